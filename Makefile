@@ -1,0 +1,56 @@
+# Every command sets itself up: the first one makes .venv, later ones reuse it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help dev demo test lint format types sim sim-bugs bench docs clean
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
+	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then echo $$p; break; fi; done)
+BIN := .venv/bin
+READY := .venv/.ready
+
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Windlass needs Python 3.11, 3.12 or 3.13 on the PATH (or: make PYTHON=/path/to/python)"; exit 1; }
+	@echo "Setting up .venv with $(PYTHON) …"
+	@if command -v uv >/dev/null 2>&1; then \
+		uv venv --quiet --allow-existing --python "$(PYTHON)" .venv && uv pip install --quiet --python $(BIN)/python -e '.[all]' --group dev; \
+	else \
+		"$(PYTHON)" -m venv .venv && $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' && $(BIN)/python -m pip install --quiet -e '.[all]' --group dev; \
+	fi
+	@touch $@
+
+dev: $(READY) ## Embedded PostgreSQL, engine and a sample worker, until Ctrl-C
+	@$(BIN)/windlass dev
+
+demo: $(READY) ## Submit work, kill a worker in the middle, show that everything finished once
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## All tests on the embedded PostgreSQL (FAST=1: under a minute; ARGS=... for pytest)
+	@$(BIN)/python -m pytest $(if $(FAST),-m "not slow") $(ARGS)
+
+lint: $(READY) ## Format, lint and types, as CI checks them
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(READY) ## Rewrite the files as `make lint` wants them
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+sim: $(READY) ## Simulate many seeds with faults (SEEDS=200 FROM=0)
+	@$(BIN)/python -m tests.sim run --seeds $(or $(SEEDS),200) --from $(or $(FROM),0)
+
+sim-bugs: $(READY) ## Prove that the simulation finds each planted bug within two minutes
+	@$(BIN)/python -m tests.sim bugs
+
+bench: $(READY) ## Ours beside the peers and the raw limit (ROWS=P4,P6 for a part)
+	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS))
+
+docs: $(READY) ## Rewrite the generated pages under docs/
+	@$(BIN)/python -m docs.generate
+
+clean: ## Remove the virtual environment and all that was generated
+	rm -rf .venv .bench bench/out .mypy_cache .pytest_cache .ruff_cache .hypothesis
