@@ -1,0 +1,38 @@
+"""Leases: the time-bounded right of a worker to run attempts.
+
+One lease may cover many attempts (a worker process that claims in batches) or a single one. Its row is narrow, and
+no index holds its time, so that extending it a thousand times costs one small row, however many tasks it covers.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.core.transition import Instant
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """`kinds=None` means that the worker takes every kind. A lease that ended early has `expires_at` in the past."""
+
+    id: UUID
+    namespace: str
+    worker: str
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...] | None
+    labels: tuple[str, ...]
+    ttl_s: float
+    expires_at: Instant
+
+    def expired(self, now: Instant) -> bool:
+        return self.expires_at <= now
+
+
+def extend(lease: Lease, now: Instant) -> Lease:
+    """A sign of life. A lease that has run out stays so: its tasks may be with somebody else already."""
+    if lease.expired(now):
+        return lease
+    return replace(lease, expires_at=now + timedelta(seconds=lease.ttl_s))

@@ -1,0 +1,111 @@
+"""Queues: what an operator sets for a line of work, and how many tasks may start right now.
+
+Pure arithmetic on counts that were taken under the lock of the queue's row. Which tasks those are is selected in SQL.
+A running task is a slot in use: nothing is counted up or down, so a slot cannot leak when its holder dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+import msgspec
+
+from windlass.core.transition import Instant
+
+UNLIMITED = 2**31 - 1
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most `count` starts in any window of `period_s` seconds."""
+
+    count: int
+    period_s: float
+
+
+class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was set for a queue. A queue that nobody configured has no limits and needs no row."""
+
+    paused: bool = False
+    max_running: int | None = None
+    max_running_per_kind: Mapping[str, int] = msgspec.field(default_factory=dict)
+    max_running_per_key: int | None = None
+    rate: Rate | None = None
+
+    @property
+    def restricted(self) -> bool:
+        """Whether a claim has to take the queue's lock first."""
+        limits = (self.max_running, self.max_running_per_key, self.rate)
+        return self.paused or bool(self.max_running_per_kind) or any(limit is not None for limit in limits)
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What runs in a queue now, and what started within the window of its rate (oldest first)."""
+
+    running: int = 0
+    running_by_kind: Mapping[str, int] = msgspec.field(default_factory=dict)
+    running_by_key: Mapping[str, int] = msgspec.field(default_factory=dict)
+    starts: tuple[tuple[Instant, int], ...] = ()
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """What a claim may take: at most `total` tasks, none of `full_kinds`, per key what is left for it."""
+
+    total: int
+    full_kinds: tuple[str, ...] = ()
+    room_per_key: int = UNLIMITED
+    room_by_key: Mapping[str, int] = msgspec.field(default_factory=dict)
+    reason: str | None = None
+    next_at: Instant | None = None
+
+
+OPEN = Admission(UNLIMITED)
+
+
+def admit(config: QueueConfig, usage: Usage, wanted: int, now: Instant) -> Admission:
+    """How many of `wanted` tasks may start. `reason` says what holds back when the answer is none at all."""
+    if config.paused:
+        return Admission(0, reason="paused")
+    total, reason = _concurrency_room(config, usage, wanted)
+    if total == 0:
+        return Admission(0, reason=reason)
+    rate_left = rate_room(config.rate, usage.starts, now)
+    if rate_left == 0:
+        return Admission(0, reason="rate_limit", next_at=rate_next_at(config.rate, usage.starts, now))
+    rooms = {kind: limit - usage.running_by_kind.get(kind, 0) for kind, limit in config.max_running_per_kind.items()}
+    # A batch no larger than the smallest room of a limited kind cannot overshoot that kind, whatever it contains.
+    total = min([total, rate_left, *(room for room in rooms.values() if room > 0)])
+    per_key = UNLIMITED if config.max_running_per_key is None else config.max_running_per_key
+    return Admission(
+        total,
+        full_kinds=tuple(kind for kind, room in rooms.items() if room <= 0),
+        room_per_key=per_key,
+        room_by_key={key: max(0, per_key - used) for key, used in usage.running_by_key.items()},
+    )
+
+
+def _concurrency_room(config: QueueConfig, usage: Usage, wanted: int) -> tuple[int, str | None]:
+    if config.max_running is None:
+        return wanted, None
+    return max(0, min(wanted, config.max_running - usage.running)), "concurrency_limit"
+
+
+def rate_room(rate: Rate | None, starts: tuple[tuple[Instant, int], ...], now: Instant) -> int:
+    """Starts left in the window that ends now."""
+    if rate is None:
+        return UNLIMITED
+    since = now - timedelta(seconds=rate.period_s)
+    return max(0, rate.count - sum(count for at, count in starts if at > since))
+
+
+def rate_next_at(rate: Rate | None, starts: tuple[tuple[Instant, int], ...], now: Instant) -> Instant | None:
+    """When the oldest start leaves the window, so that another one fits."""
+    if rate is None or rate_room(rate, starts, now) > 0:
+        return None
+    period = timedelta(seconds=rate.period_s)
+    used = 0
+    for at, count in sorted(starts, reverse=True):
+        used += count
+        if used >= rate.count:
+            return at + period
+    return None

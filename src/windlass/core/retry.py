@@ -1,0 +1,49 @@
+"""How a task may be tried: its budgets, its time limits, and how long to wait between two tries.
+
+Pure arithmetic. Chance is an argument: `jitter` lies in [0, 1) and only ever lengthens a delay, by at most a fifth,
+so that a delay that somebody was promised is never cut short.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+JITTER_SHARE = 0.2
+
+
+class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the submitter allows a task. The defaults are what most tasks have, and are not stored."""
+
+    max_attempts: int = 5
+    max_losses: int = 3
+    timeout_s: float | None = None
+    cancel_grace_s: float = 30.0
+    retry_delay_s: float = 1.0
+    retry_factor: float = 2.0
+    retry_delay_max_s: float = 300.0
+
+
+DEFAULT_POLICY = Policy()
+
+
+def retry_delay_s(policy: Policy, failures: int, jitter: float, retry_after_s: float | None = None) -> float:
+    """Seconds until the next try after `failures` failures (or losses) in all.
+
+    A worker that names its own delay knows better than our formula; it gets the same jitter, so that a crowd
+    that was told "in 60 s" does not come back as one.
+    """
+    assert failures >= 1, failures
+    assert 0.0 <= jitter < 1.0, jitter
+    if retry_after_s is not None:
+        delay_s = retry_after_s
+    else:
+        delay_s = capped_power(policy.retry_delay_s, policy.retry_factor, failures - 1, policy.retry_delay_max_s)
+    return delay_s * (1.0 + JITTER_SHARE * jitter)
+
+
+def capped_power(base: float, factor: float, exponent: int, cap: float) -> float:
+    """base × factor^exponent, at most `cap`; a large exponent must not overflow on its way to the cap."""
+    try:
+        return min(base * factor**exponent, cap)
+    except OverflowError:
+        return cap

@@ -1,0 +1,393 @@
+"""The rules of a task's life. Each is a function from (record, what was said, now) to a Transition.
+
+Nothing here reads a clock, draws a random number, logs, or knows of a database: time, chance and identity are
+arguments. Every write of a worker passes `_held`: the fence. The moves that exist at all are in `transition.TABLE`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.core.error import Conflict, InvalidState, LeaseLost
+from windlass.core.failure import Category, Failure
+from windlass.core.id import derived_id
+from windlass.core.retry import DEFAULT_POLICY, Policy, retry_delay_s
+from windlass.core.transition import TERMINAL, Effect, Entry, Instant, State, Transition, Verb, move
+
+
+class Outcome(StrEnum):
+    """How the current attempt ended; None on the record while it is open."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    TIMED_OUT = "timed_out"
+    RELEASED = "released"
+    SLEPT = "slept"
+    PARKED = "parked"
+
+
+class Cancel(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A cancel that was asked for. The grace runs from `signalled_at`: a worker can only obey what it has heard."""
+
+    requested_at: Instant
+    reason: str = ""
+    signalled_at: Instant | None = None
+
+
+class Task(msgspec.Struct, frozen=True, gc=False):
+    """One durable piece of work. Field order is the column order of the query `load_tasks`."""
+
+    id: UUID
+    namespace: str
+    queue: str
+    kind: str
+    state: State
+    available_at: Instant
+    priority: int = 0
+    concurrency_key: str = ""
+    attempt: int = 0
+    failures: int = 0
+    losses: int = 0
+    outcome: Outcome | None = None
+    lease_id: UUID | None = None
+    worker: str | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    deadline_at: Instant | None = None
+    timer_at: Instant | None = None
+    run_id: UUID | None = None
+    has_dependents: bool = False
+    awaited: bool = False
+    cancel: Cancel | None = None
+    policy: Policy = DEFAULT_POLICY
+    error: Failure | None = None
+    result: bytes | None = None
+
+    @property
+    def terminal(self) -> bool:
+        return self.state in TERMINAL
+
+
+# --------------------------------------------------------------------------------------------- claim
+
+
+def claim(task: Task, lease_id: UUID, worker: str, now: Instant) -> Transition:
+    """A new attempt begins: the number goes up, and with it every older attempt is fenced off."""
+    assert task.state is State.QUEUED, (task.id, task.state)
+    started = replace(
+        task,
+        state=State.RUNNING,
+        attempt=task.attempt + 1,
+        outcome=None,
+        lease_id=lease_id,
+        worker=worker,
+        started_at=now,
+    )
+    after = replace(started, timer_at=_timer(started)) if _timed(started) else started
+    return move(Verb.CLAIM, task, after)
+
+
+# --------------------------------------------------------------------------------------------- reports of a worker
+
+
+def complete(task: Task, attempt: int, lease_id: UUID, result: bytes | None, now: Instant) -> Transition:
+    """The handler returned. The current attempt may say so even after its lease ran out, until a newer one begins."""
+    refused = _held(task, attempt, lease_id, Outcome.SUCCEEDED, now, result=result)
+    if refused is not None:
+        return refused
+    after = _finished(task, State.SUCCEEDED, now, outcome=Outcome.SUCCEEDED, result=result)
+    return move(Verb.COMPLETE, task, after, effects=_settle(after))
+
+
+def fail(task: Task, attempt: int, lease_id: UUID, failure: Failure, now: Instant, jitter: float) -> Transition:
+    """The handler failed. Another try follows if that makes sense, unless a cancel was asked for: it beats retry."""
+    refused = _held(task, attempt, lease_id, Outcome.FAILED, now, error=failure)
+    if refused is not None:
+        return refused
+    if failure.category is Category.CANCELLED or (task.cancel is not None and failure.may_retry):
+        return _end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.FAILED)
+    return _after_failure(Verb.FAIL, task, failure, Outcome.FAILED, now, jitter)
+
+
+def report_cancelled(task: Task, attempt: int, lease_id: UUID, message: str, now: Instant) -> Transition:
+    """The worker stopped because it was told to, or on its own: ends the task either way, without a retry."""
+    failure = Failure(Category.CANCELLED, message or _cancel_reason(task), "CANCELLED", retryable=False)
+    refused = _held(task, attempt, lease_id, Outcome.CANCELLED, now, error=failure)
+    if refused is not None:
+        return refused
+    return _end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.CANCELLED)
+
+
+def sleep(task: Task, attempt: int, lease_id: UUID, until: Instant | None, now: Instant) -> Transition:
+    """A workflow waits for a time, or with `until=None` for a signal. It holds no worker and uses no budget."""
+    refused = _held(task, attempt, lease_id, Outcome.SLEPT, now)
+    if refused is not None:
+        return refused
+    if task.cancel is not None:
+        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.CANCELLED)
+    asleep = replace(task, state=State.SLEEPING, outcome=Outcome.SLEPT)
+    after = replace(asleep, timer_at=_earliest(until, task.deadline_at))
+    detail: dict[str, object] = {"until": until.isoformat()} if until is not None else {}
+    return move(Verb.SLEEP, task, after, (_entry(task, "slept", now, **detail),))
+
+
+def release(task: Task, attempt: int, lease_id: UUID, now: Instant) -> Transition:
+    """The worker gives the task back unrun (it shuts down, or nobody received the hand-off): no budget is used."""
+    refused = _held(task, attempt, lease_id, Outcome.RELEASED, now)
+    if refused is not None:
+        return refused
+    if task.state is State.QUEUED:  # it had run out already: it is queued for its retry as it is
+        return Transition(Verb.NOTE, task, task)
+    if task.cancel is not None:
+        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.CANCELLED)
+    after = _requeued(task, now, outcome=Outcome.RELEASED)
+    return move(Verb.RELEASE, task, after, (_entry(task, "released", now),))
+
+
+def park(task: Task, attempt: int, lease_id: UUID, failure: Failure, now: Instant) -> Transition:
+    """The worker's code no longer matches the record of the workflow: a person has to look."""
+    refused = _held(task, attempt, lease_id, Outcome.PARKED, now, error=failure)
+    if refused is not None:
+        return refused
+    if task.cancel is not None:
+        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.CANCELLED)
+    after = replace(task, state=State.PARKED, outcome=Outcome.PARKED, error=failure, timer_at=task.deadline_at)
+    return move(Verb.PARK, task, after, (_entry(task, "parked", now, **_described(failure)),))
+
+
+# --------------------------------------------------------------------------------------------- what the engine does
+
+
+def expire(task: Task, now: Instant, jitter: float, reason: str = "LEASE_EXPIRED") -> Transition:
+    """The lease ran out: the worker died, hangs, or is cut off.
+
+    Attempt and lease stay on the row, so that the current holder may still report until a newer attempt begins.
+    """
+    assert task.state is State.RUNNING, (task.id, task.state)
+    lost = replace(task, losses=task.losses + 1)
+    failure = Failure(Category.INFRASTRUCTURE, f"the worker {task.worker} was lost in attempt {task.attempt}", reason)
+    if task.cancel is not None:
+        return _end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
+    if lost.losses >= max(1, task.policy.max_losses):
+        return _end(Verb.EXPIRE, lost, State.FAILED, failure, now, Outcome.LOST, before=task)
+    delay = timedelta(seconds=retry_delay_s(task.policy, lost.losses, jitter))
+    after = _requeued(lost, now + delay, outcome=Outcome.LOST, error=failure)
+    return move(
+        Verb.EXPIRE, task, after, (_entry(task, "lost", now, **_described(failure), retry_at=after.available_at),)
+    )
+
+
+def elapse(task: Task, now: Instant, jitter: float) -> Transition:
+    """The task's timer rang: a deadline, an attempt's timeout, the end of a cancel's grace, or a sleep's end."""
+    if task.timer_at is None or task.timer_at > now:
+        return Transition(Verb.NOTE, task, task)
+    if task.deadline_at is not None and task.deadline_at <= now:
+        failure = Failure(Category.TIMEOUT, "the task's deadline passed", "DEADLINE_EXCEEDED", retryable=False)
+        return _end(Verb.TIME_OUT, task, State.FAILED, failure, now, Outcome.TIMED_OUT)
+    if task.state is State.SLEEPING:
+        return wake(task, now)
+    assert task.state is State.RUNNING, (task.id, task.state, task.timer_at)
+    if _grace_over(task, now):
+        failure = Failure(Category.CANCELLED, "still running after the grace period of its cancel", "CANCEL_TIMEOUT")
+        return _end(Verb.TIME_OUT, task, State.FAILED, failure, now, Outcome.TIMED_OUT)
+    failure = Failure(Category.TIMEOUT, f"no result within {task.policy.timeout_s:g} s", "ATTEMPT_TIMEOUT")
+    if task.cancel is not None:
+        return _end(Verb.TIME_OUT, task, State.CANCELLED, _cancelled(task), now, Outcome.TIMED_OUT)
+    return _after_failure(Verb.TIME_OUT, task, failure, Outcome.TIMED_OUT, now, jitter)
+
+
+def wake(task: Task, now: Instant) -> Transition:
+    """The sleep is over, or the signal came: back in line, first come first served."""
+    if task.state is not State.SLEEPING:
+        raise InvalidState(f"the task is {task.state}, not sleeping", task_id=task.id, state=task.state)
+    return move(Verb.WAKE, task, _requeued(task, now, outcome=task.outcome))
+
+
+def resume(task: Task, now: Instant) -> Transition:
+    """A person says that a parked task may go on (the code was rolled back, or is right again)."""
+    if task.state is not State.PARKED:
+        raise InvalidState(f"the task is {task.state}, not parked", task_id=task.id, state=task.state)
+    after = replace(_requeued(task, now, outcome=task.outcome), error=None)
+    return move(Verb.RESUME, task, after, (_entry(task, "resumed", now),))
+
+
+# --------------------------------------------------------------------------------------------- cancel
+
+
+def cancel(task: Task, reason: str, now: Instant, *, force: bool = False) -> Transition:
+    """Somebody asks to cancel. Who waits ends at once; who runs is told, and has its grace from then on."""
+    if task.state is State.CANCELLED:
+        return Transition(Verb.NOTE, task, task)
+    if task.terminal:
+        raise InvalidState(f"the task has already {task.state}", task_id=task.id, state=task.state)
+    asked = task.cancel or Cancel(now, reason)
+    if task.state is not State.RUNNING or force:
+        return _end(
+            Verb.CANCEL, replace(task, cancel=asked), State.CANCELLED, _cancelled(task, reason), now, before=task
+        )
+    if task.cancel is not None:
+        return Transition(Verb.NOTE, task, task)
+    history = (_entry(task, "cancel_requested", now, reason=reason),)
+    return move(Verb.NOTE, task, replace(task, cancel=asked), history)
+
+
+def signal_cancel(task: Task, now: Instant) -> Transition:
+    """The worker has just been told of the cancel: its grace begins. Telling it again changes nothing."""
+    if task.state is not State.RUNNING or task.cancel is None or task.cancel.signalled_at is not None:
+        return Transition(Verb.NOTE, task, task)
+    told = replace(task, cancel=replace(task.cancel, signalled_at=now))
+    after = replace(told, timer_at=_timer(told))
+    return move(Verb.NOTE, task, after, (_entry(task, "cancel_signalled", now),))
+
+
+# --------------------------------------------------------------------------------------------- the fence
+
+
+def _held(
+    task: Task,
+    attempt: int,
+    lease_id: UUID,
+    outcome: Outcome,
+    now: Instant,
+    *,
+    result: bytes | None = None,
+    error: Failure | None = None,
+) -> Transition | None:
+    """None if this attempt may report now; otherwise the answer that it gets.
+
+    A superseded attempt changes nothing. The same report again gets the same answer. A different report about an
+    attempt that has ended is a conflict, and is kept for audit.
+    """
+    if attempt != task.attempt or lease_id != task.lease_id:
+        raise LeaseLost(task_id=task.id, attempt=attempt, current_attempt=task.attempt)
+    if task.state is State.RUNNING or (task.state is State.QUEUED and task.outcome is Outcome.LOST):
+        return None
+    if task.outcome is outcome and task.result == result and (error is None or task.error == error):
+        return Transition(Verb.NOTE, task, task)
+    refusal = Conflict(
+        f"attempt {attempt} has already ended as {task.outcome}", task_id=task.id, state=task.state, attempt=attempt
+    )
+    entry = _entry(task, "refused", now, reported=outcome, **(_described(error) if error else {}))
+    return Transition(Verb.NOTE, task, task, history=(entry,), refusal=refusal)
+
+
+# --------------------------------------------------------------------------------------------- shared parts
+
+
+def _after_failure(
+    verb: Verb, before: Task, failure: Failure, outcome: Outcome, now: Instant, jitter: float
+) -> Transition:
+    """Another try, or the end: by the category, the budget, and nothing else."""
+    counted = replace(before, failures=before.failures + 1)
+    if not failure.may_retry or counted.failures >= counted.policy.max_attempts:
+        return _end(verb, counted, State.FAILED, failure, now, outcome, before=before)
+    delay = timedelta(seconds=retry_delay_s(counted.policy, counted.failures, jitter, failure.retry_after_s))
+    after = _requeued(counted, now + delay, outcome=outcome, error=failure)
+    entry = _entry(before, outcome, now, **_described(failure), retry_at=after.available_at)
+    return move(Verb.RETRY if verb is Verb.FAIL else verb, before, after, (entry,))
+
+
+def end_without_attempt(verb: Verb, task: Task, state: State, failure: Failure, now: Instant) -> Transition:
+    """For `run`: the end of a task that never ran."""
+    return _end(verb, task, state, failure, now)
+
+
+def _end(
+    verb: Verb,
+    task: Task,
+    state: State,
+    failure: Failure,
+    now: Instant,
+    outcome: Outcome | None = None,
+    *,
+    before: Task | None = None,
+) -> Transition:
+    """A terminal state other than success. The row itself is the last entry of its history."""
+    after = _finished(task, state, now, outcome=outcome or task.outcome, error=failure)
+    return move(verb, before or task, after, effects=_settle(after))
+
+
+def _finished(
+    task: Task,
+    state: State,
+    now: Instant,
+    *,
+    outcome: Outcome | None,
+    result: bytes | None = None,
+    error: Failure | None = None,
+) -> Task:
+    return replace(task, state=state, outcome=outcome, finished_at=now, timer_at=None, result=result, error=error)
+
+
+def _requeued(task: Task, available_at: Instant, *, outcome: Outcome | None, error: Failure | None = None) -> Task:
+    return replace(
+        task,
+        state=State.QUEUED,
+        available_at=available_at,
+        outcome=outcome,
+        error=error or task.error,
+        timer_at=task.deadline_at,
+    )
+
+
+def _settle(after: Task) -> tuple[Effect, ...]:
+    """Tasks that wait for this one are told, in a transaction of their own: see `run.settle`."""
+    if not after.has_dependents:
+        return ()
+    body: dict[str, object] = {"run_id": str(after.run_id)}
+    return (Effect(derived_id("settle", after.id), "settle", after.namespace, after.id, after.attempt, body),)
+
+
+def _entry(task: Task, what: str, now: Instant, **detail: object) -> Entry:
+    kept = {name: value for name, value in detail.items() if value is not None}
+    if task.started_at is not None:
+        kept["started_at"] = task.started_at
+    return Entry(task.id, now, task.attempt, what, task.worker, kept or None)
+
+
+def _described(failure: Failure) -> dict[str, object]:
+    return {
+        "category": failure.category,
+        "reason": failure.reason or None,
+        "error": failure.message,
+        "trace": failure.trace or None,
+    }
+
+
+def _timed(task: Task) -> bool:
+    return task.policy.timeout_s is not None or task.deadline_at is not None or task.timer_at is not None
+
+
+def _timer(task: Task) -> Instant | None:
+    """When the engine has to look at a running task even if nothing is heard."""
+    timeout_at = grace_ends_at = None
+    if task.policy.timeout_s is not None and task.started_at is not None:
+        timeout_at = task.started_at + timedelta(seconds=task.policy.timeout_s)
+    if task.cancel is not None and task.cancel.signalled_at is not None:
+        grace_ends_at = task.cancel.signalled_at + timedelta(seconds=task.policy.cancel_grace_s)
+    return _earliest(timeout_at, grace_ends_at, task.deadline_at)
+
+
+def _grace_over(task: Task, now: Instant) -> bool:
+    if task.cancel is None or task.cancel.signalled_at is None:
+        return False
+    return task.cancel.signalled_at + timedelta(seconds=task.policy.cancel_grace_s) <= now
+
+
+def _earliest(*instants: Instant | None) -> Instant | None:
+    return min((i for i in instants if i is not None), default=None)
+
+
+def _cancel_reason(task: Task) -> str:
+    return task.cancel.reason if task.cancel is not None and task.cancel.reason else "cancelled"
+
+
+def _cancelled(task: Task, reason: str = "") -> Failure:
+    return Failure(Category.CANCELLED, reason or _cancel_reason(task), "CANCELLED", retryable=False)
