@@ -1,0 +1,1 @@
+"""Benchmarks: ours beside the peers and beside the raw limit of PostgreSQL, in one run, as ratios."""
