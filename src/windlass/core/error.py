@@ -35,7 +35,8 @@ class WindlassError(Exception):
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
 
-    __hash__ = Exception.__hash__
+    def __hash__(self) -> int:
+        return hash((type(self), self.message))
 
 
 class Rejected(WindlassError):

@@ -87,7 +87,8 @@ def admit(config: QueueConfig, usage: Usage, wanted: int, now: Instant) -> Admis
 def _concurrency_room(config: QueueConfig, usage: Usage, wanted: int) -> tuple[int, str | None]:
     if config.max_running is None:
         return wanted, None
-    return max(0, min(wanted, config.max_running - usage.running)), "concurrency_limit"
+    room = max(0, config.max_running - usage.running)
+    return min(wanted, room), None if room else "concurrency_limit"
 
 
 def rate_room(rate: Rate | None, starts: tuple[tuple[Instant, int], ...], now: Instant) -> int:

@@ -44,6 +44,6 @@ def retry_delay_s(policy: Policy, failures: int, jitter: float, retry_after_s: f
 def capped_power(base: float, factor: float, exponent: int, cap: float) -> float:
     """base × factor^exponent, at most `cap`; a large exponent must not overflow on its way to the cap."""
     try:
-        return min(base * factor**exponent, cap)
+        return min(base * float(factor) ** exponent, cap)
     except OverflowError:
-        return cap
+        return cap if base > 0 else 0.0

@@ -5,7 +5,6 @@ Owns the shape and range of every field of a submission; nothing that fails here
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from uuid import UUID
 
@@ -74,13 +73,14 @@ def _check_optional(submission: Submission) -> None:
         check_type("run_id", submission.run_id, UUID)
     if submission.after != ():
         _check_after(submission)
+    if submission.after_any_outcome is not False:
+        check_type("after_any_outcome", submission.after_any_outcome, bool)
 
 
 def _check_after(submission: Submission) -> None:
     check_type("after", submission.after, tuple)
     for upstream in submission.after:
         check_type("after", upstream, UUID)
-    check_type("after_any_outcome", submission.after_any_outcome, bool)
     if submission.run_id is None:
         raise Invalid("a task can only wait for tasks of its own run: give run_id", field="after")
     if submission.id in submission.after:
@@ -113,10 +113,14 @@ def check_name(field: str, value: object) -> None:
 
 
 def check_names(field: str, values: object) -> None:
-    if not isinstance(values, tuple | list):
-        raise Invalid(f"must be a list of names, not {type(values).__name__}", field=field)
-    for value in values:
+    for value in check_list(field, values):
         check_name(field, value)
+
+
+def check_list(field: str, values: object) -> tuple[object, ...] | list[object]:
+    if not isinstance(values, tuple | list):
+        raise Invalid(f"must be a list, not {type(values).__name__}", field=field)
+    return values
 
 
 def check_text(field: str, value: object, longest: int) -> None:
@@ -147,6 +151,8 @@ def check_payload(field: str, value: object) -> None:
             value.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"is not JSON text in UTF-8: {error}", field=field) from None
+    except RecursionError:
+        raise Invalid("is nested too deeply", field=field) from None
 
 
 def check_instant(field: str, value: object) -> None:
@@ -164,7 +170,7 @@ def check_count(field: str, value: object, *, least: int = 0, most: int = COUNT_
 
 
 def check_seconds(field: str, value: object, *, least: float = 0.0, most: float = SECONDS_MAX) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Invalid("must be a finite number", field=field)
-    if not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid("must be a number", field=field)
+    if not least <= value <= most:  # refuses NaN and infinity too
         raise Invalid(f"must lie between {least:g} and {most:g}", field=field)

@@ -131,7 +131,7 @@ def sleep(task: Task, attempt: int, lease_id: UUID, until: Instant | None, now: 
     if refused is not None:
         return refused
     if task.cancel is not None:
-        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.CANCELLED)
+        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.SLEPT)
     asleep = replace(task, state=State.SLEEPING, outcome=Outcome.SLEPT)
     after = replace(asleep, timer_at=_earliest(until, task.deadline_at))
     detail: dict[str, object] = {"until": until.isoformat()} if until is not None else {}
@@ -146,7 +146,7 @@ def release(task: Task, attempt: int, lease_id: UUID, now: Instant) -> Transitio
     if task.state is State.QUEUED:  # it had run out already: it is queued for its retry as it is
         return Transition(Verb.NOTE, task, task)
     if task.cancel is not None:
-        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.CANCELLED)
+        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.RELEASED)
     after = _requeued(task, now, outcome=Outcome.RELEASED)
     return move(Verb.RELEASE, task, after, (_entry(task, "released", now),))
 
@@ -157,7 +157,7 @@ def park(task: Task, attempt: int, lease_id: UUID, failure: Failure, now: Instan
     if refused is not None:
         return refused
     if task.cancel is not None:
-        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.CANCELLED)
+        return _end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.PARKED)
     after = replace(task, state=State.PARKED, outcome=Outcome.PARKED, error=failure, timer_at=task.deadline_at)
     return move(Verb.PARK, task, after, (_entry(task, "parked", now, **_described(failure)),))
 
@@ -190,7 +190,7 @@ def elapse(task: Task, now: Instant, jitter: float) -> Transition:
         return Transition(Verb.NOTE, task, task)
     if task.deadline_at is not None and task.deadline_at <= now:
         failure = Failure(Category.TIMEOUT, "the task's deadline passed", "DEADLINE_EXCEEDED", retryable=False)
-        return _end(Verb.TIME_OUT, task, State.FAILED, failure, now, Outcome.TIMED_OUT)
+        return _end(Verb.TIME_OUT, task, State.FAILED, failure, now, _if_open(task, Outcome.TIMED_OUT))
     if task.state is State.SLEEPING:
         return wake(task, now)
     assert task.state is State.RUNNING, (task.id, task.state, task.timer_at)
@@ -229,9 +229,9 @@ def cancel(task: Task, reason: str, now: Instant, *, force: bool = False) -> Tra
         raise InvalidState(f"the task has already {task.state}", task_id=task.id, state=task.state)
     asked = task.cancel or Cancel(now, reason)
     if task.state is not State.RUNNING or force:
-        return _end(
-            Verb.CANCEL, replace(task, cancel=asked), State.CANCELLED, _cancelled(task, reason), now, before=task
-        )
+        outcome = _if_open(task, Outcome.CANCELLED)
+        ended = replace(task, cancel=asked)
+        return _end(Verb.CANCEL, ended, State.CANCELLED, _cancelled(task, reason), now, outcome, before=task)
     if task.cancel is not None:
         return Transition(Verb.NOTE, task, task)
     history = (_entry(task, "cancel_requested", now, reason=reason),)
@@ -269,6 +269,8 @@ def _held(
         raise LeaseLost(task_id=task.id, attempt=attempt, current_attempt=task.attempt)
     if task.state is State.RUNNING or (task.state is State.QUEUED and task.outcome is Outcome.LOST):
         return None
+    if outcome is Outcome.CANCELLED and task.state is State.CANCELLED:  # both say the same, in whatever words
+        return Transition(Verb.NOTE, task, task)
     if task.outcome is outcome and task.result == result and (error is None or task.error == error):
         return Transition(Verb.NOTE, task, task)
     refusal = Conflict(
@@ -312,6 +314,11 @@ def _end(
     """A terminal state other than success. The row itself is the last entry of its history."""
     after = _finished(task, state, now, outcome=outcome or task.outcome, error=failure)
     return move(verb, before or task, after, effects=_settle(after))
+
+
+def _if_open(task: Task, outcome: Outcome) -> Outcome | None:
+    """This outcome for an attempt that runs; one that has ended keeps its own."""
+    return outcome if task.state is State.RUNNING else None
 
 
 def _finished(
