@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import hashlib
 import os
 import secrets
 import shutil
@@ -93,13 +94,6 @@ class Layout:
         """As the server was last started with."""
         return Path((self.control / "socket").read_text())
 
-    def prepare(self) -> None:
-        # Root's server runs as somebody else, who must be able to pass through; what is inside stays private.
-        self.folder.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
-        for private in (self.control, self.home):
-            private.mkdir(mode=0o700, exist_ok=True)
-            private.chmod(0o700)
-
 
 class EmbeddedServer:
     """One user of the server of a data directory. Closing it leaves; the last one to leave stops the server."""
@@ -114,18 +108,14 @@ class EmbeddedServer:
         cls, data_dir: Path, *, version: int | None = None, settings: Mapping[str, str] = MappingProxyType({})
     ) -> EmbeddedServer:
         """Joins the server of `data_dir`, or starts it. `settings` count for the one who starts it."""
-        layout = Layout(Path(data_dir).absolute())
-        try:
-            layout.prepare()
-            with _exclusive(layout):
-                user = _lock(layout.control / "users", fcntl.LOCK_SH)
-                try:
-                    _bring_up(layout, version, settings)
-                except BaseException:
-                    os.close(user)
-                    raise
-        except PermissionError as error:
-            raise Forbidden(f"the data directory {layout.folder} belongs to another user: {error}") from error
+        layout = _prepared(data_dir)
+        with _exclusive(layout):
+            user = _lock(layout.control / "users", fcntl.LOCK_SH)
+            try:
+                _bring_up(layout, version, settings)
+            except BaseException:
+                os.close(user)
+                raise
         return cls(layout, user)
 
     @property
@@ -154,10 +144,13 @@ class EmbeddedServer:
         if self._user is None:
             return
         atexit.unregister(self.close)
+        user, self._user = self._user, None
+        if not self._layout.control.exists():
+            os.close(user)  # somebody removed the data directory; PostgreSQL notices by itself, and ends
+            return
         with _exclusive(self._layout):
             # Closed, not unlocked: a child that was forked from us and still lives keeps its share of the lock.
-            os.close(self._user)
-            self._user = None
+            os.close(user)
             last = _try_lock(self._layout.control / "users")
             if last is not None:
                 os.close(last)
@@ -171,6 +164,21 @@ class EmbeddedServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _prepared(data_dir: Path) -> Layout:
+    try:
+        layout = Layout(Path(data_dir).resolve())
+        # Root's server runs as somebody else, who must be able to pass through; what is inside stays private.
+        layout.folder.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        for private in (layout.control, layout.home):
+            private.mkdir(mode=0o700, exist_ok=True)
+            private.chmod(0o700)
+    except PermissionError as error:
+        raise Forbidden(f"the data directory {data_dir} belongs to another user: {error}") from error
+    except (OSError, ValueError) as error:
+        raise Invalid(f"{str(data_dir)!r} cannot be one: {error}", field="data_dir") from error
+    return layout
 
 
 # Locks. Each call opens the file anew, so that two users in one process are two users.
@@ -267,10 +275,12 @@ def _answers(layout: Layout) -> bool:
 def _start(layout: Layout, software: Software, settings: Mapping[str, str], lock: int) -> None:
     account, software = choose_account(layout.folder, software)
     _hand_over(layout.home, account.owner)
+    place = _socket_folder(layout, account)
     if not layout.data.exists():
         _initialise(layout, account, software, lock, durable=settings.get("fsync") != "off")
-    _forget_dead_server(layout)
-    given = {**_SETTINGS, **settings, **_private_settings(_socket_folder(layout, account))}
+    _forget_dead_server(layout.data / "postmaster.pid")
+    _forget_dead_server(place / f"{_SOCKET_NAME}.lock")
+    given = {**_SETTINGS, **settings, **_private_settings(place)}
     options = [part for name, value in given.items() for part in ("-c", f"{name}={value}")]
     order = account.order(log=str(layout.log), log_bytes=LOG_BYTES, record=str(layout.record))
     # The server inherits the lock, and so do its children: it is free when the last of them has ended.
@@ -296,24 +306,29 @@ def _hand_over(folder: Path, owner: tuple[int, int]) -> None:
 
 def _socket_folder(layout: Layout, account: Account) -> Path:
     """Inside the data directory if the path is short enough for the kernel, else in a private folder of its own."""
-    near = layout.home / "socket"
-    if len(os.fsencode(near / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES:
-        near.mkdir(mode=0o700, exist_ok=True)
-        os.chown(near, *account.owner)
-        _write_private(layout.control / "socket", str(near))
-        return near
+    place = layout.home / "socket"
+    if len(os.fsencode(place / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES:
+        place.mkdir(mode=0o700, exist_ok=True)
+    else:
+        place = _far_folder(layout, account)
+    os.chown(place, *account.owner)
+    _write_private(layout.control / "socket", str(place))
+    return place
+
+
+def _far_folder(layout: Layout, account: Account) -> Path:
+    """The one of last time, if it is still there: others may hold its DSN. A copied data directory gets its own."""
+    prefix = f"windlass-{hashlib.sha256(os.fsencode(layout.folder)).hexdigest()[:8]}-"
     with suppress(FileNotFoundError):
-        if _is_private(layout.socket_folder, account):
-            return layout.socket_folder
-    far = Path(tempfile.mkdtemp(prefix="windlass-", dir=_short_temp_folder(account)))
-    os.chown(far, *account.owner)
-    _write_private(layout.control / "socket", str(far))
-    return far
+        last = layout.socket_folder
+        if last.name.startswith(prefix) and _is_private(last, account):
+            return last
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=_short_temp_folder(account)))
 
 
 def _short_temp_folder(account: Account) -> Path:
     usual = Path(tempfile.gettempdir())
-    short = len(os.fsencode(usual)) + len("/windlass-12345678/" + _SOCKET_NAME) <= _SOCKET_PATH_BYTES
+    short = len(os.fsencode(usual)) + len("/windlass-12345678-12345678/" + _SOCKET_NAME) <= _SOCKET_PATH_BYTES
     return usual if short and account.may_reach(usual) else Path("/tmp")  # noqa: S108 (mkdtemp makes it private)
 
 
@@ -328,13 +343,12 @@ def _remove_far_socket(layout: Layout) -> None:
             shutil.rmtree(layout.socket_folder, ignore_errors=True)
 
 
-def _forget_dead_server(layout: Layout) -> None:
-    """Removes the pid file of a killed server: another process may have its pid by now, and PostgreSQL would not start.
+def _forget_dead_server(path: Path) -> None:
+    """Removes a pid file of a killed server: its pid may be another process by now, and PostgreSQL would not start.
 
     We hold the server's lock, so no server of ours is alive. One that somebody started by hand holds no lock of ours:
     where the pid is a postgres, the file stays, and PostgreSQL decides by its own means.
     """
-    path = layout.data / "postmaster.pid"
     with suppress(FileNotFoundError):
         mark = process_mark(int(path.read_text().split("\n", 1)[0]))
         if mark is None or not mark.startswith("postgres "):

@@ -101,7 +101,8 @@ def leave_behind(order: Order, argv: list[str]) -> None:
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)  # the caller reads our output until its end
     source, sink = os.pipe()
-    if os.fork() == 0:
+    program = os.fork()
+    if program == 0:
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         write_record(Path(order.record), os.getpid(), Path(argv[0]).name)
@@ -111,6 +112,7 @@ def leave_behind(order: Order, argv: list[str]) -> None:
     for stop in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)  # the log writer ends when its last writer has ended, not before
     _write_log(source, Path(order.log), order.log_bytes)
+    os.waitpid(program, 0)  # an unreaped process still looks alive to who asks the kernel
 
 
 def _write_log(source: int, path: Path, limit: int) -> None:

@@ -1,0 +1,52 @@
+"""Fair claims: in which order the lanes of a queue are served, and how many tasks each may give to one batch.
+
+A lane is (priority, concurrency key). Priorities are served in order; within one, K backlogged keys get 1/K each of
+every batch, and the walk begins behind the key that was served last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+
+import msgspec
+
+from windlass.core.queue import Admission
+from windlass.core.transition import Instant
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Lane(msgspec.Struct, frozen=True, order=True):
+    priority: int
+    key: str
+
+
+FIRST_LANE = Lane(-(2**15), "")
+
+
+class LanePick(msgspec.Struct, frozen=True):
+    """At most `take` tasks of this lane; none that became available before `floor_at`."""
+
+    priority: int
+    key: str
+    take: int
+    floor_at: Instant = BEGINNING
+
+
+def share(lanes: Sequence[Lane], wanted: int, admission: Admission, last_key: str) -> list[LanePick]:
+    """Who may give how many. Lanes whose key has no room are left out."""
+    picks: list[LanePick] = []
+    for priority, group in groupby(sorted(lanes), key=lambda lane: lane.priority):
+        open_lanes = [(lane.key, room) for lane in group if (room := _room(lane.key, admission)) > 0]
+        if open_lanes:
+            even = -(-wanted // len(open_lanes))
+            turns = sorted(open_lanes, key=lambda lane: (lane[0] <= last_key, lane[0]))
+            picks += [LanePick(priority, key, min(even, room, wanted)) for key, room in turns]
+    return picks
+
+
+def _room(key: str, admission: Admission) -> int:
+    """Tasks without a key share a lane, but not a limit."""
+    return admission.total if key == "" else admission.room_by_key.get(key, admission.room_per_key)

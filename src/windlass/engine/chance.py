@@ -1,0 +1,34 @@
+"""Where identity and chance come from. The engine asks here and nowhere else, so that a seed can make them all."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Protocol
+from uuid import UUID
+
+from windlass.core.id import RANDOM_BITS, uuid7
+
+
+class Chance(Protocol):
+    def new_id(self) -> UUID: ...
+
+    def jitter(self) -> float:
+        """At least 0, less than 1."""
+        ...
+
+
+class SystemChance:
+    """The real one. Ids carry this machine's clock for their order only; no rule reads it."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+        self._fast = random.Random(self._random.getrandbits(128))  # noqa: S311 (jitter and id tails need no secrecy)
+        self._last_ms = 0
+
+    def new_id(self) -> UUID:
+        self._last_ms = max(self._last_ms, time.time_ns() // 1_000_000)
+        return uuid7(self._last_ms, self._fast.getrandbits(RANDOM_BITS))
+
+    def jitter(self) -> float:
+        return self._fast.random()

@@ -1,0 +1,186 @@
+"""Claims: a worker asks for tasks, and waits if there are none.
+
+Which tasks: selected in SQL, lane by lane (`core.fairness`), within the limits (`core.queue`) that are decided under
+the lock of the queue's row. What follows for each: a rule (`core.task.claim`). A reply to a commit that was lost is not
+guessed at: the attempts that we tried to begin are looked up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from windlass.core import task as rules
+from windlass.core.error import LeaseLost, StoreBusy
+from windlass.core.fairness import share
+from windlass.core.lease import Lease
+from windlass.core.queue import OPEN, Admission, QueueConfig, admit
+from windlass.core.task import Task
+from windlass.engine.hub import Hub
+from windlass.engine.scan import Scan
+from windlass.store.fault import CommitUnknown
+from windlass.store.queue_table import ClaimView
+from windlass.store.store import Store
+from windlass.store.tx import Tx
+
+LANES_MAX = 256
+RESOLVE_TRIES = 60
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """An attempt that has begun, and what to do in it."""
+
+    task: Task
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at a queue found; `next_in_s` is when to look again if nothing is heard."""
+
+    claimed: list[Claimed]
+    next_in_s: float | None = None
+
+
+class Claimer:
+    """Serves the claims of one engine."""
+
+    def __init__(self, store: Store, hub: Hub, *, stopwatch: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._hub, self._stopwatch = store, hub, stopwatch
+        self._scans: dict[tuple[str, str], Scan] = {}
+        self._turn = 0
+
+    async def claim(self, lease: Lease, limit: int, wait_s: float) -> list[Claimed]:
+        """Up to `limit` tasks; waits up to `wait_s` for the first. Raises LeaseLost when the lease has run out."""
+        deadline_s = self._stopwatch() + wait_s
+        while True:
+            ticket = self._hub.queue_ticket(lease.namespace, lease.queues, filter_of(lease))
+            nothing_left = False
+            try:
+                claimed = await self.look(lease, limit)
+                nothing_left = not claimed
+                left_s = deadline_s - self._stopwatch()
+                if claimed or left_s <= 0:
+                    return claimed
+                nothing_left = await _wait(ticket.wait(), left_s)
+                if nothing_left:
+                    return []
+            finally:
+                self._hub.leave(ticket)
+                if not nothing_left:  # we found some, or were woken and go without having looked
+                    self._hub.pass_on(ticket)
+
+    async def look(self, lease: Lease, limit: int) -> list[Claimed]:
+        """One round through the queues of this lease, beginning with another one each time."""
+        claimed: list[Claimed] = []
+        self._turn += 1
+        for i in range(len(lease.queues)):
+            queue = lease.queues[(self._turn + i) % len(lease.queues)]
+            found = await self._look_at(lease, queue, limit - len(claimed))
+            claimed += found.claimed
+            if found.next_in_s is not None:
+                self._hub.remind(lease.namespace, queue, found.next_in_s, self._stopwatch())
+            if len(claimed) >= limit:
+                break
+        return claimed
+
+    async def _look_at(self, lease: Lease, queue: str, limit: int) -> Look:
+        scan = self._scans.setdefault((lease.namespace, queue), Scan())
+        attempts: dict[UUID, int] = {}
+        try:
+            async with self._store.begin() as tx:
+                look = await self.look_within(tx, lease, queue, limit, scan)
+                attempts.update((c.task.id, c.task.attempt) for c in look.claimed)
+        except CommitUnknown:
+            return Look(await self._resolve(lease, attempts))
+        return look
+
+    async def look_within(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
+        """A look inside a transaction: short if a full one is too dear right now and the short one finds enough."""
+        if not scan.full_look_due(self._stopwatch()):
+            view = await tx.queues.check_claim(lease, queue, scan.lanes)
+            look = await self._take(tx, lease, queue, limit, view, scan)
+            if look.claimed or not scan.full_look_due(self._stopwatch()):
+                return look
+        began_s = self._stopwatch()
+        view = await tx.queues.open_claim(lease, queue, scan.resume_after, LANES_MAX)
+        scan.looked_fully(view.lanes, LANES_MAX, 0.0, began_s)
+        look = await self._take(tx, lease, queue, limit, view, scan)
+        ended_s = self._stopwatch()
+        scan.full_look_at_s = ended_s + 20 * (ended_s - began_s)
+        return look
+
+    async def _take(self, tx: Tx, lease: Lease, queue: str, limit: int, view: ClaimView, scan: Scan) -> Look:
+        if not view.live:
+            raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
+        admission = OPEN
+        if view.config.restricted:
+            view, admission = await self._admitted(tx, lease, queue, limit, view)
+        total = min(limit, admission.total)
+        if total == 0:
+            return Look([], _seconds_until(admission.next_at, view.now))
+        picks = scan.with_floors(share(view.lanes, total, admission, scan.last_key))
+        found = await tx.queues.claim_tasks(lease, queue, picks, total, admission.full_kinds) if picks else []
+        if found:
+            claimed = await self._start(tx, lease, queue, found, view)
+            scan.claimed([task for task, _ in found])
+            return Look(claimed)
+        due = await tx.queues.next_due(lease.namespace, queue, view.lanes) if view.lanes else None
+        return Look([], _seconds_until(due, view.now))
+
+    async def _admitted(
+        self, tx: Tx, lease: Lease, queue: str, limit: int, view: ClaimView
+    ) -> tuple[ClaimView, Admission]:
+        """Lock the queue, then count by statements that begin after the lock was held."""
+        config = await tx.queues.lock_queue(lease.namespace, queue)
+        usage = await tx.queues.queue_usage(lease.namespace, queue, config)
+        now = await tx.now()
+        return replace(view, config=config, now=now), admit(config, usage, limit, now)
+
+    async def _start(
+        self, tx: Tx, lease: Lease, queue: str, found: Sequence[tuple[Task, bytes]], view: ClaimView
+    ) -> list[Claimed]:
+        moves = [rules.claim(task, lease.id, lease.worker, view.now) for task, _ in found]
+        await tx.apply(moves)
+        await _record_rate(tx, lease.namespace, queue, view.config, view.now, len(moves))
+        return [Claimed(move.after, payload) for move, (_, payload) in zip(moves, found, strict=True)]
+
+    async def _resolve(self, lease: Lease, attempts: dict[UUID, int]) -> list[Claimed]:
+        """Did the commit happen? If not, nothing did; if so, the tasks are ours and must not be forgotten."""
+        for _ in range(RESOLVE_TRIES):
+            with contextlib.suppress(StoreBusy):
+                async with self._store.begin() as tx:
+                    rows = await tx.queues.claimed_tasks(lease.id, attempts)
+                return [Claimed(task, payload) for task, payload in rows]
+            await asyncio.sleep(0.5)
+        raise StoreBusy("the database did not come back in time to say what was claimed")
+
+
+async def _record_rate(tx: Tx, namespace: str, queue: str, config: QueueConfig, now: datetime, count: int) -> None:
+    if config.rate is not None:
+        await tx.queues.insert_rate_start(namespace, queue, now, count, config.rate.period_s)
+
+
+async def _wait(woken: object, left_s: float) -> bool:
+    """True if the time is over and nothing was heard."""
+    try:
+        await asyncio.wait_for(woken, left_s)  # type: ignore[arg-type]
+    except TimeoutError:
+        return True
+    return False
+
+
+def filter_of(lease: Lease) -> Hashable:
+    """Who can take the same tasks stands in the same line."""
+    return (lease.kinds, lease.labels)
+
+
+def _seconds_until(at: datetime | None, now: datetime) -> float | None:
+    return None if at is None else max(0.0, (at - now).total_seconds())

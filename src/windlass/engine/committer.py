@@ -1,0 +1,120 @@
+"""Group commit. A call puts its commands in line and awaits their outcomes; whoever is in line shares one transaction.
+
+There is no timer: while one batch is under way the next one gathers, so that a lone call pays no delay and a crowd
+shares one fsync. Commands keep their order. A batch that fails as a whole is split until the one that is to blame is
+alone; a batch whose store was away is run again, since everything we write may be run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from windlass.core.error import Draining, Unavailable, WindlassError
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+Pause = Callable[[float], Awaitable[None]]
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+
+
+class Committer(Generic[C, R]):
+    """`commit` carries out a batch and returns one outcome per command: a result, or the error for that caller."""
+
+    def __init__(
+        self,
+        commit: Callable[[list[C]], Awaitable[list[R | WindlassError]]],
+        *,
+        batch_max: int = 500,
+        patience_s: float = 30.0,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        self._commit, self._batch_max, self._patience_s, self._pause = commit, batch_max, patience_s, pause
+        self._line: deque[tuple[list[C], asyncio.Future[list[R | WindlassError]]]] = deque()
+        self._runner: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def call(self, command: C) -> R:
+        """Carry out one command; raise its error."""
+        [outcome] = await self.call_all([command])
+        if isinstance(outcome, WindlassError):
+            raise outcome
+        return outcome
+
+    async def call_all(self, commands: Sequence[C]) -> list[R | WindlassError]:
+        """Carry out commands in one transaction; outcomes in their order, errors as values."""
+        if self._closed:
+            raise Draining
+        if not commands:
+            return []
+        done: asyncio.Future[list[R | WindlassError]] = asyncio.get_running_loop().create_future()
+        self._line.append((list(commands), done))
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run())
+        return await done
+
+    async def close(self) -> None:
+        """Finish what is in line, take nothing more."""
+        self._closed = True
+        if self._runner is not None:
+            await self._runner
+
+    async def _run(self) -> None:
+        try:
+            while self._line:
+                batch = self._gather()
+                await self._answer(batch)
+        finally:
+            self._runner = None
+
+    def _gather(self) -> list[tuple[list[C], asyncio.Future[list[R | WindlassError]]]]:
+        """Everything in line, up to the limit; one caller's commands are never torn apart."""
+        batch = [self._line.popleft()]
+        size = len(batch[0][0])
+        while self._line and size + len(self._line[0][0]) <= self._batch_max:
+            batch.append(self._line.popleft())
+            size += len(batch[-1][0])
+        return batch
+
+    async def _answer(self, batch: list[tuple[list[C], asyncio.Future[list[R | WindlassError]]]]) -> None:
+        outcomes = await self._carry_out([commands for commands, _ in batch])
+        for (_, done), outcome in zip(batch, outcomes, strict=True):
+            if done.cancelled():
+                continue  # the caller is gone; what it asked for was done all the same
+            if isinstance(outcome, Exception):
+                done.set_exception(outcome)
+            else:
+                done.set_result(outcome)
+
+    async def _carry_out(self, groups: list[list[C]]) -> list[list[R | WindlassError] | Exception]:
+        try:
+            flat = await self._persist([command for group in groups for command in group])
+        except Exception as error:
+            if len(groups) == 1 or isinstance(error, Unavailable):
+                return [error] * len(groups)
+            middle = len(groups) // 2
+            return [*await self._carry_out(groups[:middle]), *await self._carry_out(groups[middle:])]
+        outcomes: list[list[R | WindlassError] | Exception] = []
+        start = 0
+        for group in groups:
+            outcomes.append(flat[start : start + len(group)])
+            start += len(group)
+        return outcomes
+
+    async def _persist(self, commands: list[C]) -> list[R | WindlassError]:
+        """Run the batch again while the store is away, for as long as a caller may be expected to wait."""
+        waited_s, pause_s = 0.0, FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._commit(commands)
+            except Unavailable:
+                if waited_s >= self._patience_s:
+                    raise
+            await self._pause(pause_s)
+            waited_s += pause_s
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)

@@ -1,0 +1,373 @@
+"""The engine: what clients, workers and operators can ask of Windlass, in one place. Thin: it checks and delegates.
+
+Any number of engines may run on one database. `start` runs the loops and listens for wake-ups; without it an engine
+still serves calls, and ticks can be called by hand, which is what tests do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from uuid import UUID
+
+from windlass.core.error import Invalid, Unavailable, WindlassError
+from windlass.core.failure import Failure
+from windlass.core.lease import Lease
+from windlass.core.queue import QueueConfig, Rate
+from windlass.core.submission import (
+    COUNT_MAX,
+    Submission,
+    check_count,
+    check_instant,
+    check_list,
+    check_message,
+    check_name,
+    check_payload,
+    check_seconds,
+    check_type,
+)
+from windlass.core.task import Task
+from windlass.engine import command, tick
+from windlass.engine.chance import Chance, SystemChance
+from windlass.engine.claim import Claimed, Claimer
+from windlass.engine.command import Command, Report
+from windlass.engine.committer import Committer
+from windlass.engine.decide import carry_out
+from windlass.engine.hub import Hub, LoopTimers, Timers
+from windlass.engine.lease import DEFAULT_TTL_S, Extension, Leases
+from windlass.engine.outbox import EffectHandler, carry_out_effects
+from windlass.engine.retention import Retention
+from windlass.engine.runner import Loop
+from windlass.engine.submit import Submitter
+from windlass.engine.view import TaskViews
+from windlass.store.store import Store
+from windlass.store.view import TaskView
+
+log = logging.getLogger("windlass.engine")
+
+CLAIM_MAX = 10_000
+RUN_PAGE = 500
+KEEP_FINISHED_S = 7 * 86400.0
+
+
+class Engine:
+    """One engine on one database. `async with Engine(dsn) as engine:` opens and starts it."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        chance: Chance | None = None,
+        timers: Timers | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        stopwatch: Callable[[], float] = time.monotonic,
+        effects: Mapping[str, EffectHandler] | None = None,
+        listen: bool = True,
+        poll_s: float = 1.0,
+        keep_finished_s: float = KEEP_FINISHED_S,
+    ) -> None:
+        self.store = store
+        self.chance = chance or SystemChance()
+        self.hub = Hub(timers or LoopTimers())
+        self.effects = dict(effects or {})
+        store.announce = self.hub.announce
+        self._listen, self._poll_s = listen, poll_s
+        self._submitter = Submitter(store, self.chance, pause=pause)
+        self._commands: Committer[Command, Task] = Committer(self._carry_out, pause=pause)
+        self._reports: Committer[Command, Task] = Committer(self._carry_out, pause=pause)
+        self._claimer = Claimer(store, self.hub, stopwatch=stopwatch)
+        self.leases = Leases(store, self.chance, pause=pause)
+        self.views = TaskViews(store)
+        self.retention = Retention(keep_finished_s)
+        self._loops: list[Loop] = []
+
+    # ----------------------------------------------------------------------------------------- life
+
+    async def __aenter__(self) -> Engine:
+        await self.store.open()
+        await self.store.check_schema()
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Run the loops. Waits until wake-ups are heard, so that nothing submitted after this is missed."""
+        settle = Loop("settle", self.settle_tick, every_s=5.0)
+        effects = Loop("effects", self.effects_tick, every_s=5.0)
+        self._loops = [
+            Loop("expire", self.expire_tick, every_s=1.0),
+            Loop("timers", self.timer_tick, every_s=1.0),
+            Loop("retention", self.retention_tick, every_s=60.0),
+            settle,
+            effects,
+        ]
+
+        def on_effects() -> None:
+            settle.wake()
+            effects.wake()
+
+        self.hub.on_effects = on_effects
+        if self._listen:
+            heard = asyncio.Event()
+            self._loops.append(Loop.forever("listen", lambda: self.store.listen(self.hub.announce, heard.set)))
+        else:
+            self._loops.append(Loop("poll", self.poll_tick, every_s=self._poll_s))
+        for loop in self._loops:
+            loop.start()
+        if self._listen:
+            await heard.wait()
+
+    async def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        for loop in self._loops:
+            await loop.stop()
+        for part in (self._submitter, self._reports, self._commands, self.leases):
+            with contextlib.suppress(Unavailable):
+                await part.close()
+        self.hub.close()
+        await self.store.close()
+
+    # ----------------------------------------------------------------------------------------- clients
+
+    async def submit(self, submission: Submission) -> UUID:
+        """Accept a task. When this returns, it is durable."""
+        return await self._submitter.submit(submission)
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> list[UUID]:
+        """Accept tasks, all or none, in one transaction."""
+        check_list("submissions", submissions)
+        return await self._submitter.submit_all(submissions)
+
+    async def cancel(self, task_id: UUID, reason: str = "", *, force: bool = False) -> Task:
+        """Ask a task to stop; `force` ends it at once, whatever its worker does."""
+        check_type("task_id", task_id, UUID)
+        check_type("force", force, bool)
+        return await self._commands.call(command.Cancel(task_id, check_message("reason", reason, 1000), force))
+
+    async def cancel_run(self, run_id: UUID, reason: str = "") -> int:
+        """Cancel every task of a run that has not ended; returns how many were asked."""
+        check_type("run_id", run_id, UUID)
+        reason = check_message("reason", reason, 1000)
+        position, asked = UUID(int=0), 0
+        while True:
+            async with self.store.begin() as tx:
+                ids = await tx.runs.run_task_ids(run_id, position, RUN_PAGE)
+            if not ids:
+                return asked
+            await self._commands.call_all([command.Cancel(id_, reason) for id_ in ids])
+            position, asked = ids[-1], asked + len(ids)
+
+    async def wait(self, task_id: UUID, timeout_s: float) -> TaskView:
+        """The task when it has ended, or as it is after `timeout_s`. Told by a notification, not by polling."""
+        check_type("task_id", task_id, UUID)
+        check_seconds("timeout_s", timeout_s)
+        ticket = self.hub.ticket("task", task_id)
+        try:
+            view = await self.views.get(task_id)
+            if view.task.terminal:
+                return view
+            async with self.store.begin() as tx:
+                await tx.tasks.await_task(task_id)
+            view = await self.views.get(task_id)
+            if not view.task.terminal:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(ticket.wait(), timeout_s)
+                view = await self.views.get(task_id)
+            return view
+        finally:
+            self.hub.leave(ticket)
+
+    # ----------------------------------------------------------------------------------------- workers
+
+    async def open_lease(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        *,
+        kinds: Sequence[str] | None = None,
+        labels: Sequence[str] = (),
+        namespace: str = "default",
+        ttl_s: float = DEFAULT_TTL_S,
+    ) -> Lease:
+        """A worker begins: it may claim under this lease until it runs out."""
+        return await self.leases.open(worker, queues, kinds=kinds, labels=labels, namespace=namespace, ttl_s=ttl_s)
+
+    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
+        """A sign of life for all that runs under the lease; the answer tells what to stop."""
+        return await self.leases.extend(lease, active)
+
+    async def end_lease(self, lease: Lease) -> None:
+        await self.leases.end(lease)
+
+    async def claim(self, lease: Lease, limit: int = 1, *, wait_s: float = 0.0) -> list[Claimed]:
+        """Begin up to `limit` attempts; with none at hand, wait up to `wait_s` for the first."""
+        check_type("lease", lease, Lease)
+        check_count("limit", limit, least=1, most=CLAIM_MAX)
+        check_seconds("wait_s", wait_s, most=3600.0)
+        return await self._claimer.claim(lease, limit, wait_s)
+
+    async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]:
+        """What workers have to say about their attempts, in one transaction; one answer each, errors as values."""
+        check_list("reports", reports)
+        return await self._reports.call_all([checked_report(report) for report in reports])
+
+    async def complete(self, claimed: Claimed, result: bytes | None = None) -> Task:
+        task = _claimed(claimed)
+        return await self._report(command.Complete(task.id, task.attempt, _lease_of(task), result))
+
+    async def fail(self, claimed: Claimed, failure: Failure) -> Task:
+        task = _claimed(claimed)
+        return await self._report(command.Fail(task.id, task.attempt, _lease_of(task), failure, self.chance.jitter()))
+
+    async def sleep(self, claimed: Claimed, until: datetime | None) -> Task:
+        task = _claimed(claimed)
+        return await self._report(command.Sleep(task.id, task.attempt, _lease_of(task), until))
+
+    async def release(self, claimed: Claimed) -> Task:
+        task = _claimed(claimed)
+        return await self._report(command.Release(task.id, task.attempt, _lease_of(task)))
+
+    async def _report(self, report: Report) -> Task:
+        return await self._reports.call(checked_report(report))
+
+    # ----------------------------------------------------------------------------------------- operators
+
+    async def configure_queue(
+        self,
+        queue: str,
+        *,
+        namespace: str = "default",
+        paused: bool = False,
+        max_running: int | None = None,
+        max_running_per_kind: Mapping[str, int] | None = None,
+        max_running_per_key: int | None = None,
+        rate: Rate | None = None,
+    ) -> QueueConfig:
+        """Set all of what is wanted of a queue; what is not given has no limit."""
+        check_name("queue", queue)
+        check_name("namespace", namespace)
+        config = QueueConfig(paused, max_running, dict(max_running_per_kind or {}), max_running_per_key, rate)
+        check_config(config)
+        async with self.store.begin() as tx:
+            await tx.configure(namespace, queue, config)
+        return config
+
+    async def pause_queue(self, queue: str, *, namespace: str = "default", paused: bool = True) -> QueueConfig:
+        """Stop (or resume) claims from a queue; what runs goes on."""
+        check_name("queue", queue)
+        check_name("namespace", namespace)
+        check_type("paused", paused, bool)
+        async with self.store.begin() as tx:
+            known = await tx.queues.lock_queue(namespace, queue)
+            config = QueueConfig(
+                paused, known.max_running, known.max_running_per_kind, known.max_running_per_key, known.rate
+            )
+            await tx.configure(namespace, queue, config)
+        return config
+
+    async def resume(self, task_id: UUID) -> Task:
+        """Let a parked task go on."""
+        check_type("task_id", task_id, UUID)
+        return await self._commands.call(command.Resume(task_id))
+
+    async def wake(self, task_id: UUID) -> Task:
+        """End a task's sleep now."""
+        check_type("task_id", task_id, UUID)
+        return await self._commands.call(command.Wake(task_id))
+
+    # ----------------------------------------------------------------------------------------- ticks
+
+    async def expire_tick(self) -> int:
+        return await tick.expire_leases(self.store, self.chance)
+
+    async def timer_tick(self) -> int:
+        return await tick.ring_timers(self.store, self.chance)
+
+    async def settle_tick(self) -> int:
+        return await tick.settle_runs(self.store)
+
+    async def effects_tick(self) -> int:
+        return await carry_out_effects(self.store, self.chance, self.effects)
+
+    async def retention_tick(self) -> int:
+        return await self.retention.tick(self.store)
+
+    async def poll_tick(self) -> int:
+        """Without LISTEN: one look per queue that somebody waits for, not one per waiter."""
+        self.hub.wake_waiting()
+        return 0
+
+    async def _carry_out(self, commands: list[Command]) -> list[Task | WindlassError]:
+        return await carry_out(self.store, commands)
+
+
+def checked_report(report: Report) -> Report:
+    """Raise Invalid for anything that is not a report, or carries what cannot be stored."""
+    if report.__class__ is command.Complete and isinstance(report, command.Complete):
+        if report.result is not None:
+            check_payload("result", report.result)
+    elif not isinstance(report, command.Fail | command.Cancelled | command.Sleep | command.Release | command.Park):
+        raise Invalid(f"must be a report, not {type(report).__name__}", field="report")
+    check_type("task_id", report.task_id, UUID)
+    check_type("lease_id", report.lease_id, UUID)
+    check_count("attempt", report.attempt, least=1, most=2**31 - 1)
+    if isinstance(report, command.Fail | command.Park):
+        return _storable(report)
+    if isinstance(report, command.Sleep) and report.until is not None:
+        check_instant("until", report.until)
+    if isinstance(report, command.Cancelled):
+        check_message("message", report.message)
+    return report
+
+
+def _storable(report: command.Fail | command.Park) -> command.Fail | command.Park:
+    """What a worker tells of its failure is made storable rather than refused."""
+    failure = report.failure
+    check_type("failure", failure, Failure)
+    if failure.retry_after_s is not None:
+        check_seconds("failure.retry_after_s", failure.retry_after_s)
+    clean = Failure(
+        failure.category,
+        check_message("failure.message", failure.message),
+        check_message("failure.reason", failure.reason, 200),
+        check_message("failure.trace", failure.trace),
+        failure.retryable,
+        failure.retry_after_s,
+    )
+    if isinstance(report, command.Park):
+        return command.Park(report.task_id, report.attempt, report.lease_id, clean)
+    return command.Fail(report.task_id, report.attempt, report.lease_id, clean, report.jitter)
+
+
+def check_config(config: QueueConfig) -> None:
+    check_type("paused", config.paused, bool)
+    for field in ("max_running", "max_running_per_key"):
+        if getattr(config, field) is not None:
+            check_count(field, getattr(config, field), least=0)
+    for kind, limit in config.max_running_per_kind.items():
+        check_name("max_running_per_kind", kind)
+        check_count("max_running_per_kind", limit, least=0)
+    if config.rate is not None:
+        check_type("rate", config.rate, Rate)
+        check_count("rate.count", config.rate.count, least=0, most=COUNT_MAX)
+        check_seconds("rate.period_s", config.rate.period_s, least=0.001)
+
+
+def _claimed(claimed: object) -> Task:
+    if not isinstance(claimed, Claimed):
+        raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
+    return claimed.task
+
+
+def _lease_of(task: Task) -> UUID:
+    assert task.lease_id is not None, task.id
+    return task.lease_id

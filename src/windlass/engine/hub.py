@@ -1,0 +1,163 @@
+"""Wake-ups inside one engine: who waits for what, and who is told when it may have come.
+
+A waiter takes its ticket before it looks, so that what happens between the look and the wait is not missed. Waiters for
+the same work stand in one line; a wake-up goes to the first, and whoever found work passes it on to the next, so that
+a thousand idle polls do not all ask the database at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+from windlass.store.wake import Wakes
+
+
+class Timers(Protocol):
+    """How the engine waits for a moment: the event loop's clock, or a virtual one."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Any: ...
+
+
+class LoopTimers:
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+class Ticket:
+    """One waiter's place in one or more lines."""
+
+    __slots__ = ("_event", "keys", "woken_by")
+
+    def __init__(self, keys: tuple[Hashable, ...]) -> None:
+        self.keys = keys
+        self._event = asyncio.Event()
+        self.woken_by: Hashable | None = None
+
+    def wake(self, key: Hashable) -> None:
+        self.woken_by = key
+        self._event.set()
+
+    @property
+    def woken(self) -> bool:
+        return self.woken_by is not None
+
+    async def wait(self, timers: Timers, timeout_s: float) -> bool:
+        """True if it was woken, False if the time is over."""
+        alarm = timers.call_later(timeout_s, self._event.set)
+        try:
+            await self._event.wait()
+        finally:
+            alarm.cancel()
+        return self.woken
+
+
+class Hub:
+    """The lines of one engine. A key begins with what is waited for: ("queue", …), ("task", id), ("lease", id)."""
+
+    def __init__(self, timers: Timers) -> None:
+        self.timers = timers
+        self._lines: dict[Hashable, deque[Ticket]] = {}
+        self._groups: dict[tuple[str, str], set[Hashable]] = {}
+        self._alarms: dict[tuple[str, str], tuple[float, Any]] = {}
+        self.on_effects: Callable[[], None] = lambda: None
+
+    # ----------------------------------------------------------------------------------------- waiting
+
+    def queue_ticket(self, namespace: str, queues: tuple[str, ...], filter_key: Hashable) -> Ticket:
+        """A place in the lines of these queues, behind others who can take the same tasks."""
+        keys = tuple(("queue", namespace, queue, filter_key) for queue in queues)
+        ticket = Ticket(keys)
+        for queue, key in zip(queues, keys, strict=True):
+            self._groups.setdefault((namespace, queue), set()).add(key)
+            self._lines.setdefault(key, deque()).append(ticket)
+        return ticket
+
+    def ticket(self, *key: Hashable) -> Ticket:
+        ticket = Ticket((key,))
+        self._lines.setdefault(key, deque()).append(ticket)
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Every ticket leaves in the end, also one that was woken."""
+        for key in ticket.keys:
+            line = self._lines.get(key)
+            if line is None:
+                continue
+            if ticket in line:
+                line.remove(ticket)
+            if not line:
+                del self._lines[key]
+                if isinstance(key, tuple) and key[0] == "queue":
+                    self._groups[key[1], key[2]].discard(key)
+
+    def pass_on(self, ticket: Ticket) -> None:
+        """Work was found: there may be more of it for the next in line."""
+        for key in ticket.keys:
+            self._wake_first(key)
+
+    def waiting(self, namespace: str, queue: str) -> bool:
+        return bool(self._groups.get((namespace, queue)))
+
+    # ----------------------------------------------------------------------------------------- waking
+
+    def announce(self, wakes: Wakes) -> None:
+        if wakes.everything:
+            self._wake_everybody()
+        for queue in wakes.queues:
+            self.wake_queue(*queue)
+        for task_id in wakes.tasks:
+            self._wake_all(("task", task_id))
+        for lease_id in wakes.leases:
+            self._wake_all(("lease", lease_id))
+        if wakes.effects or wakes.everything:
+            self.on_effects()
+
+    def wake_queue(self, namespace: str, queue: str) -> None:
+        for key in list(self._groups.get((namespace, queue), ())):
+            self._wake_first(key)
+
+    def wake_waiting(self) -> None:
+        """The first of every line, as if something had happened in all queues that anybody waits for."""
+        for namespace, queue in list(self._groups):
+            self.wake_queue(namespace, queue)
+        for key in list(self._lines):
+            if isinstance(key, tuple) and key[0] != "queue":
+                self._wake_all(key)
+
+    def remind(self, namespace: str, queue: str, delay_s: float, now_s: float) -> None:
+        """One alarm a queue, for the next moment at which a task in it becomes due."""
+        at_s = now_s + delay_s
+        known = self._alarms.get((namespace, queue))
+        if known is not None:
+            if known[0] <= at_s:
+                return
+            known[1].cancel()
+        handle = self.timers.call_later(max(0.0, delay_s), lambda: self._ring(namespace, queue))
+        self._alarms[namespace, queue] = (at_s, handle)
+
+    def close(self) -> None:
+        for _, handle in self._alarms.values():
+            handle.cancel()
+        self._alarms.clear()
+
+    def _ring(self, namespace: str, queue: str) -> None:
+        self._alarms.pop((namespace, queue), None)
+        self.wake_queue(namespace, queue)
+
+    def _wake_first(self, key: Hashable) -> None:
+        """The first who has not been woken yet; one who was woken will look anyway."""
+        for ticket in self._lines.get(key, ()):
+            if not ticket.woken:
+                ticket.wake(key)
+                return
+
+    def _wake_all(self, key: Hashable) -> None:
+        for ticket in self._lines.get(key, ()):
+            ticket.wake(key)
+
+    def _wake_everybody(self) -> None:
+        for key in list(self._lines):
+            self._wake_all(key)

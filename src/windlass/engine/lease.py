@@ -1,0 +1,136 @@
+"""Leases of workers: opened, extended many at a time, ended.
+
+A heartbeat costs one small row however many tasks the worker runs. Its answer tells of cancels; that is the moment from
+which their grace runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+
+from windlass.core import task as rules
+from windlass.core.error import Invalid, LeaseLost, WindlassError
+from windlass.core.lease import Lease
+from windlass.core.submission import check_name, check_names, check_seconds, check_type
+from windlass.core.task import Task
+from windlass.core.transition import Transition
+from windlass.engine.chance import Chance
+from windlass.engine.committer import Committer, Pause
+from windlass.store.store import Store
+from windlass.store.tx import Tx
+
+DEFAULT_TTL_S = 30.0
+TTL_MIN_S, TTL_MAX_S = 0.5, 7 * 86400.0
+UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database has said
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A sign of life. With `active`, what the worker does not name is taken from it."""
+
+    lease: Lease
+    active: tuple[UUID, ...] | None = None
+
+
+class CancelSignal(msgspec.Struct, frozen=True):
+    task_id: UUID
+    attempt: int
+    reason: str
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat: until when, and what to stop."""
+
+    expires_at: datetime
+    cancels: tuple[CancelSignal, ...] = ()
+
+
+class Leases:
+    """The leases that workers hold through this engine."""
+
+    def __init__(self, store: Store, chance: Chance, *, pause: Pause) -> None:
+        self._store, self._chance = store, chance
+        self._beats: Committer[Beat, Extension] = Committer(self._commit, pause=pause)
+
+    async def open(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        *,
+        kinds: Sequence[str] | None = None,
+        labels: Sequence[str] = (),
+        namespace: str = "default",
+        ttl_s: float = DEFAULT_TTL_S,
+    ) -> Lease:
+        """A new incarnation: the same name again is another lease, and keeps nothing of the former one."""
+        check_name("worker", worker)
+        check_name("namespace", namespace)
+        check_names("queues", queues)
+        check_names("labels", labels)
+        if kinds is not None:
+            check_names("kinds", kinds)
+        if not queues:
+            raise Invalid("must name at least one queue", field="queues")
+        check_seconds("ttl_s", ttl_s, least=TTL_MIN_S, most=TTL_MAX_S)
+        wanted = Lease(
+            self._chance.new_id(), namespace, worker, tuple(dict.fromkeys(queues)),
+            None if kinds is None else tuple(kinds), tuple(labels), float(ttl_s), UNKNOWN,
+        )  # fmt: skip
+        async with self._store.begin() as tx:
+            expires_at = await tx.leases.open_lease(wanted)
+        assert expires_at is not None, wanted.id
+        return msgspec.structs.replace(wanted, expires_at=expires_at)
+
+    async def extend(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
+        check_type("lease", lease, Lease)
+        return await self._beats.call(Beat(lease, None if active is None else tuple(active)))
+
+    async def end(self, lease: Lease) -> None:
+        """The worker goes. What it still holds counts as lost and is recovered by the next tick."""
+        check_type("lease", lease, Lease)
+        async with self._store.begin() as tx:
+            await tx.leases.end_leases([lease.id])
+
+    async def close(self) -> None:
+        await self._beats.close()
+
+    async def _commit(self, beats: list[Beat]) -> list[Extension | WindlassError]:
+        ids = {beat.lease.id for beat in beats}
+        async with self._store.begin() as tx:
+            extended = await tx.leases.extend_leases(ids)
+            await self._take_forgotten(tx, [b for b in beats if b.active is not None and b.lease.id in extended])
+            cancels = await self._signal(tx, extended)
+        return [
+            Extension(extended[beat.lease.id], tuple(cancels.get(beat.lease.id, ())))
+            if beat.lease.id in extended
+            else LeaseLost("the lease has run out or was ended", lease_id=beat.lease.id)
+            for beat in beats
+        ]
+
+    async def _signal(self, tx: Tx, extended: dict[UUID, datetime]) -> dict[UUID, list[CancelSignal]]:
+        """Tell of every cancel each time; the grace begins with the first."""
+        if not extended:
+            return {}
+        tasks, now = await tx.leases.cancelling_tasks(extended)
+        if now is None:
+            return {}
+        await tx.apply([rules.signal_cancel(task, now) for task in tasks])
+        signals: dict[UUID, list[CancelSignal]] = {}
+        for task in tasks:
+            assert task.lease_id is not None, task.id
+            assert task.cancel is not None, task.id
+            signals.setdefault(task.lease_id, []).append(CancelSignal(task.id, task.attempt, task.cancel.reason))
+        return signals
+
+    async def _take_forgotten(self, tx: Tx, beats: list[Beat]) -> None:
+        """A claim whose reply never reached its worker would otherwise run for as long as the worker lives."""
+        for beat in beats:
+            tasks, now = await tx.leases.forgotten_tasks(beat.lease, beat.active or (), beat.lease.ttl_s)
+            if now is not None:
+                await tx.apply([self._forgotten(task, now) for task in tasks])
+
+    def _forgotten(self, task: Task, now: datetime) -> Transition:
+        return rules.expire(task, now, self._chance.jitter(), "FORGOTTEN_BY_WORKER")

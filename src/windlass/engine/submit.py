@@ -1,0 +1,239 @@
+"""Submissions: checked, given their ids, written in groups.
+
+Ids are made before the first try, so that running a batch again after a lost reply finds its own rows and is a repeat.
+An idempotency key is decided by its own table: same key and same content is the same task, other content a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.core.error import Conflict, Invalid, StoreBusy, WindlassError
+from windlass.core.id import derived_id
+from windlass.core.submission import Submission, check_submission
+from windlass.core.transition import TERMINAL, Effect
+from windlass.engine.chance import Chance
+from windlass.engine.committer import Committer, Pause
+from windlass.store.store import Store
+from windlass.store.tx import Tx
+from windlass.store.wake import Wakes
+
+BATCH_MAX = 1000
+
+
+class Submitter:
+    """Takes submissions in; `submit_all` is all or nothing."""
+
+    def __init__(self, store: Store, chance: Chance, *, pause: Pause) -> None:
+        self._store, self._chance = store, chance
+        self._plain = Committer(self._commit_plain, batch_max=BATCH_MAX, pause=pause)
+        self._keyed = Committer(self._commit_keyed, batch_max=BATCH_MAX, pause=pause)
+        self._grouped = Committer(self._commit_grouped, batch_max=1, pause=pause)
+
+    async def submit(self, submission: Submission) -> UUID:
+        check_submission(submission)
+        ready = self._identified(submission)
+        if ready.run_id is not None:
+            return (await self._grouped.call([ready]))[0]
+        return await (self._plain if ready.idempotency_key is None else self._keyed).call(ready)
+
+    async def submit_all(self, submissions: Sequence[Submission]) -> list[UUID]:
+        for submission in submissions:
+            check_submission(submission)
+        ready = [self._identified(s) for s in submissions]
+        if len({s.id for s in ready}) < len(ready):
+            raise Invalid("the same id is there twice", field="id")
+        if all(s.idempotency_key is None and s.run_id is None for s in ready):
+            return _all_or_raise(await self._plain.call_all(ready))
+        return await self._grouped.call(ready)
+
+    async def close(self) -> None:
+        for committer in (self._plain, self._keyed, self._grouped):
+            await committer.close()
+
+    def _identified(self, submission: Submission) -> Submission:
+        return submission if submission.id is not None else replace(submission, id=self._chance.new_id())
+
+    # ----------------------------------------------------------------------------------------- without key and run
+
+    async def _commit_plain(self, batch: list[Submission]) -> list[UUID | WindlassError]:
+        async with self._store.single() as tx:
+            new = await tx.add(batch)
+        if len(new) == len(batch):
+            return [_id(s) for s in batch]
+        async with self._store.begin() as tx:
+            return [await _told_apart(tx, s) if _id(s) not in new else _id(s) for s in batch]
+
+    # ----------------------------------------------------------------------------------------- with a key each
+
+    async def _commit_keyed(self, batch: list[Submission]) -> list[UUID | WindlassError]:
+        async with self._store.begin() as tx:
+            outcomes = await _take_keys(tx, batch)
+            new = [s for s, outcome in zip(batch, outcomes, strict=True) if outcome == s.id]
+            if new:
+                await tx.add(new)
+        return outcomes
+
+    # ----------------------------------------------------------------------------------------- with runs, all or none
+
+    async def _commit_grouped(self, batch: list[list[Submission]]) -> list[list[UUID] | WindlassError]:
+        assert len(batch) == 1, len(batch)
+        try:
+            async with self._store.begin() as tx:
+                return [await _add_group(tx, batch[0])]
+        except WindlassError as error:
+            if isinstance(error, StoreBusy):
+                raise
+            return [error]
+
+
+async def _add_group(tx: Tx, group: list[Submission]) -> list[UUID]:
+    """A caller's tasks, with their keys and their run, in one transaction. Raises to roll all of it back."""
+    runs = {s.run_id: s.namespace for s in group if s.run_id is not None}
+    if runs:
+        await tx.runs.insert_runs(runs)
+        known = await tx.runs.lock_runs(runs)
+        if known != runs:
+            raise Invalid("the run belongs to another namespace", field="run_id")
+    ids = _all_or_raise(await _take_keys(tx, group))
+    new = [s for s, id_ in zip(group, ids, strict=True) if id_ == s.id]
+    if new:
+        await _add_with_edges(tx, new)
+    return ids
+
+
+async def _add_with_edges(tx: Tx, group: list[Submission]) -> None:
+    inside = {_id(s) for s in group}
+    _check_acyclic(group)
+    waited_for = {upstream for s in group for upstream in s.after}
+    outside = waited_for - inside
+    await _join_outside(tx, group, outside)
+    blocked = frozenset(_id(s) for s in group if s.after)
+    added = await tx.add(group, upstream=frozenset(waited_for & inside), blocked=blocked)
+    for s in group:
+        if _id(s) not in added:
+            outcome = await _told_apart(tx, s)
+            if isinstance(outcome, WindlassError):
+                raise outcome
+    edges = [
+        (_id(s), upstream, s.run_id, s.after_any_outcome)
+        for s in group
+        if s.run_id is not None
+        for upstream in dict.fromkeys(s.after)
+    ]
+    if edges:
+        await tx.runs.insert_edges(edges)
+
+
+async def _join_outside(tx: Tx, group: list[Submission], outside: set[UUID]) -> None:
+    """Tasks that were there before: those still open learn that they are waited for; for those that have ended, the
+    edge is settled like any other, by an effect."""
+    if not outside:
+        return
+    await tx.runs.mark_upstream(outside)
+    states = await tx.runs.upstream_states(outside)
+    effects = []
+    for s in group:
+        for upstream in s.after:
+            if upstream not in outside:
+                continue
+            if upstream not in states or states[upstream][1] != s.run_id:
+                raise Invalid(f"there is no task {upstream} in run {s.run_id}", field="after")
+            if states[upstream][0] in TERMINAL:
+                body: dict[str, object] = {"run_id": str(s.run_id)}
+                id_ = derived_id("settle", upstream, s.id)
+                effects.append(Effect(id_, "settle", s.namespace, upstream, 0, body))
+    await tx.outbox.insert_outbox(effects)
+    if effects:
+        await tx.wake(Wakes(effects=True))
+
+
+def _check_acyclic(group: list[Submission]) -> None:
+    """Tasks that wait for each other would wait for ever."""
+    waiting = {_id(s): set(s.after) for s in group}
+    inside = set(waiting)
+    open_count = {id_: len(after & inside) for id_, after in waiting.items()}
+    dependents: dict[UUID, list[UUID]] = {}
+    for id_, after in waiting.items():
+        for upstream in after & inside:
+            dependents.setdefault(upstream, []).append(id_)
+    free = [id_ for id_, count in open_count.items() if count == 0]
+    seen = 0
+    while free:
+        seen += 1
+        for dependent in dependents.get(free.pop(), ()):
+            open_count[dependent] -= 1
+            if open_count[dependent] == 0:
+                free.append(dependent)
+    if seen < len(group):
+        raise Invalid("these tasks wait for each other in a circle", field="after")
+
+
+async def _take_keys(tx: Tx, batch: list[Submission]) -> list[UUID | WindlassError]:
+    """For each submission the id of its task: its own, or that of the task that has its key already."""
+    first: dict[tuple[str, str], Submission] = {}
+    for s in batch:
+        if s.idempotency_key is not None:
+            first.setdefault((s.namespace, s.idempotency_key), s)
+    if not first:
+        return [_id(s) for s in batch]
+    taken = await tx.tasks.take_idempotency_keys([(ns, key, _id(s)) for (ns, key), s in sorted(first.items())])
+    found = await tx.tasks.find_idempotency_keys([pair for pair in first if pair not in taken])
+    outcomes: list[UUID | WindlassError] = []
+    for s in batch:
+        pair = (s.namespace, s.idempotency_key or "")
+        if s.idempotency_key is None or (pair in taken and first[pair] is s):
+            outcomes.append(_id(s))
+        elif pair in taken:
+            outcomes.append(
+                _same_or_conflict(s, _id(first[pair]), first[pair].queue, first[pair].kind, first[pair].payload)
+            )
+        elif pair in found:
+            outcomes.append(_same_or_conflict(s, *found[pair]))
+        else:
+            raise StoreBusy("the task with this idempotency key is just being removed")
+    return outcomes
+
+
+def _same_or_conflict(s: Submission, task_id: UUID, queue: str, kind: str, payload: bytes) -> UUID | WindlassError:
+    if (queue, kind) == (s.queue, s.kind) and same_json(payload, s.payload):
+        return task_id
+    return Conflict(
+        f"the idempotency key {s.idempotency_key!r} was used for other content", task_id=task_id, key=s.idempotency_key
+    )
+
+
+async def _told_apart(tx: Tx, s: Submission) -> UUID | WindlassError:
+    """The id is taken: by ourselves in an earlier try, by a repeat of the caller, or by something else."""
+    known = (await tx.tasks.same_tasks([_id(s)])).get(_id(s))
+    if known is None:
+        raise StoreBusy("the task with this id is just being removed")
+    namespace, queue, kind, payload = known
+    if (namespace, queue, kind) == (s.namespace, s.queue, s.kind) and same_json(payload, s.payload):
+        return _id(s)
+    return Conflict(f"the id {s.id} was used for other content", task_id=s.id)
+
+
+def same_json(one: bytes, other: bytes) -> bool:
+    """Equal as JSON, however it is spelled: a program may submit by SQL first and by Python next."""
+    return one == other or _canonical(one) == _canonical(other)
+
+
+def _canonical(payload: bytes) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(payload), order="deterministic")
+
+
+def _id(submission: Submission) -> UUID:
+    assert submission.id is not None, submission
+    return submission.id
+
+
+def _all_or_raise(outcomes: Sequence[UUID | WindlassError]) -> list[UUID]:
+    for outcome in outcomes:
+        if isinstance(outcome, WindlassError):
+            raise outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, UUID)]

@@ -1,0 +1,188 @@
+"""What people ask about tasks: lists with exact paging, counts, the timeline of a task, and why it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.error import Invalid, NotFound
+from windlass.core.queue import admit
+from windlass.core.submission import check_count, check_name, check_type
+from windlass.core.task import Task
+from windlass.core.transition import Entry, State
+from windlass.store.store import Store
+from windlass.store.view import TaskRow, TaskView, Views
+
+PAGE_DEFAULT, PAGE_MAX = 50, 1000
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Newest first. `next` is the position to go on from, None at the end."""
+
+    tasks: list[TaskRow]
+    next: UUID | None
+
+
+class AttemptView(msgspec.Struct, frozen=True):
+    """One line of a timeline."""
+
+    at: datetime
+    attempt: int
+    what: str
+    worker: str | None = None
+    detail: dict[str, object] | None = None
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Why a task does not run: a stable word, a sentence, and when that ends, if that is known."""
+
+    reason: str
+    message: str
+    until: datetime | None = None
+
+
+class TaskViews:
+    """Reads for people; takes no locks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def get(self, task_id: UUID) -> TaskView:
+        check_type("task_id", task_id, UUID)
+        async with self._store.views() as views:
+            return await _known(views, task_id)
+
+    async def page(
+        self,
+        *,
+        namespace: str = "default",
+        states: Sequence[State] | None = None,
+        queue: str | None = None,
+        kind: str | None = None,
+        run_id: UUID | None = None,
+        after: UUID | None = None,
+        limit: int = PAGE_DEFAULT,
+    ) -> Page:
+        """A page of tasks; `after` is the `next` of the page before."""
+        _check_filter(namespace, states, queue, kind, run_id, after, limit)
+        async with self._store.views() as views:
+            rows = await views.list_tasks(
+                namespace, before=after, states=states, queue=queue, kind=kind, run_id=run_id, limit=limit + 1
+            )
+        page = rows[:limit]
+        return Page(page, page[-1].task.id if len(rows) > limit else None)
+
+    async def counts(self, namespace: str = "default") -> dict[str, dict[State, int]]:
+        """By queue and state, successes left out: they are most of the table, and `totals` counts them."""
+        check_name("namespace", namespace)
+        async with self._store.views() as views:
+            return await views.count_unfinished(namespace)
+
+    async def totals(self, namespace: str = "default") -> dict[State, int]:
+        """Every task that is kept, counted."""
+        check_name("namespace", namespace)
+        async with self._store.views() as views:
+            return await views.count_tasks(namespace)
+
+    async def run_totals(self, run_id: UUID) -> dict[State, int]:
+        check_type("run_id", run_id, UUID)
+        async with self._store.views() as views:
+            return await views.run_counts(run_id)
+
+    async def timeline(self, task_id: UUID) -> list[AttemptView]:
+        """What happened, in order. The submission and the last attempt are told by the task's own row."""
+        check_type("task_id", task_id, UUID)
+        async with self._store.views() as views:
+            view = await _known(views, task_id)
+            entries = await views.task_history(task_id)
+        return timeline_of(view, entries)
+
+    async def why_waiting(self, task_id: UUID) -> list[Waiting]:
+        """Everything that keeps this task from running now; empty when it runs or has ended."""
+        check_type("task_id", task_id, UUID)
+        async with self._store.views() as views:
+            view = await _known(views, task_id)
+            return await _why(views, view, await views.now())
+
+
+def timeline_of(view: TaskView, entries: Sequence[Entry]) -> list[AttemptView]:
+    """History entries lie between what the row says about the beginning and about the end."""
+    task = view.task
+    lines = [AttemptView(view.created_at, 0, "submitted")]
+    lines += [AttemptView(e.at, e.attempt, e.what, e.worker, e.detail) for e in entries]
+    if task.state is State.RUNNING and task.started_at is not None:
+        lines.append(AttemptView(task.started_at, task.attempt, "started", task.worker))
+    if task.finished_at is not None:
+        lines.append(AttemptView(task.finished_at, task.attempt, task.state.value, task.worker, _end_detail(task)))
+    return sorted(lines, key=lambda line: line.at)
+
+
+def _end_detail(task: Task) -> dict[str, object] | None:
+    detail: dict[str, object] = {}
+    if task.started_at is not None:
+        detail["started_at"] = task.started_at
+    if task.error is not None:
+        detail |= {"category": task.error.category, "reason": task.error.reason, "error": task.error.message}
+        if task.error.trace:
+            detail["trace"] = task.error.trace
+    return detail or None
+
+
+async def _why(views: Views, view: TaskView, now: datetime) -> list[Waiting]:
+    task = view.task
+    if task.state is State.BLOCKED:
+        upstream = await views.waiting_for(task.id)
+        return [Waiting("dependency", f"waits for task {id_}") for id_ in upstream]
+    if task.state is State.SLEEPING:
+        return [Waiting("sleeping", "waits for a time or a signal", task.timer_at)]
+    if task.state is State.PARKED:
+        return [Waiting("parked", task.error.message if task.error else "needs a person")]
+    if task.state is not State.QUEUED:
+        return []
+    return await _why_queued(views, view, now)
+
+
+async def _why_queued(views: Views, view: TaskView, now: datetime) -> list[Waiting]:
+    task = view.task
+    reasons = []
+    if task.available_at > now:
+        reasons.append(Waiting("scheduled", "its time has not come", task.available_at))
+    config, usage = await views.queue_state(task.namespace, task.queue)
+    admission = admit(config, usage, 1, now)
+    if admission.total == 0 and admission.reason is not None:
+        reasons.append(Waiting(admission.reason, f"the queue {task.queue} holds back", admission.next_at))
+    elif task.kind in admission.full_kinds:
+        reasons.append(Waiting("concurrency_limit", f"enough tasks of kind {task.kind} run"))
+    elif task.concurrency_key and admission.room_by_key.get(task.concurrency_key, admission.room_per_key) == 0:
+        reasons.append(Waiting("concurrency_limit", f"enough tasks with the key {task.concurrency_key} run"))
+    if await views.capable_workers(task, view.requires) == 0:
+        reasons.append(Waiting("no_capable_worker", f"no live worker takes {task.kind} from the queue {task.queue}"))
+    return reasons or [Waiting("in_line", "others are before it in line")]
+
+
+async def _known(views: Views, task_id: UUID) -> TaskView:
+    view = await views.get_task(task_id)
+    if view is None:
+        raise NotFound(f"there is no task {task_id}", task_id=task_id)
+    return view
+
+
+def _check_filter(
+    namespace: object, states: object, queue: object, kind: object, run_id: object, after: object, limit: object
+) -> None:
+    check_name("namespace", namespace)
+    for field, name in (("queue", queue), ("kind", kind)):
+        if name is not None:
+            check_name(field, name)
+    for field, id_ in (("run_id", run_id), ("after", after)):
+        if id_ is not None:
+            check_type(field, id_, UUID)
+    if states is not None and (isinstance(states, str) or not isinstance(states, Sequence)):
+        raise Invalid("must be a list of states", field="states")
+    for state in states or ():
+        if not isinstance(state, str) or state not in State.__members__.values():
+            raise Invalid(f"{state!r} is not a state", field="states")
+    check_count("limit", limit, least=1, most=PAGE_MAX)

@@ -1,0 +1,68 @@
+"""Turns what the database driver raises into our error tree; above `store` nobody knows the driver.
+
+Owns one distinction that matters to callers: `CommitUnknown` means that the transaction may or may not have been
+committed. Everything we write is made to be run again in that case, with the same ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
+from windlass.core.error import Invalid, StoreBusy, WindlassError
+
+
+class CommitUnknown(StoreBusy):
+    """The reply to a commit was lost: it may have happened or not."""
+
+    code = "commit_unknown"
+
+
+_AWAY = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+)
+_BUSY = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.QueryCanceledError,
+)
+
+
+def translate(error: BaseException) -> WindlassError | None:
+    """Our error for the driver's, or None if it is a defect of ours that must not be hidden."""
+    if isinstance(error, _BUSY):
+        return StoreBusy(f"the database could not do this now: {error}")
+    if isinstance(error, _AWAY):
+        return StoreBusy(f"the database is away: {type(error).__name__}: {error}")
+    if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
+        return StoreBusy(f"the database refused our login: {error}")
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return StoreBusy(f"there is no such database: {error}")
+    if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError | asyncpg.UndefinedFunctionError):
+        return StoreBusy(f"the schema is missing or old ({error}): run `windlass migrate`")
+    if isinstance(error, asyncpg.DataError):
+        return Invalid(f"the database cannot store this: {error}")
+    return None
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise our error instead of the driver's."""
+    try:
+        yield
+    except WindlassError:
+        raise
+    except Exception as error:
+        ours = translate(error)
+        if ours is None:
+            raise
+        raise ours from error

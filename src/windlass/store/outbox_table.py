@@ -1,0 +1,42 @@
+"""The outbox: effects that were written with the change that decided them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from windlass.core.transition import Effect
+from windlass.store import record
+from windlass.store.session import Session
+
+
+class OutboxTable:
+    """The outbox within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def insert_outbox(self, effects: Sequence[Effect]) -> None:
+        if effects:
+            await self._session.fetch(
+                "insert_outbox", [e.id for e in effects], [e.kind for e in effects], [e.namespace for e in effects],
+                [e.task_id for e in effects], [e.attempt for e in effects], [record.as_json(e.body) for e in effects],
+            )  # fmt: skip
+
+    async def take_effects(self, kinds: Sequence[str], limit: int, hold_s: float) -> list[tuple[Effect, int]]:
+        """Effects to carry out, each with the number of this try."""
+        return [record.effect_from(row) for row in await self._session.fetch("take_effects", kinds, limit, hold_s)]
+
+    async def lock_effects(self, kind: str, limit: int) -> list[Effect]:
+        return [record.effect_from(row)[0] for row in await self._session.fetch("lock_effects", kind, limit)]
+
+    async def delete_effects(self, ids: Sequence[UUID]) -> None:
+        await self._session.fetch("delete_effects", ids)
+
+    async def delay_effect(self, effect_id: UUID, delay_s: float, error: str) -> None:
+        await self._session.fetch("delay_effect", effect_id, delay_s, error)
+
+    async def bury_effect(self, effect_id: UUID, error: str) -> None:
+        await self._session.fetch("bury_effect", effect_id, error)

@@ -1,0 +1,105 @@
+"""Queues: what an operator set, what runs in them, and the claim of tasks from their lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from windlass.core.fairness import Lane, LanePick
+from windlass.core.lease import Lease
+from windlass.core.queue import QueueConfig, Usage
+from windlass.core.task import Task
+from windlass.store import record
+from windlass.store.record import Row
+from windlass.store.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """What a claim begins with."""
+
+    live: bool
+    config: QueueConfig
+    lanes: list[Lane]
+    now: datetime
+
+
+class QueueTable:
+    """Queues and claims within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def lock_queue(self, namespace: str, queue: str) -> QueueConfig:
+        rows = await self._session.fetch("lock_queue", namespace, queue)
+        return record.config_from(rows[0][0] if rows else None)
+
+    async def get_queue(self, namespace: str, queue: str) -> QueueConfig:
+        rows = await self._session.fetch("get_queue", namespace, queue)
+        return record.config_from(rows[0][0] if rows else None)
+
+    async def put_queue(self, namespace: str, queue: str, config: QueueConfig) -> None:
+        await self._session.fetch("put_queue", namespace, queue, record.as_json(config))
+
+    async def queue_usage(self, namespace: str, queue: str, config: QueueConfig) -> Usage:
+        """Counted by statements that begin after the lock was taken: what others committed before it is seen."""
+        rows = await self._session.fetch("queue_running", namespace, queue)
+        by_kind: dict[str, int] = {}
+        by_key: dict[str, int] = {}
+        for kind, key, count in rows:
+            by_kind[kind] = by_kind.get(kind, 0) + count
+            if key:
+                by_key[key] = by_key.get(key, 0) + count
+        starts: Sequence[Row] = ()
+        if config.rate is not None:
+            starts = await self._session.fetch("rate_starts", namespace, queue, config.rate.period_s)
+        return Usage(sum(by_kind.values()), by_kind, by_key, tuple((row[0], row[1]) for row in starts))
+
+    async def insert_rate_start(self, namespace: str, queue: str, at: datetime, count: int, period_s: float) -> None:
+        await self._session.fetch("insert_rate_start", namespace, queue, at, count, period_s)
+
+    async def list_queues(self, namespace: str) -> dict[str, QueueConfig]:
+        rows = await self._session.fetch("list_queues", namespace)
+        return {row[0]: record.config_from(row[1]) for row in rows}
+
+    # ----------------------------------------------------------------------------------------- claims
+
+    async def open_claim(self, lease: Lease, queue: str, after: Lane, lanes_max: int) -> ClaimView:
+        """The state of a queue before a claim; keeps the lease alive until the commit."""
+        [row] = await self._session.fetch(
+            "open_claim", lease.id, lease.namespace, queue, after.priority, after.key, lanes_max
+        )
+        live, config, priorities, keys, now = row
+        lanes = [Lane(priority, key) for priority, key in zip(priorities, keys, strict=True)]
+        return ClaimView(live > 0, record.config_from(config), lanes, now)
+
+    async def check_claim(self, lease: Lease, queue: str, lanes: list[Lane]) -> ClaimView:
+        """The same for lanes that are known already."""
+        [row] = await self._session.fetch("check_claim", lease.id, lease.namespace, queue)
+        return ClaimView(row[0] > 0, record.config_from(row[1]), lanes, row[2])
+
+    async def claim_tasks(
+        self, lease: Lease, queue: str, picks: Sequence[LanePick], total: int, full_kinds: Sequence[str]
+    ) -> list[tuple[Task, bytes]]:
+        """Lock the tasks to claim, with their payloads."""
+        rows = await self._session.fetch(
+            "claim_tasks", lease.namespace, queue, [p.priority for p in picks], [p.key for p in picks],
+            [p.take for p in picks], [p.floor_at for p in picks], total, lease.kinds, full_kinds, lease.labels,
+        )  # fmt: skip
+        return [(record.task_from(row), row[-1]) for row in rows]
+
+    async def claimed_tasks(self, lease_id: UUID, attempts: dict[UUID, int]) -> list[tuple[Task, bytes]]:
+        """Those of these attempts that are held under this lease."""
+        rows = await self._session.fetch("claimed_tasks", lease_id, list(attempts), list(attempts.values()))
+        return [(record.task_from(row), row[-1]) for row in rows]
+
+    async def next_due(self, namespace: str, queue: str, lanes: Sequence[Lane]) -> datetime | None:
+        rows = await self._session.fetch(
+            "next_due", namespace, queue, [lane.priority for lane in lanes], [lane.key for lane in lanes]
+        )
+        due: datetime | None = rows[0][0]
+        return due

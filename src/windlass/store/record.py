@@ -1,0 +1,84 @@
+"""Rows to records and back. Knows the column order of `{task_columns}` and how structured columns are spelled (JSON).
+
+A row that cannot be a record is a defect, and fails loudly here rather than in a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from windlass.core.failure import Failure
+from windlass.core.lease import Lease
+from windlass.core.queue import QueueConfig
+from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.task import Cancel, Outcome, Task
+from windlass.core.transition import Effect, State
+
+Row = Sequence[Any]
+
+_STATES: Mapping[str, State] = {state.value: state for state in State}
+_OUTCOMES: Mapping[str | None, Outcome | None] = {None: None, **{o.value: o for o in Outcome}}
+_decode_cancel = msgspec.json.Decoder(Cancel).decode
+_decode_policy = msgspec.json.Decoder(Policy).decode
+_decode_failure = msgspec.json.Decoder(Failure).decode
+_decode_config = msgspec.json.Decoder(QueueConfig).decode
+_encode = msgspec.json.Encoder().encode
+
+WIDTH = len(Task.__struct_fields__)
+
+
+def task_from(row: Row) -> Task:
+    """The record in the first columns of a row."""
+    (
+        id_, namespace, queue, kind, state, available_at, priority, key, attempt, failures, losses, outcome, lease_id,
+        worker, started_at, finished_at, deadline_at, timer_at, run_id, has_dependents, awaited, cancel, policy, error,
+        result,
+    ) = row[:WIDTH]  # fmt: skip
+    return Task(
+        id_, namespace, queue, kind, _STATES[state], available_at, priority, key, attempt, failures, losses,
+        _OUTCOMES[outcome], lease_id, worker, started_at, finished_at, deadline_at, timer_at, run_id, has_dependents,
+        awaited,
+        None if cancel is None else _decode_cancel(cancel),
+        DEFAULT_POLICY if policy is None else _decode_policy(policy),
+        None if error is None else _decode_failure(error),
+        result,
+    )  # fmt: skip
+
+
+def lease_from(row: Row) -> Lease:
+    id_, namespace, worker, queues, kinds, labels, ttl_s, expires_at = row[:8]
+    return Lease(
+        id_, namespace, worker, tuple(queues), None if kinds is None else tuple(kinds), tuple(labels), ttl_s, expires_at
+    )
+
+
+def config_from(text: str | None) -> QueueConfig:
+    return QueueConfig() if text is None else _decode_config(text)
+
+
+def as_json(value: object) -> str | None:
+    """A structured column; None stays NULL."""
+    return None if value is None else _encode(value).decode()
+
+
+def policy_as_json(policy: Policy) -> str | None:
+    """The default policy is not stored, so that a later default reaches tasks that asked for nothing else."""
+    return None if policy == DEFAULT_POLICY else as_json(policy)
+
+
+LABELS = "\x1f"  # between labels where an array of arrays would be needed; refused in every name
+
+
+def effect_from(row: Row) -> tuple[Effect, int]:
+    """An effect and the number of times it was taken."""
+    id_, kind, namespace, task_id, attempt, body, tries = row
+    return Effect(id_, kind, namespace, task_id, attempt, msgspec.json.decode(body)), tries
+
+
+def tasks_with_time(rows: Sequence[Row]) -> tuple[list[Task], datetime | None]:
+    """Records from rows whose last column is the time; with no row there is no time either."""
+    return [task_from(row) for row in rows], rows[0][-1] if rows else None

@@ -1,0 +1,60 @@
+"""What is forgotten: finished tasks in batches, history by the day. Only here are tables made and dropped at run time.
+
+A daily partition is there before its day begins; should one be missing, the default partition takes its rows.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from uuid import UUID
+
+from windlass.store.session import Session
+
+LOCK_TIMEOUT_MS = 1000
+
+
+class RetentionTable:
+    """Retention within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def delete_finished(self, before: datetime, after: UUID, limit: int) -> tuple[int, UUID | None, int]:
+        """How many are gone, the last id that was looked at, and how many were looked at."""
+        [[gone, reached, seen]] = await self._session.fetch("delete_finished", before, after, limit)
+        return gone, reached, seen
+
+    async def delete_empty_runs(self, before: datetime, limit: int) -> None:
+        await self._session.fetch("delete_empty_runs", before, limit)
+
+    async def keep_partitions(self, today: date, days_ahead: int, oldest: date) -> None:
+        """Make those for the coming days, drop those before `oldest`. One engine at a time; the others skip it."""
+        [[ours]] = await self._session.fetch("try_retention_lock")
+        if not ours:
+            return
+        await self._session.execute(f"set local lock_timeout = {LOCK_TIMEOUT_MS}")
+        known = {row[0] for row in await self._session.fetch("history_partitions")}
+        for ahead in range(1, days_ahead + 1):
+            day = today + timedelta(days=ahead)
+            if _name(day) not in known:
+                await self._session.execute(_create(day))
+        for name in sorted(known):
+            if name.startswith("history_2") and name < _name(oldest):
+                await self._session.execute(f"drop table windlass.{name}")
+
+    async def delete_default_history(self, before: datetime) -> None:
+        await self._session.fetch("delete_default_history", before)
+
+
+def _name(day: date) -> str:
+    return f"history_{day:%Y%m%d}"
+
+
+def _create(day: date) -> str:
+    following = day + timedelta(days=1)
+    return (
+        f"create table windlass.{_name(day)} partition of windlass.history "
+        f"for values from ('{day} 00:00+00') to ('{following} 00:00+00')"
+    )

@@ -1,0 +1,109 @@
+-- name: open_claim
+-- One row to begin a claim with: is the lease live (and kept so until the commit: a key share lock makes expiry pass it
+-- by), what is set for the queue, which lanes hold tasks beyond a position, and the time. Lanes are found by skipping
+-- from one to the next in index task_ready; nothing that waits in them is read.
+with recursive lease as materialized (
+    select l.id from windlass.lease l where l.id = $1 and l.expires_at > windlass.now() for key share
+), lanes as (
+    (select t.priority, t.concurrency_key from windlass.task t
+      where t.namespace = $2 and t.queue = $3 and t.state = 'queued'
+        and (t.priority, t.concurrency_key) > ($4::smallint, $5::text)
+      order by t.priority, t.concurrency_key limit 1)
+    union all
+    select n.priority, n.concurrency_key
+      from lanes l cross join lateral (
+           select t.priority, t.concurrency_key from windlass.task t
+            where t.namespace = $2 and t.queue = $3 and t.state = 'queued'
+              and (t.priority, t.concurrency_key) > (l.priority, l.concurrency_key)
+            order by t.priority, t.concurrency_key limit 1) n
+), found as (
+    select * from lanes limit $6
+)
+select (select count(*) from lease) as live,
+       (select q.config from windlass.queue q where q.namespace = $2 and q.name = $3) as config,
+       array(select priority from found) as priorities,
+       array(select concurrency_key from found) as keys,
+       windlass.now() as now
+
+-- name: check_claim
+-- The short form of open_claim, for when the lanes are known from a moment ago.
+with lease as materialized (
+    select l.id from windlass.lease l where l.id = $1 and l.expires_at > windlass.now() for key share
+)
+select (select count(*) from lease) as live,
+       (select q.config from windlass.queue q where q.namespace = $2 and q.name = $3) as config,
+       windlass.now() as now
+
+-- name: claim_tasks
+-- Locks the oldest due tasks of the given lanes, lane by lane in the given order, at most `take` from each and $7 in all
+-- (index task_ready, from `floor_at` on). What somebody else has locked is passed by.
+select {task_columns}, t.payload
+  from unnest($3::smallint[], $4::text[], $5::integer[], $6::timestamptz[]) as lane(priority, key, take, floor_at)
+ cross join lateral (
+       select * from windlass.task t
+        where t.namespace = $1 and t.queue = $2 and t.state = 'queued'
+          and t.priority = lane.priority and t.concurrency_key = lane.key
+          and t.available_at >= lane.floor_at and t.available_at <= windlass.now()
+          and ($8::text[] is null or t.kind = any($8)) and t.kind <> all($9::text[])
+          and (t.requires is null or t.requires <@ $10::text[])
+        order by t.available_at, t.id limit lane.take
+          for update skip locked) t
+ limit $7
+
+-- name: claimed_tasks
+-- Which of these attempts are ours: asked when the reply to a commit was lost.
+select {task_columns}, t.payload
+  from windlass.task t
+  join unnest($2::uuid[], $3::integer[]) as u(id, attempt) on u.id = t.id and u.attempt = t.attempt
+ where t.lease_id = $1 and t.state = 'running'
+
+-- name: next_due
+-- When the first task of these lanes that is not due yet becomes so.
+select min(n.available_at)
+  from unnest($3::smallint[], $4::text[]) as lane(priority, key)
+ cross join lateral (
+       select t.available_at from windlass.task t
+        where t.namespace = $1 and t.queue = $2 and t.state = 'queued'
+          and t.priority = lane.priority and t.concurrency_key = lane.key and t.available_at > windlass.now()
+        order by t.available_at limit 1) n
+
+-- name: lock_queue
+-- The lock under which the limits of a queue are decided. Counts are taken by later statements.
+select q.config from windlass.queue q where q.namespace = $1 and q.name = $2 for update
+
+-- name: queue_running
+-- What runs in a queue (index task_running), with the time.
+select t.kind, t.concurrency_key, count(*)
+  from windlass.task t
+ where t.namespace = $1 and t.queue = $2 and t.state = 'running'
+ group by t.kind, t.concurrency_key
+
+-- name: rate_starts
+-- The starts within a window, oldest first.
+select r.at, r.count from windlass.rate_start r
+ where r.namespace = $1 and r.queue = $2 and r.at > windlass.now() - $3::double precision * interval '1 second'
+ order by r.at
+
+-- name: insert_rate_start
+-- Records a batch of starts and forgets those that no window of this queue can contain any more.
+with gone as (
+    delete from windlass.rate_start r
+     where r.namespace = $1 and r.queue = $2 and r.at <= $3::timestamptz - $5::double precision * interval '1 second'
+)
+insert into windlass.rate_start (namespace, queue, at, count) values ($1, $2, $3, $4)
+
+-- name: put_queue
+-- Sets what an operator wants of a queue, and wakes it.
+with set as (
+    insert into windlass.queue (namespace, name, config) values ($1, $2, $3::text::jsonb)
+    on conflict (namespace, name) do update set config = excluded.config
+)
+select pg_notify('windlass', concat_ws(chr(31), 'queue', $1, $2))
+
+-- name: get_queue
+-- What was set for a queue.
+select q.config from windlass.queue q where q.namespace = $1 and q.name = $2
+
+-- name: list_queues
+-- All queues that somebody configured.
+select q.name, q.config from windlass.queue q where q.namespace = $1 order by q.name

@@ -1,0 +1,37 @@
+-- name: insert_outbox
+-- Effects, written with the change that decided them. The same effect again is the same row.
+insert into windlass.outbox (id, kind, namespace, task_id, attempt, body, available_at, created_at)
+select u.id, u.kind, u.namespace, u.task_id, u.attempt, u.body::jsonb, windlass.now(), windlass.now()
+  from unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::integer[], $6::text[])
+       as u(id, kind, namespace, task_id, attempt, body)
+on conflict (id) do nothing
+
+-- name: take_effects
+-- Takes due effects of these kinds for a while: who dies with them loses them to the next taker (index outbox_due).
+update windlass.outbox o
+   set tries = o.tries + 1, available_at = windlass.now() + $3::double precision * interval '1 second'
+  from (select d.id from windlass.outbox d
+         where d.kind = any($1::text[]) and d.dead_at is null and d.available_at <= windlass.now()
+         order by d.available_at, d.id limit $2 for update skip locked) due
+ where o.id = due.id
+returning o.id, o.kind, o.namespace, o.task_id, o.attempt, o.body, o.tries
+
+-- name: lock_effects
+-- Effects that are carried out inside this very transaction, such as settling a run.
+select o.id, o.kind, o.namespace, o.task_id, o.attempt, o.body, o.tries from windlass.outbox o
+ where o.kind = $1 and o.dead_at is null and o.available_at <= windlass.now()
+ order by o.available_at, o.id limit $2 for update skip locked
+
+-- name: delete_effects
+-- Carried out.
+delete from windlass.outbox o where o.id = any($1::uuid[])
+
+-- name: delay_effect
+-- Not carried out this time: again later, with the reason.
+update windlass.outbox o
+   set available_at = windlass.now() + $2::double precision * interval '1 second', error = $3
+ where o.id = $1
+
+-- name: bury_effect
+-- Given up. The task is told in the same transaction.
+update windlass.outbox o set dead_at = windlass.now(), error = $2 where o.id = $1 and o.dead_at is null

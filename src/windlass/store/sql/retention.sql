@@ -1,0 +1,39 @@
+-- name: delete_finished
+-- Forgets tasks that ended before an instant, oldest ids first (ids sort by the time they were made), with all that
+-- hangs on them. $2 is the position reached: tasks that live long are not scanned again and again.
+with old as (
+    select t.id, t.namespace, t.idempotency_key, t.finished_at < $1 as gone
+      from windlass.task t where t.id > $2 order by t.id limit $3
+), gone as (
+    delete from windlass.task t using old o where t.id = o.id and o.gone and t.finished_at < $1 returning t.id
+), keys as (
+    delete from windlass.idempotency i using old o
+     where o.gone and i.namespace = o.namespace and i.key = o.idempotency_key and i.task_id = o.id
+), edges as (
+    delete from windlass.edge e using old o where o.gone and e.upstream_id = o.id
+)
+select (select count(*) from gone), (select max(o.id::text)::uuid from old o), (select count(*) from old)
+
+-- name: delete_empty_runs
+-- Forgets runs without tasks that are older than an instant.
+delete from windlass.run r
+ where r.id in (select o.id from windlass.run o
+                 where o.created_at < $1 and not exists (select from windlass.task t where t.run_id = o.id) limit $2)
+
+-- name: history_partitions
+-- The partitions of the history and the day that each holds.
+select c.relname from pg_inherits i
+  join pg_class c on c.oid = i.inhrelid
+ where i.inhparent = 'windlass.history'::regclass order by c.relname
+
+-- name: delete_default_history
+-- Forgets old history that no daily partition was there for.
+delete from windlass.history_default h where h.at < $1
+
+-- name: now
+-- The time.
+select windlass.now()
+
+-- name: try_retention_lock
+-- Partitions are made and dropped by one engine at a time; whoever comes second need not wait.
+select pg_try_advisory_xact_lock(hashtext('windlass.retention'))

@@ -1,0 +1,109 @@
+-- name: insert_tasks
+-- Adds new tasks and wakes their queues, in one statement. A task that is there already is left as it is and is not
+-- returned: that is a repeat after a lost reply, or an id that was used before.
+with new as (
+    insert into windlass.task (id, namespace, queue, kind, state, available_at, priority, concurrency_key, created_at,
+                               deadline_at, timer_at, run_id, has_dependents, requires, idempotency_key, policy, payload)
+    select u.id, u.namespace, u.queue, u.kind, u.state, coalesce(u.available_at, c.now), u.priority, u.concurrency_key,
+           c.now, u.deadline_at, u.deadline_at, u.run_id, u.has_dependents,
+           case when u.requires <> '' then string_to_array(u.requires, chr(31)) end, u.idempotency_key,
+           u.policy::jsonb, u.payload
+      from (select windlass.now() as now) c,
+           unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::smallint[],
+                  $8::text[], $9::timestamptz[], $10::uuid[], $11::boolean[], $12::text[], $13::text[], $14::text[],
+                  $15::bytea[])
+           as u(id, namespace, queue, kind, state, available_at, priority, concurrency_key, deadline_at, run_id,
+                has_dependents, requires, idempotency_key, policy, payload)
+    on conflict (id) do nothing
+    returning id, namespace, queue, state
+), woken as (
+    select pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.queue))
+      from (select distinct namespace, queue from new where state = 'queued') q
+)
+select id, (select count(*) from woken) from new
+
+-- name: insert_plain_tasks
+-- The same for tasks that use none of the rarer columns and share queue, kind and namespace: most of what is submitted.
+with new as (
+    insert into windlass.task (id, namespace, queue, kind, state, available_at, created_at, payload)
+    select u.id, $3, $4, $5, 'queued', c.now, c.now, u.payload
+      from (select windlass.now() as now) c, unnest($1::uuid[], $2::bytea[]) as u(id, payload)
+    on conflict (id) do nothing
+    returning id
+), woken as (
+    select pg_notify('windlass', concat_ws(chr(31), 'queue', $3, $4)) where exists (select from new)
+)
+select id, (select count(*) from woken) from new
+
+-- name: load_tasks
+-- Locks what can be locked at once and returns it, in id order, driven from the id array to the primary key. It never
+-- waits, so that one row in somebody's long transaction does not stall a batch.
+select {task_columns}, windlass.now()
+  from windlass.task t where t.id = any($1::uuid[]) order by t.id for update skip locked
+
+-- name: load_tasks_patiently
+-- Waits for the locks, up to the transaction's lock_timeout. The time is read by a later statement.
+select {task_columns} from windlass.task t where t.id = any($1::uuid[]) order by t.id for update
+
+-- name: existing_tasks
+-- Which of these ids are tasks; takes no lock.
+select t.id from windlass.task t where t.id = any($1::uuid[])
+
+-- name: same_tasks
+-- What was submitted under these ids, to tell a repeat from a conflict.
+select t.id, t.namespace, t.queue, t.kind, t.payload from windlass.task t where t.id = any($1::uuid[])
+
+-- name: start_tasks
+-- Writes the claims that were decided under the row locks.
+update windlass.task t
+   set state = 'running', attempt = u.attempt, timer_at = u.timer_at, outcome = null,
+       lease_id = $4, worker = $5, started_at = $6
+  from unnest($1::uuid[], $2::integer[], $3::timestamptz[]) as u(id, attempt, timer_at)
+ where t.id = u.id
+
+-- name: complete_tasks
+-- Writes the successes that were decided under the row locks.
+update windlass.task t
+   set state = 'succeeded', outcome = 'succeeded', finished_at = $3, timer_at = null, result = u.result, error = null
+  from unnest($1::uuid[], $2::bytea[]) as u(id, result)
+ where t.id = u.id
+
+-- name: update_tasks
+-- Writes any other move that was decided under the row locks: every column that a rule may change.
+update windlass.task t
+   set state = u.state, available_at = u.available_at, attempt = u.attempt, failures = u.failures, losses = u.losses,
+       outcome = u.outcome, lease_id = u.lease_id, worker = u.worker, started_at = u.started_at,
+       finished_at = u.finished_at, timer_at = u.timer_at, cancel = u.cancel::jsonb, error = u.error::jsonb,
+       result = u.result
+  from unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::integer[], $5::integer[], $6::integer[], $7::text[],
+              $8::uuid[], $9::text[], $10::timestamptz[], $11::timestamptz[], $12::timestamptz[], $13::text[],
+              $14::text[], $15::bytea[])
+       as u(id, state, available_at, attempt, failures, losses, outcome, lease_id, worker, started_at, finished_at,
+            timer_at, cancel, error, result)
+ where t.id = u.id
+
+-- name: insert_history
+-- Appends what happened.
+insert into windlass.history (task_id, at, attempt, what, worker, detail)
+select u.task_id, u.at, u.attempt, u.what, u.worker, u.detail::jsonb
+  from unnest($1::uuid[], $2::timestamptz[], $3::integer[], $4::text[], $5::text[], $6::text[])
+       as u(task_id, at, attempt, what, worker, detail)
+
+-- name: due_timers
+-- Locks the tasks whose timer rang, earliest first (index task_timer).
+select {task_columns}, windlass.now()
+  from windlass.task t where t.timer_at <= windlass.now() order by t.timer_at limit $1 for update skip locked
+
+-- name: await_task
+-- Asks for a notification when this task ends; says so once, and returns its state.
+update windlass.task t set awaited = true where t.id = $1 and t.finished_at is null and not t.awaited
+
+-- name: notify
+-- Wakes whoever listens: one message each.
+select pg_notify('windlass', m) from unnest($1::text[]) as m
+
+-- name: notify_freed
+-- Wakes those of these queues that somebody configured, because a place in them may have become free.
+select q.namespace, q.name, pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.name))
+  from unnest($1::text[], $2::text[]) as u(namespace, queue)
+  join windlass.queue q on q.namespace = u.namespace and q.name = u.queue

@@ -1,0 +1,51 @@
+-- name: get_task
+-- One task as people see it.
+select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key from windlass.task t where t.id = $1
+
+-- name: list_tasks
+-- Newest first, beyond a position, by any of the filters that are given (primary key, or task_rare for rare states).
+select {task_columns}, t.created_at
+  from windlass.task t
+ where t.namespace = $1 and ($2::uuid is null or t.id < $2)
+   and ($3::text[] is null or t.state = any($3)) and ($4::text is null or t.queue = $4)
+   and ($5::text is null or t.kind = $5) and ($6::uuid is null or t.run_id = $6)
+ order by t.id desc limit $7
+
+-- name: count_unfinished
+-- How much waits and runs, by queue and state.
+select t.queue, t.state, count(*) from windlass.task t
+ where t.namespace = $1 and t.state in ('queued', 'running')
+ group by t.queue, t.state
+union all
+select t.queue, t.state, count(*) from windlass.task t
+ where t.namespace = $1 and t.state in ('blocked', 'sleeping', 'parked', 'failed', 'cancelled', 'skipped')
+ group by t.queue, t.state
+ order by 1, 2
+
+-- name: count_tasks
+-- How many tasks of each state are kept, all of them counted.
+select t.state, count(*) from windlass.task t where t.namespace = $1 group by t.state
+
+-- name: task_history
+-- What happened to a task, in order.
+select h.task_id, h.at, h.attempt, h.what, h.worker, h.detail from windlass.history h where h.task_id = $1 order by h.at
+
+-- name: waiting_for
+-- The unfinished tasks that this one waits for.
+select e.upstream_id from windlass.edge e where e.task_id = $1 order by e.upstream_id limit 100
+
+-- name: capable_workers
+-- How many live workers could take this task.
+select count(*) from windlass.lease l
+ where l.namespace = $1 and $2 = any(l.queues) and (l.kinds is null or $3 = any(l.kinds))
+   and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now()
+
+-- name: list_leases
+-- The workers that are alive.
+select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at
+  from windlass.lease l where l.namespace = $1 and l.expires_at > windlass.now() order by l.id
+
+-- name: dead_effects
+-- Effects that were given up.
+select o.id, o.kind, o.task_id, o.tries, o.error, o.dead_at from windlass.outbox o
+ where o.namespace = $1 and o.dead_at is not null order by o.dead_at desc limit $2

@@ -1,0 +1,120 @@
+"""The store: one PostgreSQL database, seen as units of work.
+
+`begin` gives a transaction; what it wakes is announced to this process when it has been committed (NOTIFY tells the
+others). Knows connections and transactions; the statements are in the tables beside it, the rules in `core`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from windlass.core.error import Unavailable
+from windlass.store import migrate
+from windlass.store.session import Pool, Session
+from windlass.store.tx import Tx
+from windlass.store.view import Views
+from windlass.store.wake import Wakes, parse
+
+log = logging.getLogger("windlass.store")
+
+RECONNECT_S = 1.0
+
+
+class Store:
+    """`pooled` is for a transaction-mode pooler in front of the database."""
+
+    def __init__(self, dsn: str, *, pooled: bool = False, connections: int = 10) -> None:
+        self._pool = Pool(dsn, pooled=pooled, size=connections)
+        self.pooled = pooled
+        self.announce: Callable[[Wakes], None] = lambda _: None
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def session(self) -> Session:
+        return await self._pool.acquire()
+
+    async def release(self, session: Session) -> None:
+        await self._pool.release(session)
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[Tx]:
+        """A transaction: committed when the block ends, rolled back when it raises."""
+        session = await self.session()
+        try:
+            tx = Tx(session)
+            await session.begin()
+            try:
+                yield tx
+            except BaseException:
+                with contextlib.suppress(Unavailable):
+                    await session.rollback()
+                raise
+            await session.commit()
+        finally:
+            await self.release(session)
+        if tx.wakes:
+            self.announce(tx.wakes)
+
+    @asynccontextmanager
+    async def single(self) -> AsyncIterator[Tx]:
+        """For exactly one statement, which commits itself where that is safe: it saves two round trips."""
+        if self.pooled:
+            async with self.begin() as tx:
+                yield tx
+            return
+        session = await self.session()
+        try:
+            tx = Tx(session)
+            yield tx
+        finally:
+            await self.release(session)
+        if tx.wakes:
+            self.announce(tx.wakes)
+
+    @asynccontextmanager
+    async def views(self) -> AsyncIterator[Views]:
+        """Reads for people, on one connection."""
+        async with self.begin() as tx:
+            yield Views(tx.session)
+
+    async def check_schema(self) -> None:
+        """Raise a clear error unless the database has just the schema that this version wants."""
+        connection = await self._pool.dedicated()
+        try:
+            await migrate.check(connection)
+        finally:
+            await connection.close()
+
+    async def listen(self, heard: Callable[[Wakes], None], ready: Callable[[], None] = lambda: None) -> None:
+        """Tell `heard` what other processes announce, for ever. After a gap, everybody is woken."""
+        while True:
+            try:
+                await self._listen_once(heard, ready)
+            except Unavailable as error:
+                log.warning("not listening for wake-ups, trying again: %s", error)
+                await asyncio.sleep(RECONNECT_S)
+
+    async def _listen_once(self, heard: Callable[[Wakes], None], ready: Callable[[], None]) -> None:
+        connection = await self._pool.dedicated()
+        try:
+            closed = asyncio.Event()
+            connection.add_termination_listener(lambda _: closed.set())
+
+            def on_message(_connection: Any, _pid: int, _channel: str, message: str) -> None:
+                heard(parse(message))
+
+            await connection.add_listener("windlass", on_message)
+            heard(Wakes(everything=True))
+            ready()
+            await closed.wait()
+        finally:
+            connection.terminate()

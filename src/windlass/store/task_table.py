@@ -1,0 +1,141 @@
+"""Tasks: locked, written, added. What is written was decided by a rule of `core` under the locks taken here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from windlass.core.submission import Submission
+from windlass.core.task import Task
+from windlass.core.transition import Entry, Transition, Verb
+from windlass.store import record
+from windlass.store.record import tasks_with_time
+from windlass.store.session import Session
+
+LOCK_TIMEOUT_MS = 2000
+
+
+class TaskTable:
+    """Tasks within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def load_tasks(self, ids: Sequence[UUID]) -> tuple[dict[UUID, Task], datetime | None]:
+        """Lock those that can be locked at once. With no row there is no time either."""
+        rows = await self._session.fetch("load_tasks", ids)
+        return {row[0]: record.task_from(row) for row in rows}, rows[0][-1] if rows else None
+
+    async def load_tasks_patiently(self, ids: Sequence[UUID]) -> dict[UUID, Task]:
+        """Wait for the locks, but not for ever: StoreBusy after a while."""
+        await self._session.execute(f"set local lock_timeout = {LOCK_TIMEOUT_MS}")
+        rows = await self._session.fetch("load_tasks_patiently", ids)
+        return {row[0]: record.task_from(row) for row in rows}
+
+    async def existing_tasks(self, ids: Sequence[UUID]) -> set[UUID]:
+        return {row[0] for row in await self._session.fetch("existing_tasks", ids)}
+
+    async def due_timers(self, limit: int) -> tuple[list[Task], datetime | None]:
+        return tasks_with_time(await self._session.fetch("due_timers", limit))
+
+    async def insert_history(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            await self._session.fetch(
+                "insert_history", [e.task_id for e in entries], [e.at for e in entries], [e.attempt for e in entries],
+                [e.what for e in entries], [e.worker for e in entries], [record.as_json(e.detail) for e in entries],
+            )  # fmt: skip
+
+    async def await_task(self, task_id: UUID) -> None:
+        await self._session.fetch("await_task", task_id)
+
+    async def write(self, moves: list[Transition]) -> None:
+        starts = [m.after for m in moves if m.verb is Verb.CLAIM]
+        completions = [m.after for m in moves if m.verb is Verb.COMPLETE]
+        others = [m.after for m in moves if m.verb is not Verb.CLAIM and m.verb is not Verb.COMPLETE]
+        for batch in _by_lease(starts):
+            first = batch[0]
+            await self._session.fetch(
+                "start_tasks", [t.id for t in batch], [t.attempt for t in batch], [t.timer_at for t in batch],
+                first.lease_id, first.worker, first.started_at,
+            )  # fmt: skip
+        if completions:
+            finished_at = completions[0].finished_at
+            await self._session.fetch(
+                "complete_tasks", [t.id for t in completions], [t.result for t in completions], finished_at
+            )
+        if others:
+            await self._session.fetch("update_tasks", *_columns(others))
+
+    # ----------------------------------------------------------------------------------------- submissions
+
+    async def insert_tasks(self, submissions: Sequence[Submission], upstream: frozenset[UUID] = frozenset(),
+                           blocked: frozenset[UUID] = frozenset()) -> set[UUID]:  # fmt: skip
+        """Add new tasks; returns the ids that were new."""
+        columns = _submission_columns(submissions, upstream, blocked)
+        rows = await self._session.fetch("insert_tasks", *columns)
+        return {row[0] for row in rows}
+
+    async def insert_plain_tasks(self, submissions: Sequence[Submission]) -> set[UUID]:
+        """The short way for tasks that differ in id and payload only."""
+        first = submissions[0]
+        rows = await self._session.fetch(
+            "insert_plain_tasks", [s.id for s in submissions], [s.payload for s in submissions],
+            first.namespace, first.queue, first.kind,
+        )  # fmt: skip
+        return {row[0] for row in rows}
+
+    async def same_tasks(self, ids: Sequence[UUID]) -> dict[UUID, tuple[str, str, str, bytes]]:
+        """What was submitted under these ids: namespace, queue, kind and payload."""
+        rows = await self._session.fetch("same_tasks", ids)
+        return {id_: (namespace, queue, kind, payload) for id_, namespace, queue, kind, payload in rows}
+
+    async def take_idempotency_keys(self, wanted: Sequence[tuple[str, str, UUID]]) -> set[tuple[str, str]]:
+        """Returns the (namespace, key) pairs that were free and are ours now."""
+        rows = await self._session.fetch(
+            "insert_idempotency_keys", [w[0] for w in wanted], [w[1] for w in wanted], [w[2] for w in wanted]
+        )
+        return {(row[0], row[1]) for row in rows}
+
+    async def find_idempotency_keys(
+        self, keys: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[UUID, str, str, bytes]]:
+        """What was submitted under these keys: task id, queue, kind and payload."""
+        rows = await self._session.fetch("find_idempotency_keys", [k[0] for k in keys], [k[1] for k in keys])
+        return {(row[0], row[1]): (row[2], row[3], row[4], row[5]) for row in rows}
+
+
+def _by_lease(tasks: list[Task]) -> list[list[Task]]:
+    """Claims for one worker share lease, name and time, so that they are written as scalars."""
+    batches: dict[UUID | None, list[Task]] = {}
+    for task in tasks:
+        batches.setdefault(task.lease_id, []).append(task)
+    return list(batches.values())
+
+
+def _columns(tasks: list[Task]) -> list[list[object]]:
+    """The arguments of `update_tasks`, one list a column."""
+    return [
+        [t.id for t in tasks], [t.state.value for t in tasks], [t.available_at for t in tasks],
+        [t.attempt for t in tasks], [t.failures for t in tasks], [t.losses for t in tasks],
+        [t.outcome for t in tasks], [t.lease_id for t in tasks], [t.worker for t in tasks],
+        [t.started_at for t in tasks], [t.finished_at for t in tasks], [t.timer_at for t in tasks],
+        [record.as_json(t.cancel) for t in tasks], [record.as_json(t.error) for t in tasks],
+        [t.result for t in tasks],
+    ]  # fmt: skip
+
+
+def _submission_columns(
+    submissions: Sequence[Submission], upstream: frozenset[UUID], blocked: frozenset[UUID]
+) -> list[list[object]]:
+    """The arguments of `insert_tasks`, one list a column."""
+    s = submissions
+    return [
+        [x.id for x in s], [x.namespace for x in s], [x.queue for x in s], [x.kind for x in s],
+        ["blocked" if x.id in blocked else "queued" for x in s], [x.available_at for x in s],
+        [x.priority for x in s], [x.concurrency_key for x in s], [x.deadline_at for x in s], [x.run_id for x in s],
+        [x.id in upstream for x in s], [record.LABELS.join(x.requires) for x in s],
+        [x.idempotency_key for x in s], [record.policy_as_json(x.policy) for x in s], [x.payload for x in s],
+    ]  # fmt: skip

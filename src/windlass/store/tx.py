@@ -1,0 +1,104 @@
+"""The unit of work: load under lock, apply what the rules decided, commit. Speaks the domain; SQL is in the .sql files.
+
+`apply` writes the moves of a batch with one statement per table. It decides nothing: what it writes is what a rule of
+`core` returned, under the row locks that were taken in this same transaction. Who has to be woken is collected here and
+announced with the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from windlass.core.queue import QueueConfig
+from windlass.core.retry import DEFAULT_POLICY
+from windlass.core.submission import Submission
+from windlass.core.transition import Transition, Verb
+from windlass.store.lease_table import LeaseTable
+from windlass.store.outbox_table import OutboxTable
+from windlass.store.queue_table import QueueTable
+from windlass.store.retention_table import RetentionTable
+from windlass.store.run_table import RunTable
+from windlass.store.session import Session
+from windlass.store.task_table import TaskTable
+from windlass.store.wake import Wakes, wakes_of
+
+
+class Tx:
+    """One transaction. Get it from `Store.begin`."""
+
+    __slots__ = ("leases", "outbox", "queues", "retention", "runs", "session", "tasks", "wakes")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.wakes = Wakes()
+        self.tasks = TaskTable(session)
+        self.runs = RunTable(session)
+        self.leases = LeaseTable(session)
+        self.queues = QueueTable(session)
+        self.outbox = OutboxTable(session)
+        self.retention = RetentionTable(session)
+
+    async def now(self) -> datetime:
+        [[now]] = await self.session.fetch("now")
+        assert isinstance(now, datetime), now
+        return now
+
+    async def apply(self, moves: Sequence[Transition]) -> None:
+        """Write what the rules decided. `moves` may contain several for one task, in their order."""
+        changed = [move for move in moves if move.changed]
+        if changed:
+            await self.tasks.write(_folded(changed))
+            await self._announce(changed)
+        await self.tasks.insert_history([entry for move in moves for entry in move.history])
+        await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
+
+    async def add(self, submissions: Sequence[Submission], *, upstream: frozenset[UUID] = frozenset(),
+                  blocked: frozenset[UUID] = frozenset()) -> set[UUID]:  # fmt: skip
+        """Add new tasks and wake their queues; returns the ids that were new."""
+        self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
+        if not upstream and not blocked and _plain(submissions):
+            return await self.tasks.insert_plain_tasks(submissions)
+        return await self.tasks.insert_tasks(submissions, upstream, blocked)
+
+    async def configure(self, namespace: str, queue: str, config: QueueConfig) -> None:
+        await self.queues.put_queue(namespace, queue, config)
+        self.wakes.queues.add((namespace, queue))
+
+    async def _announce(self, moves: list[Transition]) -> None:
+        wakes, freed = wakes_of(moves)
+        if freed:
+            names = sorted(freed)
+            rows = await self.session.fetch("notify_freed", [n for n, _ in names], [q for _, q in names])
+            self.wakes.queues.update((row[0], row[1]) for row in rows)
+        await self.wake(wakes)
+
+    async def wake(self, wakes: Wakes) -> None:
+        """Announce with the commit: to the other engines by NOTIFY, to our own directly."""
+        if messages := wakes.messages():
+            await self.session.fetch("notify", messages)
+        self.wakes.queues |= wakes.queues
+        self.wakes.tasks |= wakes.tasks
+        self.wakes.leases |= wakes.leases
+        self.wakes.effects |= wakes.effects
+
+
+def _folded(moves: list[Transition]) -> list[Transition]:
+    """One write per task: the moves of one task in a batch become one, from the first `before` to the last `after`."""
+    by_task: dict[UUID, Transition] = {}
+    for move in moves:
+        earlier = by_task.get(move.after.id)
+        by_task[move.after.id] = move if earlier is None else Transition(Verb.NOTE, earlier.before, move.after)
+    return list(by_task.values())
+
+
+def _plain(submissions: Sequence[Submission]) -> bool:
+    """Whether they use nothing but a payload, and share all else."""
+    first = submissions[0]
+    return all(
+        s.queue == first.queue and s.kind == first.kind and s.namespace == first.namespace
+        and s.priority == 0 and s.available_at is None and s.deadline_at is None and s.concurrency_key == ""
+        and s.idempotency_key is None and s.policy is DEFAULT_POLICY and s.run_id is None and s.requires == ()
+        for s in submissions
+    )  # fmt: skip

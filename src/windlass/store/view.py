@@ -1,0 +1,116 @@
+"""What people see: tasks, lists, counts, timelines, and why a task waits. Reads only, and takes no locks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.lease import Lease
+from windlass.core.queue import QueueConfig, Usage
+from windlass.core.task import Task
+from windlass.core.transition import Entry, State
+from windlass.store import record
+from windlass.store.queue_table import QueueTable
+from windlass.store.session import Session
+
+
+class TaskView(msgspec.Struct, frozen=True):
+    """A task with what was submitted."""
+
+    task: Task
+    created_at: datetime
+    payload: bytes
+    requires: tuple[str, ...]
+    idempotency_key: str | None
+
+
+class TaskRow(msgspec.Struct, frozen=True):
+    """A task in a list."""
+
+    task: Task
+    created_at: datetime
+
+
+class DeadEffect(msgspec.Struct, frozen=True):
+    id: UUID
+    kind: str
+    task_id: UUID
+    tries: int
+    error: str | None
+    dead_at: datetime
+
+
+class Views:
+    """Read views within one transaction."""
+
+    __slots__ = ("_queues", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._queues = QueueTable(session)
+
+    async def now(self) -> datetime:
+        [[now]] = await self._session.fetch("now")
+        assert isinstance(now, datetime), now
+        return now
+
+    async def get_task(self, task_id: UUID) -> TaskView | None:
+        rows = await self._session.fetch("get_task", task_id)
+        if not rows:
+            return None
+        created_at, payload, requires, key = rows[0][record.WIDTH :]
+        return TaskView(record.task_from(rows[0]), created_at, payload, tuple(requires or ()), key)
+
+    async def list_tasks(
+        self,
+        namespace: str,
+        *,
+        before: UUID | None,
+        states: Sequence[State] | None,
+        queue: str | None,
+        kind: str | None,
+        run_id: UUID | None,
+        limit: int,
+    ) -> list[TaskRow]:
+        rows = await self._session.fetch("list_tasks", namespace, before, states, queue, kind, run_id, limit)
+        return [TaskRow(record.task_from(row), row[-1]) for row in rows]
+
+    async def count_unfinished(self, namespace: str) -> dict[str, dict[State, int]]:
+        counts: dict[str, dict[State, int]] = {}
+        for queue, state, count in await self._session.fetch("count_unfinished", namespace):
+            counts.setdefault(queue, {})[State(state)] = count
+        return counts
+
+    async def count_tasks(self, namespace: str) -> dict[State, int]:
+        return {State(row[0]): row[1] for row in await self._session.fetch("count_tasks", namespace)}
+
+    async def run_counts(self, run_id: UUID) -> dict[State, int]:
+        return {State(row[0]): row[1] for row in await self._session.fetch("run_counts", run_id)}
+
+    async def task_history(self, task_id: UUID) -> list[Entry]:
+        rows = await self._session.fetch("task_history", task_id)
+        return [
+            Entry(task_id, at, attempt, what, worker, None if detail is None else msgspec.json.decode(detail))
+            for _, at, attempt, what, worker, detail in rows
+        ]
+
+    async def waiting_for(self, task_id: UUID) -> list[UUID]:
+        return [row[0] for row in await self._session.fetch("waiting_for", task_id)]
+
+    async def capable_workers(self, task: Task, requires: Sequence[str]) -> int:
+        rows: Any = await self._session.fetch("capable_workers", task.namespace, task.queue, task.kind, requires)
+        return int(rows[0][0])
+
+    async def list_leases(self, namespace: str) -> list[Lease]:
+        return [record.lease_from(row) for row in await self._session.fetch("list_leases", namespace)]
+
+    async def dead_effects(self, namespace: str, limit: int) -> list[DeadEffect]:
+        return [DeadEffect(*row) for row in await self._session.fetch("dead_effects", namespace, limit)]
+
+    async def queue_state(self, namespace: str, queue: str) -> tuple[QueueConfig, Usage]:
+        config = await self._queues.get_queue(namespace, queue)
+        return config, await self._queues.queue_usage(namespace, queue, config)

@@ -1,0 +1,65 @@
+"""Who has to be woken by a change: collected while a transaction runs, announced when it has been committed.
+
+Owns the spelling of a notification. PostgreSQL folds equal messages of one transaction into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from windlass.core.transition import State, Transition
+
+SEPARATOR = "\x1f"  # refused in every name, so that it cannot be part of one
+
+
+@dataclass(slots=True)
+class Wakes:
+    """Queues where something may be claimable, tasks that ended and are awaited, leases with a cancel to hear of."""
+
+    queues: set[tuple[str, str]] = field(default_factory=set)
+    tasks: set[UUID] = field(default_factory=set)
+    leases: set[UUID] = field(default_factory=set)
+    effects: bool = False
+    everything: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.queues or self.tasks or self.leases or self.effects or self.everything)
+
+    def messages(self) -> list[str]:
+        out = [SEPARATOR.join(("queue", *queue)) for queue in sorted(self.queues)]
+        out += [SEPARATOR.join(("task", str(task_id))) for task_id in sorted(self.tasks)]
+        out += [SEPARATOR.join(("lease", str(lease_id))) for lease_id in sorted(self.leases)]
+        return out + (["effect"] if self.effects else [])
+
+
+def parse(message: str) -> Wakes:
+    """What a notification says. One that we do not know wakes everybody: too often is harmless, too seldom is not."""
+    match message.split(SEPARATOR):
+        case ["queue", namespace, queue]:
+            return Wakes(queues={(namespace, queue)})
+        case ["task", task_id]:
+            return Wakes(tasks={UUID(task_id)})
+        case ["lease", lease_id]:
+            return Wakes(leases={UUID(lease_id)})
+        case ["effect"]:
+            return Wakes(effects=True)
+    return Wakes(everything=True)
+
+
+def wakes_of(moves: Iterable[Transition]) -> tuple[Wakes, set[tuple[str, str]]]:
+    """What these moves make possible, and the queues in which they freed a place."""
+    wakes, freed = Wakes(), set()
+    for move in moves:
+        before, after = move.before, move.after
+        if after.state is State.QUEUED:
+            wakes.queues.add((after.namespace, after.queue))
+        if before.state is State.RUNNING and after.state is not State.RUNNING:
+            freed.add((after.namespace, after.queue))
+        if after.awaited and after.terminal and not before.terminal:
+            wakes.tasks.add(after.id)
+        if after.state is State.RUNNING and after.cancel is not before.cancel and after.lease_id is not None:
+            wakes.leases.add(after.lease_id)
+        wakes.effects = wakes.effects or bool(move.effects)
+    return wakes, freed - wakes.queues
