@@ -7,9 +7,7 @@ guessed at: the attempts that we tried to begin are looked up.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,6 +21,7 @@ from windlass.core.fairness import share
 from windlass.core.lease import Lease
 from windlass.core.queue import OPEN, Admission, QueueConfig, admit
 from windlass.core.task import Task
+from windlass.engine.committer import Pause
 from windlass.engine.hub import Hub
 from windlass.engine.scan import Scan
 from windlass.store.fault import CommitUnknown
@@ -31,7 +30,7 @@ from windlass.store.store import Store
 from windlass.store.tx import Tx
 
 LANES_MAX = 256
-RESOLVE_TRIES = 60
+RESOLVE_TRIES, RESOLVE_PAUSE_S = 60, 0.5
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
@@ -52,8 +51,8 @@ class Look:
 class Claimer:
     """Serves the claims of one engine."""
 
-    def __init__(self, store: Store, hub: Hub, *, stopwatch: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._hub, self._stopwatch = store, hub, stopwatch
+    def __init__(self, store: Store, hub: Hub, *, pause: Pause, stopwatch: Callable[[], float]) -> None:
+        self._store, self._hub, self._pause, self._stopwatch = store, hub, pause, stopwatch
         self._scans: dict[tuple[str, str], Scan] = {}
         self._turn = 0
 
@@ -69,7 +68,7 @@ class Claimer:
                 left_s = deadline_s - self._stopwatch()
                 if claimed or left_s <= 0:
                     return claimed
-                nothing_left = await _wait(ticket.wait(), left_s)
+                nothing_left = not await ticket.wait(self._hub.timers, left_s)
                 if nothing_left:
                     return []
             finally:
@@ -159,22 +158,13 @@ class Claimer:
                 async with self._store.begin() as tx:
                     rows = await tx.queues.claimed_tasks(lease.id, attempts)
                 return [Claimed(task, payload) for task, payload in rows]
-            await asyncio.sleep(0.5)
+            await self._pause(RESOLVE_PAUSE_S)
         raise StoreBusy("the database did not come back in time to say what was claimed")
 
 
 async def _record_rate(tx: Tx, namespace: str, queue: str, config: QueueConfig, now: datetime, count: int) -> None:
     if config.rate is not None:
         await tx.queues.insert_rate_start(namespace, queue, now, count, config.rate.period_s)
-
-
-async def _wait(woken: object, left_s: float) -> bool:
-    """True if the time is over and nothing was heard."""
-    try:
-        await asyncio.wait_for(woken, left_s)  # type: ignore[arg-type]
-    except TimeoutError:
-        return True
-    return False
 
 
 def filter_of(lease: Lease) -> Hashable:

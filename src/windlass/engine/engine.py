@@ -80,7 +80,7 @@ class Engine:
         self._submitter = Submitter(store, self.chance, pause=pause)
         self._commands: Committer[Command, Task] = Committer(self._carry_out, pause=pause)
         self._reports: Committer[Command, Task] = Committer(self._carry_out, pause=pause)
-        self._claimer = Claimer(store, self.hub, stopwatch=stopwatch)
+        self._claimer = Claimer(store, self.hub, pause=pause, stopwatch=stopwatch)
         self.leases = Leases(store, self.chance, pause=pause)
         self.views = TaskViews(store)
         self.retention = Retention(keep_finished_s)
