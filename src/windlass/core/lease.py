@@ -31,6 +31,19 @@ class Lease(msgspec.Struct, frozen=True):
         return self.expires_at <= now
 
 
+class CancelSignal(msgspec.Struct, frozen=True):
+    task_id: UUID
+    attempt: int
+    reason: str
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat: until when, and what to stop."""
+
+    expires_at: Instant
+    cancels: tuple[CancelSignal, ...] = ()
+
+
 def extend(lease: Lease, now: Instant) -> Lease:
     """A sign of life. A lease that has run out stays so: its tasks may be with somebody else already."""
     if lease.expired(now):

@@ -7,22 +7,21 @@ guessed at: the attempts that we tried to begin are looked up.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from uuid import UUID
-
-import msgspec
 
 from windlass.core import task as rules
+from windlass.core.command import Claimed
 from windlass.core.error import LeaseLost, StoreBusy
 from windlass.core.fairness import share
 from windlass.core.lease import Lease
 from windlass.core.queue import OPEN, Admission, QueueConfig, admit
 from windlass.core.task import Task
 from windlass.engine.committer import Pause
-from windlass.engine.hub import Hub
+from windlass.engine.hub import Hub, Ticket
 from windlass.engine.scan import Scan
 from windlass.store.fault import CommitUnknown
 from windlass.store.queue_table import ClaimView
@@ -33,13 +32,6 @@ LANES_MAX = 256
 RESOLVE_TRIES, RESOLVE_PAUSE_S = 60, 0.5
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """An attempt that has begun, and what to do in it."""
-
-    task: Task
-    payload: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class Look:
     """What one look at a queue found; `next_in_s` is when to look again if nothing is heard."""
@@ -48,33 +40,107 @@ class Look:
     next_in_s: float | None = None
 
 
-class Claimer:
-    """Serves the claims of one engine."""
+class ClaimTicket(Ticket):
+    """A worker that waits for tasks. They may be handed to it by whoever submits them in this process."""
 
-    def __init__(self, store: Store, hub: Hub, *, pause: Pause, stopwatch: Callable[[], float]) -> None:
-        self._store, self._hub, self._pause, self._stopwatch = store, hub, pause, stopwatch
+    __slots__ = ("claimed", "lease", "limit")
+
+    def __init__(self, lease: Lease, limit: int) -> None:
+        same = (lease.kinds, lease.labels)  # who can take the same tasks stands in the same line
+        super().__init__(tuple(("queue", lease.namespace, queue, same) for queue in lease.queues))
+        self.lease, self.limit = lease, limit
+        self.claimed: list[Claimed] = []
+
+    def takes(self, kind: str) -> bool:
+        return self.lease.kinds is None or kind in self.lease.kinds
+
+
+class Claimer:
+    """Serves the claims of one engine. `give_back` is for tasks that were claimed for somebody who is gone."""
+
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        *,
+        give_back: Callable[[Sequence[Claimed]], Awaitable[None]],
+        pause: Pause,
+        stopwatch: Callable[[], float],
+    ) -> None:
+        self._store, self._hub, self._give_back = store, hub, give_back
+        self._pause, self._stopwatch = pause, stopwatch
         self._scans: dict[tuple[str, str], Scan] = {}
         self._turn = 0
+        self._orphans: set[asyncio.Future[None]] = set()
 
     async def claim(self, lease: Lease, limit: int, wait_s: float) -> list[Claimed]:
         """Up to `limit` tasks; waits up to `wait_s` for the first. Raises LeaseLost when the lease has run out."""
         deadline_s = self._stopwatch() + wait_s
         while True:
-            ticket = self._hub.queue_ticket(lease.namespace, lease.queues, filter_of(lease))
+            ticket = ClaimTicket(lease, limit)
+            self._hub.queue_up(ticket, lease.namespace, lease.queues)
             nothing_left = False
             try:
-                claimed = await self.look(lease, limit)
+                claimed = await self._look_to_the_end(lease, limit)
                 nothing_left = not claimed
                 left_s = deadline_s - self._stopwatch()
                 if claimed or left_s <= 0:
                     return claimed
                 nothing_left = not await ticket.wait(self._hub.timers, left_s)
-                if nothing_left:
-                    return []
+                if nothing_left or ticket.claimed:
+                    claimed, ticket.claimed = ticket.claimed, []
+                    return claimed
             finally:
                 self._hub.leave(ticket)
+                self._rescue(ticket.claimed)
                 if not nothing_left:  # we found some, or were woken and go without having looked
                     self._hub.pass_on(ticket)
+
+    async def _look_to_the_end(self, lease: Lease, limit: int) -> list[Claimed]:
+        """A look that has begun is not torn: if the caller goes meanwhile, what it claimed is given back."""
+        look = asyncio.ensure_future(self.look(lease, limit))
+        try:
+            return await asyncio.shield(look)
+        except asyncio.CancelledError:
+            look.add_done_callback(lambda done: self._rescue([] if _failed(done) else done.result()))
+            raise
+
+    def _rescue(self, claimed: Sequence[Claimed]) -> None:
+        if claimed:
+            orphan = asyncio.ensure_future(self._give_back(claimed))
+            self._orphans.add(orphan)
+            orphan.add_done_callback(self._orphans.discard)
+
+    async def close(self) -> None:
+        """Wait until all that nobody wants any more has been given back."""
+        while self._orphans:
+            await asyncio.wait(self._orphans)
+
+    # ----------------------------------------------------------------------------------------- hand-off
+
+    def waiter(self, namespace: str, queue: str, kind: str) -> ClaimTicket | None:
+        """Somebody in this process who waits for just this, and is spoken for from now on."""
+        for ticket in self._hub.idle(namespace, queue):
+            if isinstance(ticket, ClaimTicket) and ticket.takes(kind):
+                ticket.idle = False
+                return ticket
+        return None
+
+    async def look_for(self, tx: Tx, ticket: ClaimTicket, queue: str) -> list[Claimed]:
+        """Claim for a waiter inside the submitter's transaction. It is an ordinary claim: whoever is first in line is
+        taken, within the limits, so that a new task cannot jump the line."""
+        scan = self._scans.setdefault((ticket.lease.namespace, queue), Scan())
+        return (await self.look_within(tx, ticket.lease, queue, ticket.limit, scan)).claimed
+
+    def hand_over(self, ticket: ClaimTicket, claimed: list[Claimed]) -> None:
+        """After the commit. A waiter that has gone meanwhile, or for whom nothing was found, is not left hanging."""
+        if ticket.left:
+            self._rescue(claimed)
+        else:
+            ticket.claimed = claimed
+            ticket.wake("hand-off")
+
+    # ----------------------------------------------------------------------------------------- looking
 
     async def look(self, lease: Lease, limit: int) -> list[Claimed]:
         """One round through the queues of this lease, beginning with another one each time."""
@@ -92,13 +158,12 @@ class Claimer:
 
     async def _look_at(self, lease: Lease, queue: str, limit: int) -> Look:
         scan = self._scans.setdefault((lease.namespace, queue), Scan())
-        attempts: dict[UUID, int] = {}
+        look = Look([])
         try:
             async with self._store.begin() as tx:
                 look = await self.look_within(tx, lease, queue, limit, scan)
-                attempts.update((c.task.id, c.task.attempt) for c in look.claimed)
         except CommitUnknown:
-            return Look(await self._resolve(lease, attempts))
+            return Look(await self.resolve(lease, look.claimed))
         return look
 
     async def look_within(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
@@ -110,10 +175,10 @@ class Claimer:
                 return look
         began_s = self._stopwatch()
         view = await tx.queues.open_claim(lease, queue, scan.resume_after, LANES_MAX)
-        scan.looked_fully(view.lanes, LANES_MAX, 0.0, began_s)
+        scan.looked_fully(view.lanes, LANES_MAX)
         look = await self._take(tx, lease, queue, limit, view, scan)
         ended_s = self._stopwatch()
-        scan.full_look_at_s = ended_s + 20 * (ended_s - began_s)
+        scan.paid(ended_s - began_s, ended_s)
         return look
 
     async def _take(self, tx: Tx, lease: Lease, queue: str, limit: int, view: ClaimView, scan: Scan) -> Look:
@@ -151,8 +216,9 @@ class Claimer:
         await _record_rate(tx, lease.namespace, queue, view.config, view.now, len(moves))
         return [Claimed(move.after, payload) for move, (_, payload) in zip(moves, found, strict=True)]
 
-    async def _resolve(self, lease: Lease, attempts: dict[UUID, int]) -> list[Claimed]:
+    async def resolve(self, lease: Lease, claimed: Sequence[Claimed]) -> list[Claimed]:
         """Did the commit happen? If not, nothing did; if so, the tasks are ours and must not be forgotten."""
+        attempts = {c.task.id: c.task.attempt for c in claimed}
         for _ in range(RESOLVE_TRIES):
             with contextlib.suppress(StoreBusy):
                 async with self._store.begin() as tx:
@@ -167,9 +233,8 @@ async def _record_rate(tx: Tx, namespace: str, queue: str, config: QueueConfig, 
         await tx.queues.insert_rate_start(namespace, queue, now, count, config.rate.period_s)
 
 
-def filter_of(lease: Lease) -> Hashable:
-    """Who can take the same tasks stands in the same line."""
-    return (lease.kinds, lease.labels)
+def _failed(done: asyncio.Future[list[Claimed]]) -> bool:
+    return done.cancelled() or done.exception() is not None
 
 
 def _seconds_until(at: datetime | None, now: datetime) -> float | None:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+from windlass.core.command import Command
 from windlass.core.error import NotFound, StoreBusy, WindlassError
 from windlass.core.task import Task
 from windlass.core.transition import Transition
-from windlass.engine.command import Command
 from windlass.store.store import Store
 from windlass.store.tx import Tx
 

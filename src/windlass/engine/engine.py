@@ -15,9 +15,11 @@ from datetime import datetime
 from types import TracebackType
 from uuid import UUID
 
+from windlass.core import command
+from windlass.core.command import Claimed, Command, Report
 from windlass.core.error import Invalid, Unavailable, WindlassError
 from windlass.core.failure import Failure
-from windlass.core.lease import Lease
+from windlass.core.lease import Extension, Lease
 from windlass.core.queue import QueueConfig, Rate
 from windlass.core.submission import (
     COUNT_MAX,
@@ -32,14 +34,13 @@ from windlass.core.submission import (
     check_type,
 )
 from windlass.core.task import Task
-from windlass.engine import command, tick
+from windlass.engine import tick
 from windlass.engine.chance import Chance, SystemChance
-from windlass.engine.claim import Claimed, Claimer
-from windlass.engine.command import Command, Report
+from windlass.engine.claim import Claimer
 from windlass.engine.committer import Committer
 from windlass.engine.decide import carry_out
 from windlass.engine.hub import Hub, LoopTimers, Timers
-from windlass.engine.lease import DEFAULT_TTL_S, Extension, Leases
+from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.outbox import EffectHandler, carry_out_effects
 from windlass.engine.retention import Retention
 from windlass.engine.runner import Loop
@@ -77,10 +78,10 @@ class Engine:
         self.effects = dict(effects or {})
         store.announce = self.hub.announce
         self._listen, self._poll_s = listen, poll_s
-        self._submitter = Submitter(store, self.chance, pause=pause)
         self._commands: Committer[Command, Task] = Committer(self._carry_out, pause=pause)
         self._reports: Committer[Command, Task] = Committer(self._carry_out, pause=pause)
-        self._claimer = Claimer(store, self.hub, pause=pause, stopwatch=stopwatch)
+        self._claimer = Claimer(store, self.hub, give_back=self._give_back, pause=pause, stopwatch=stopwatch)
+        self._submitter = Submitter(store, self.chance, self._claimer, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
         self.views = TaskViews(store)
         self.retention = Retention(keep_finished_s)
@@ -130,7 +131,7 @@ class Engine:
         """Finish what was accepted, then stop."""
         for loop in self._loops:
             await loop.stop()
-        for part in (self._submitter, self._reports, self._commands, self.leases):
+        for part in (self._submitter, self._claimer, self._reports, self._commands, self.leases):
             with contextlib.suppress(Unavailable):
                 await part.close()
         self.hub.close()
@@ -179,8 +180,7 @@ class Engine:
                 await tx.tasks.await_task(task_id)
             view = await self.views.get(task_id)
             if not view.task.terminal:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(ticket.wait(), timeout_s)
+                await ticket.wait(self.hub.timers, timeout_s)
                 view = await self.views.get(task_id)
             return view
         finally:
@@ -218,7 +218,7 @@ class Engine:
     async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]:
         """What workers have to say about their attempts, in one transaction; one answer each, errors as values."""
         check_list("reports", reports)
-        return await self._reports.call_all([checked_report(report) for report in reports])
+        return await self._reports.call_all([checked_report(report, self.chance) for report in reports])
 
     async def complete(self, claimed: Claimed, result: bytes | None = None) -> Task:
         task = _claimed(claimed)
@@ -226,7 +226,7 @@ class Engine:
 
     async def fail(self, claimed: Claimed, failure: Failure) -> Task:
         task = _claimed(claimed)
-        return await self._report(command.Fail(task.id, task.attempt, _lease_of(task), failure, self.chance.jitter()))
+        return await self._report(command.Fail(task.id, task.attempt, _lease_of(task), failure))
 
     async def sleep(self, claimed: Claimed, until: datetime | None) -> Task:
         task = _claimed(claimed)
@@ -237,7 +237,24 @@ class Engine:
         return await self._report(command.Release(task.id, task.attempt, _lease_of(task)))
 
     async def _report(self, report: Report) -> Task:
-        return await self._reports.call(checked_report(report))
+        return await self._reports.call(checked_report(report, self.chance))
+
+    async def _give_back(self, claimed: Sequence[Claimed]) -> None:
+        """Claimed for somebody who is gone: back in line, no budget used. What cannot be given back now expires."""
+        with contextlib.suppress(Unavailable):
+            await self._reports.call_all(
+                [command.Release(c.task.id, c.task.attempt, _lease_of(c.task)) for c in claimed]
+            )
+
+    async def await_news(self, lease: Lease, timeout_s: float) -> bool:
+        """Wait until a cancel is to be heard of under this lease; True if so, False after `timeout_s`."""
+        check_type("lease", lease, Lease)
+        check_seconds("timeout_s", timeout_s)
+        ticket = self.hub.ticket("lease", lease.id)
+        try:
+            return await ticket.wait(self.hub.timers, timeout_s)
+        finally:
+            self.hub.leave(ticket)
 
     # ----------------------------------------------------------------------------------------- operators
 
@@ -310,7 +327,7 @@ class Engine:
         return await carry_out(self.store, commands)
 
 
-def checked_report(report: Report) -> Report:
+def checked_report(report: Report, chance: Chance) -> Report:
     """Raise Invalid for anything that is not a report, or carries what cannot be stored."""
     if report.__class__ is command.Complete and isinstance(report, command.Complete):
         if report.result is not None:
@@ -321,7 +338,7 @@ def checked_report(report: Report) -> Report:
     check_type("lease_id", report.lease_id, UUID)
     check_count("attempt", report.attempt, least=1, most=2**31 - 1)
     if isinstance(report, command.Fail | command.Park):
-        return _storable(report)
+        return _storable(report, chance)
     if isinstance(report, command.Sleep) and report.until is not None:
         check_instant("until", report.until)
     if isinstance(report, command.Cancelled):
@@ -329,7 +346,7 @@ def checked_report(report: Report) -> Report:
     return report
 
 
-def _storable(report: command.Fail | command.Park) -> command.Fail | command.Park:
+def _storable(report: command.Fail | command.Park, chance: Chance) -> command.Fail | command.Park:
     """What a worker tells of its failure is made storable rather than refused."""
     failure = report.failure
     check_type("failure", failure, Failure)
@@ -345,7 +362,7 @@ def _storable(report: command.Fail | command.Park) -> command.Fail | command.Par
     )
     if isinstance(report, command.Park):
         return command.Park(report.task_id, report.attempt, report.lease_id, clean)
-    return command.Fail(report.task_id, report.attempt, report.lease_id, clean, report.jitter)
+    return command.Fail(report.task_id, report.attempt, report.lease_id, clean, chance.jitter())
 
 
 def check_config(config: QueueConfig) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
 from windlass.store.wake import Wakes
@@ -27,14 +27,15 @@ class LoopTimers:
 
 
 class Ticket:
-    """One waiter's place in one or more lines."""
+    """One waiter's place in one or more lines. `idle` from the moment it has looked and waits."""
 
-    __slots__ = ("_event", "keys", "woken_by")
+    __slots__ = ("_event", "idle", "keys", "left", "woken_by")
 
     def __init__(self, keys: tuple[Hashable, ...]) -> None:
         self.keys = keys
         self._event = asyncio.Event()
         self.woken_by: Hashable | None = None
+        self.idle = self.left = False
 
     def wake(self, key: Hashable) -> None:
         self.woken_by = key
@@ -47,9 +48,11 @@ class Ticket:
     async def wait(self, timers: Timers, timeout_s: float) -> bool:
         """True if it was woken, False if the time is over."""
         alarm = timers.call_later(timeout_s, self._event.set)
+        self.idle = True
         try:
             await self._event.wait()
         finally:
+            self.idle = False
             alarm.cancel()
         return self.woken
 
@@ -60,20 +63,17 @@ class Hub:
     def __init__(self, timers: Timers) -> None:
         self.timers = timers
         self._lines: dict[Hashable, deque[Ticket]] = {}
-        self._groups: dict[tuple[str, str], set[Hashable]] = {}
+        self._groups: dict[tuple[str, str], dict[Hashable, None]] = {}  # a set that keeps its order
         self._alarms: dict[tuple[str, str], tuple[float, Any]] = {}
         self.on_effects: Callable[[], None] = lambda: None
 
     # ----------------------------------------------------------------------------------------- waiting
 
-    def queue_ticket(self, namespace: str, queues: tuple[str, ...], filter_key: Hashable) -> Ticket:
-        """A place in the lines of these queues, behind others who can take the same tasks."""
-        keys = tuple(("queue", namespace, queue, filter_key) for queue in queues)
-        ticket = Ticket(keys)
-        for queue, key in zip(queues, keys, strict=True):
-            self._groups.setdefault((namespace, queue), set()).add(key)
+    def queue_up(self, ticket: Ticket, namespace: str, queues: tuple[str, ...]) -> None:
+        """Stand in the lines of these queues, behind others who can take the same tasks."""
+        for queue, key in zip(queues, ticket.keys, strict=True):
+            self._groups.setdefault((namespace, queue), {})[key] = None
             self._lines.setdefault(key, deque()).append(ticket)
-        return ticket
 
     def ticket(self, *key: Hashable) -> Ticket:
         ticket = Ticket((key,))
@@ -82,6 +82,7 @@ class Hub:
 
     def leave(self, ticket: Ticket) -> None:
         """Every ticket leaves in the end, also one that was woken."""
+        ticket.left = True
         for key in ticket.keys:
             line = self._lines.get(key)
             if line is None:
@@ -91,15 +92,19 @@ class Hub:
             if not line:
                 del self._lines[key]
                 if isinstance(key, tuple) and key[0] == "queue":
-                    self._groups[key[1], key[2]].discard(key)
+                    self._groups[key[1], key[2]].pop(key, None)
 
     def pass_on(self, ticket: Ticket) -> None:
         """Work was found: there may be more of it for the next in line."""
         for key in ticket.keys:
             self._wake_first(key)
 
-    def waiting(self, namespace: str, queue: str) -> bool:
-        return bool(self._groups.get((namespace, queue)))
+    def idle(self, namespace: str, queue: str) -> Iterator[Ticket]:
+        """Who waits for this queue and has not been woken."""
+        for key in self._groups.get((namespace, queue), ()):
+            for ticket in self._lines.get(key, ()):
+                if ticket.idle and not ticket.woken:
+                    yield ticket
 
     # ----------------------------------------------------------------------------------------- waking
 

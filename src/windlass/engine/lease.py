@@ -14,7 +14,7 @@ import msgspec
 
 from windlass.core import task as rules
 from windlass.core.error import Invalid, LeaseLost, WindlassError
-from windlass.core.lease import Lease
+from windlass.core.lease import CancelSignal, Extension, Lease
 from windlass.core.submission import check_name, check_names, check_seconds, check_type
 from windlass.core.task import Task
 from windlass.core.transition import Transition
@@ -33,19 +33,6 @@ class Beat(msgspec.Struct, frozen=True):
 
     lease: Lease
     active: tuple[UUID, ...] | None = None
-
-
-class CancelSignal(msgspec.Struct, frozen=True):
-    task_id: UUID
-    attempt: int
-    reason: str
-
-
-class Extension(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: until when, and what to stop."""
-
-    expires_at: datetime
-    cancels: tuple[CancelSignal, ...] = ()
 
 
 class Leases:

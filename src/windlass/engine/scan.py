@@ -32,11 +32,14 @@ class Scan:
     def full_look_due(self, now_s: float) -> bool:
         return not self.lanes or now_s >= self.full_look_at_s
 
-    def looked_fully(self, lanes: list[Lane], lanes_max: int, took_s: float, now_s: float) -> None:
+    def looked_fully(self, lanes: list[Lane], lanes_max: int) -> None:
         self.lanes = lanes
         self.resume_after = lanes[-1] if len(lanes) >= lanes_max else FIRST_LANE
-        self.full_look_at_s = now_s + FULL_LOOK_SHARE * took_s
         self.floors.clear()
+
+    def paid(self, took_s: float, now_s: float) -> None:
+        """A full look has ended: when the next one may come."""
+        self.full_look_at_s = now_s + FULL_LOOK_SHARE * took_s
 
     def with_floors(self, picks: Sequence[LanePick]) -> list[LanePick]:
         return [LanePick(p.priority, p.key, p.take, self.floors.get(Lane(p.priority, p.key), BEGINNING)) for p in picks]

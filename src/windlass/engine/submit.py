@@ -6,18 +6,22 @@ An idempotency key is decided by its own table: same key and same content is the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
-from windlass.core.error import Conflict, Invalid, StoreBusy, WindlassError
+from windlass.core.command import Claimed
+from windlass.core.error import Conflict, Invalid, LeaseLost, StoreBusy, WindlassError
 from windlass.core.id import derived_id
 from windlass.core.submission import Submission, check_submission
 from windlass.core.transition import TERMINAL, Effect
 from windlass.engine.chance import Chance
+from windlass.engine.claim import Claimer, ClaimTicket
 from windlass.engine.committer import Committer, Pause
+from windlass.store.fault import CommitUnknown
 from windlass.store.store import Store
 from windlass.store.tx import Tx
 from windlass.store.wake import Wakes
@@ -28,8 +32,8 @@ BATCH_MAX = 1000
 class Submitter:
     """Takes submissions in; `submit_all` is all or nothing."""
 
-    def __init__(self, store: Store, chance: Chance, *, pause: Pause) -> None:
-        self._store, self._chance = store, chance
+    def __init__(self, store: Store, chance: Chance, claimer: Claimer, *, pause: Pause) -> None:
+        self._store, self._chance, self._claimer = store, chance, claimer
         self._plain = Committer(self._commit_plain, batch_max=BATCH_MAX, pause=pause)
         self._keyed = Committer(self._commit_keyed, batch_max=BATCH_MAX, pause=pause)
         self._grouped = Committer(self._commit_grouped, batch_max=1, pause=pause)
@@ -61,12 +65,35 @@ class Submitter:
     # ----------------------------------------------------------------------------------------- without key and run
 
     async def _commit_plain(self, batch: list[Submission]) -> list[UUID | WindlassError]:
-        async with self._store.single() as tx:
-            new = await tx.add(batch)
+        waiter = self._claimer.waiter(batch[0].namespace, batch[0].queue, batch[0].kind)
+        if waiter is None:
+            async with self._store.single() as tx:
+                new = await tx.add(batch)
+        else:
+            new = await self._add_and_hand_off(batch, waiter)
         if len(new) == len(batch):
             return [_id(s) for s in batch]
         async with self._store.begin() as tx:
             return [await _told_apart(tx, s) if _id(s) not in new else _id(s) for s in batch]
+
+    async def _add_and_hand_off(self, batch: list[Submission], waiter: ClaimTicket) -> set[UUID]:
+        """Somebody here waits for just this: claim for it in the same transaction; saves a commit and a wake-up."""
+        claimed: list[Claimed] = []
+        try:
+            async with self._store.begin() as tx:
+                new = await tx.add(batch, wake=False)
+                with contextlib.suppress(LeaseLost):
+                    claimed = await self._claimer.look_for(tx, waiter, batch[0].queue)
+                if {c.task.id for c in claimed} != new:
+                    await tx.wake(Wakes(queues={(s.namespace, s.queue) for s in batch}))
+        except CommitUnknown:
+            self._claimer.hand_over(waiter, await self._claimer.resolve(waiter.lease, claimed))
+            raise  # to be run again, which finds its own rows
+        except BaseException:
+            self._claimer.hand_over(waiter, [])
+            raise
+        self._claimer.hand_over(waiter, claimed)
+        return new
 
     # ----------------------------------------------------------------------------------------- with a key each
 

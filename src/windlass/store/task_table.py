@@ -71,19 +71,20 @@ class TaskTable:
 
     # ----------------------------------------------------------------------------------------- submissions
 
-    async def insert_tasks(self, submissions: Sequence[Submission], upstream: frozenset[UUID] = frozenset(),
-                           blocked: frozenset[UUID] = frozenset()) -> set[UUID]:  # fmt: skip
+    async def insert_tasks(
+        self, submissions: Sequence[Submission], upstream: frozenset[UUID], blocked: frozenset[UUID], wake: bool
+    ) -> set[UUID]:
         """Add new tasks; returns the ids that were new."""
         columns = _submission_columns(submissions, upstream, blocked)
-        rows = await self._session.fetch("insert_tasks", *columns)
+        rows = await self._session.fetch("insert_tasks", *columns, wake)
         return {row[0] for row in rows}
 
-    async def insert_plain_tasks(self, submissions: Sequence[Submission]) -> set[UUID]:
+    async def insert_plain_tasks(self, submissions: Sequence[Submission], wake: bool) -> set[UUID]:
         """The short way for tasks that differ in id and payload only."""
         first = submissions[0]
         rows = await self._session.fetch(
             "insert_plain_tasks", [s.id for s in submissions], [s.payload for s in submissions],
-            first.namespace, first.queue, first.kind,
+            first.namespace, first.queue, first.kind, wake,
         )  # fmt: skip
         return {row[0] for row in rows}
 

@@ -54,13 +54,20 @@ class Tx:
         await self.tasks.insert_history([entry for move in moves for entry in move.history])
         await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
 
-    async def add(self, submissions: Sequence[Submission], *, upstream: frozenset[UUID] = frozenset(),
-                  blocked: frozenset[UUID] = frozenset()) -> set[UUID]:  # fmt: skip
+    async def add(
+        self,
+        submissions: Sequence[Submission],
+        *,
+        upstream: frozenset[UUID] = frozenset(),
+        blocked: frozenset[UUID] = frozenset(),
+        wake: bool = True,
+    ) -> set[UUID]:
         """Add new tasks and wake their queues; returns the ids that were new."""
-        self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
+        if wake:
+            self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
         if not upstream and not blocked and _plain(submissions):
-            return await self.tasks.insert_plain_tasks(submissions)
-        return await self.tasks.insert_tasks(submissions, upstream, blocked)
+            return await self.tasks.insert_plain_tasks(submissions, wake)
+        return await self.tasks.insert_tasks(submissions, upstream, blocked, wake)
 
     async def configure(self, namespace: str, queue: str, config: QueueConfig) -> None:
         await self.queues.put_queue(namespace, queue, config)

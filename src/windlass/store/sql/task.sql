@@ -18,7 +18,7 @@ with new as (
     returning id, namespace, queue, state
 ), woken as (
     select pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.queue))
-      from (select distinct namespace, queue from new where state = 'queued') q
+      from (select distinct namespace, queue from new where state = 'queued' and $16) q
 )
 select id, (select count(*) from woken) from new
 
@@ -31,7 +31,7 @@ with new as (
     on conflict (id) do nothing
     returning id
 ), woken as (
-    select pg_notify('windlass', concat_ws(chr(31), 'queue', $3, $4)) where exists (select from new)
+    select pg_notify('windlass', concat_ws(chr(31), 'queue', $3, $4)) where $6 and exists (select from new)
 )
 select id, (select count(*) from woken) from new
 

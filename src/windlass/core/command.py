@@ -89,6 +89,13 @@ class Park(msgspec.Struct, frozen=True):
 Report = Complete | Fail | Cancelled | Sleep | Release | Park
 
 
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """An attempt that has begun, and what to do in it."""
+
+    task: Task
+    payload: bytes
+
+
 class Cancel(msgspec.Struct, frozen=True):
     """A client or an operator asks to cancel."""
 

@@ -1,0 +1,239 @@
+"""A worker: claims tasks in batches, runs their handlers side by side, reports what came of them, and stays alive.
+
+Knows the engine only as a `WorkSource`, so that the same worker runs beside the database or far from it. It claims
+ahead of what runs, and reports in groups while the next tasks run; a slot is free when its report was accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
+from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
+from windlass.core.failure import Category, Failure
+from windlass.core.lease import Extension, Lease
+from windlass.core.submission import check_count, check_names, check_seconds
+from windlass.core.task import Task
+
+log = logging.getLogger("windlass.worker")
+
+Handler = Callable[[Any], Awaitable[Any]]
+
+CLAIM_WAIT_S = 60.0
+AFTER_ERROR_S = 1.0
+BEATS_PER_LEASE = 3
+BATCH_MAX = 500
+
+
+class WorkSource(Protocol):
+    """Where work comes from: an engine in this process, or a server far away."""
+
+    async def open_lease(self, worker: str, queues: Sequence[str], *, kinds: Sequence[str] | None,
+                         ttl_s: float) -> Lease: ...  # fmt: skip
+    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None) -> Extension: ...
+    async def await_news(self, lease: Lease, timeout_s: float) -> bool: ...
+    async def end_lease(self, lease: Lease) -> None: ...
+    async def claim(self, lease: Lease, limit: int, *, wait_s: float) -> list[Claimed]: ...
+    async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]: ...
+
+
+class Worker:
+    """Runs handlers by kind. `handler(payload)` is awaited; what it returns is the result, as JSON."""
+
+    def __init__(
+        self,
+        source: WorkSource,
+        handlers: Mapping[str, Handler],
+        *,
+        queues: Sequence[str] = ("default",),
+        name: str | None = None,
+        concurrency: int = 100,
+        lease_ttl_s: float = 30.0,
+    ) -> None:
+        check_names("queues", queues)
+        check_count("concurrency", concurrency, least=1, most=100_000)
+        check_seconds("lease_ttl_s", lease_ttl_s, least=0.5)
+        if not handlers or not all(callable(handler) for handler in handlers.values()):
+            raise Invalid("must map at least one kind to an async function", field="handlers")
+        check_names("handlers", list(handlers))
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self._source, self._handlers, self._queues = source, dict(handlers), tuple(queues)
+        self._concurrency, self._lease_ttl_s = concurrency, lease_ttl_s
+        self._running: dict[UUID, asyncio.Task[None]] = {}
+        self._told_to_cancel: set[UUID] = set()
+        self._reports: list[Report] = []
+        self._unreported = 0
+        self._something_to_report = asyncio.Event()
+        self._slot_free = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    # ----------------------------------------------------------------------------------------- life
+
+    async def run(self) -> None:
+        """Work until `stop` is called; then finish what runs. A lost lease is replaced by a new one."""
+        reporter = asyncio.create_task(self._report_loop())
+        try:
+            while not self._stopping.is_set():
+                await self._work_under_a_lease()
+        finally:
+            reporter.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reporter
+
+    def stop(self) -> None:
+        """Claim nothing more."""
+        self._stopping.set()
+
+    async def _work_under_a_lease(self) -> None:
+        try:
+            lease = await self._source.open_lease(
+                self.name, self._queues, kinds=list(self._handlers), ttl_s=self._lease_ttl_s
+            )
+        except Unavailable as error:
+            log.warning("cannot reach the engine, trying again: %s", error)
+            await asyncio.sleep(AFTER_ERROR_S)
+            return
+        beats = asyncio.create_task(self._beat_loop(lease))
+        claims = asyncio.create_task(self._claim_loop(lease))
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({beats, claims, stop}, return_when=asyncio.FIRST_COMPLETED)
+            await _ended(claims)
+            if self._stopping.is_set():
+                await self._drain()
+        finally:
+            await _ended(beats, claims, stop)
+            await self._abandon(lease)
+
+    async def _drain(self) -> None:
+        """Let what runs come to its end, and its reports be accepted."""
+        while self._running:
+            await asyncio.wait(self._running.values())
+        while self._unreported:
+            self._slot_free.clear()
+            await self._slot_free.wait()
+
+    async def _abandon(self, lease: Lease) -> None:
+        """The lease is over: nothing that still runs under it can be reported any more."""
+        for task in list(self._running.values()):
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running.values())
+        with contextlib.suppress(WindlassError):
+            await self._source.end_lease(lease)
+
+    # ----------------------------------------------------------------------------------------- loops
+
+    async def _claim_loop(self, lease: Lease) -> None:
+        """Claim while there is room. A batch is worth waiting for: room for a few tasks of many is not claimed yet."""
+        worth = max(1, min(BATCH_MAX, self._concurrency // 2))
+        while True:
+            free = self._concurrency - self._unreported
+            if free < worth:
+                self._slot_free.clear()
+                await self._slot_free.wait()
+                continue
+            try:
+                claimed = await self._source.claim(lease, min(free, BATCH_MAX), wait_s=CLAIM_WAIT_S)
+            except LeaseLost:
+                return
+            except Unavailable as error:
+                log.warning("cannot claim, trying again: %s", error)
+                await asyncio.sleep(AFTER_ERROR_S)
+                continue
+            self._begin(claimed, lease)
+
+    def _begin(self, claimed: Sequence[Claimed], lease: Lease) -> None:
+        self._unreported += len(claimed)
+        for one in claimed:
+            self._running[one.task.id] = asyncio.create_task(self._run_one(one, lease.id))
+
+    async def _beat_loop(self, lease: Lease) -> None:
+        while True:
+            await self._source.await_news(lease, self._lease_ttl_s / BEATS_PER_LEASE)
+            try:
+                extension = await self._source.extend_lease(lease, list(self._running))
+            except LeaseLost:
+                log.warning("the lease was lost: what runs is given up")
+                return
+            except Unavailable as error:
+                log.warning("no heartbeat: %s", error)
+                continue
+            for cancel in extension.cancels:
+                self._cancel(cancel.task_id)
+
+    def _cancel(self, task_id: UUID) -> None:
+        task = self._running.get(task_id)
+        if task is not None and task_id not in self._told_to_cancel:
+            self._told_to_cancel.add(task_id)
+            task.cancel()
+
+    async def _report_loop(self) -> None:
+        """Everything that ended while the last group was on its way goes with the next."""
+        while True:
+            await self._something_to_report.wait()
+            self._something_to_report.clear()
+            while self._reports:
+                batch, self._reports = self._reports[:BATCH_MAX], self._reports[BATCH_MAX:]
+                await self._send(batch)
+                self._unreported -= len(batch)
+                self._slot_free.set()
+
+    async def _send(self, batch: list[Report]) -> None:
+        """A report is sent until it was answered: to lose an answer is harmless, to lose a report is not."""
+        while True:
+            try:
+                answers = await self._source.report(batch)
+            except Unavailable as error:
+                log.warning("cannot report, trying again: %s", error)
+                await asyncio.sleep(AFTER_ERROR_S)
+                continue
+            for report, answer in zip(batch, answers, strict=True):
+                if isinstance(answer, WindlassError):
+                    log.warning("report on task %s, attempt %d: %s", report.task_id, report.attempt, answer)
+            return
+
+    # ----------------------------------------------------------------------------------------- one task
+
+    async def _run_one(self, claimed: Claimed, lease_id: UUID) -> None:
+        task = claimed.task
+        try:
+            result = await self._handlers[task.kind](msgspec.json.decode(claimed.payload))
+            report: Report = Complete(task.id, task.attempt, lease_id, msgspec.json.encode(result))
+        except asyncio.CancelledError:
+            report = self._on_cancelled(task, lease_id)
+        except Exception as error:
+            report = Fail(task.id, task.attempt, lease_id, failure_of(error))
+        del self._running[task.id]
+        self._reports.append(report)
+        self._something_to_report.set()
+
+    def _on_cancelled(self, task: Task, lease_id: UUID) -> Report:
+        """Told to stop by a cancel, or torn away because the worker goes: then somebody else may run it."""
+        if task.id in self._told_to_cancel:
+            self._told_to_cancel.discard(task.id)
+            return Cancelled(task.id, task.attempt, lease_id)
+        return Release(task.id, task.attempt, lease_id)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception of a handler means: the user's code is to blame unless it says otherwise."""
+    trace = "".join(traceback.format_exception(error))
+    return Failure(Category.USER_CODE, str(error) or type(error).__name__, type(error).__name__, trace)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
