@@ -83,23 +83,34 @@ def other_processes(folder: Path, count: int) -> list[OtherProcess]:
 
 
 @pytest.fixture(scope="module")
-def seed() -> Iterator[Path]:
-    """Data that was made once; copying it is quicker than making it for each test."""
+def made() -> Iterator[Path]:
+    """Data that was made once, since that takes most of a second."""
     with temporary_folder() as folder:
-        EmbeddedServer.open(folder / "seed", settings=FAST_SETTINGS).close()
-        yield folder / "seed"
+        EmbeddedServer.open(folder / "data", settings=FAST_SETTINGS).close()
+        yield folder / "data"
+
+
+@pytest.fixture
+def folder(made: Path) -> Iterator[Path]:
+    """A data directory with no server running and no log; the tests that share it leave its data whole."""
+    (made / "control/server.log").unlink(missing_ok=True)
+    yield made
+    made.parent.chmod(0o711)
+    stop_server(made)
 
 
 @pytest.fixture
 def empty() -> Iterator[Path]:
+    """A place for a data directory of one's own."""
     with temporary_folder() as folder:
         yield folder / "data"
         stop_server(folder / "data")
 
 
 @pytest.fixture
-def folder(empty: Path, seed: Path) -> Path:
-    shutil.copytree(seed, empty)
+def copy(empty: Path, folder: Path) -> Path:
+    """A data directory that may be spoiled."""
+    shutil.copytree(folder, empty)
     return empty
 
 
@@ -205,9 +216,9 @@ def test_without_the_wheel_the_error_says_what_to_do(empty: Path, monkeypatch: p
         EmbeddedServer.open(empty)
 
 
-def test_a_path_too_long_for_a_socket_gets_a_private_short_one_that_goes_away_again(empty: Path, seed: Path) -> None:
+def test_a_path_too_long_for_a_socket_gets_a_private_short_one_that_goes_away_again(empty: Path, folder: Path) -> None:
     deep = empty / ("x" * 60) / ("y" * 60)
-    shutil.copytree(seed, deep)
+    shutil.copytree(folder, deep)
     with open_fast(deep) as server:
         place = server._layout.socket_folder
         assert permissions(place) == 0o700
@@ -278,12 +289,12 @@ def test_a_killed_user_does_not_keep_it_running(folder: Path) -> None:
 def test_when_all_users_were_killed_the_next_one_joins_the_running_server(folder: Path) -> None:
     others = other_processes(folder, 2)
     (pid, dsn), _ = [other.opened() for other in others]
-    ask(dsn, "create table t as select 42 as n")
+    ask(dsn, "create table shared as select 42 as n")
     for other in others:
         other.kill()
     with open_fast(folder) as server:
         assert server.pid == pid
-        assert ask(server.dsn, "select n from t") == 42
+        assert ask(server.dsn, "select n from shared") == 42
     assert process_mark(pid) is None
 
 
@@ -294,10 +305,10 @@ def test_a_process_that_ends_without_closing_leaves_as_if_it_had_closed(folder: 
     assert process_mark(pid) is None
 
 
-def test_a_removed_data_directory_is_no_error_for_who_leaves(folder: Path) -> None:
-    server = open_fast(folder)
+def test_a_removed_data_directory_is_no_error_for_who_leaves(copy: Path) -> None:
+    server = open_fast(copy)
     pid = server.pid
-    shutil.rmtree(folder)
+    shutil.rmtree(copy)
     server.close()
     os.kill(pid, signal.SIGQUIT)
     until(lambda: process_mark(pid) is None)
@@ -308,12 +319,12 @@ def test_a_removed_data_directory_is_no_error_for_who_leaves(folder: Path) -> No
 
 def test_after_kill_9_of_the_server_the_next_open_recovers_what_was_committed(folder: Path) -> None:
     with EmbeddedServer.open(folder) as server:
-        ask(server.dsn, "create table t as select generate_series(1, 1000) as n")
+        ask(server.dsn, "create table crashed as select generate_series(1, 1000) as n")
         killed = server.pid
         os.kill(killed, signal.SIGKILL)
         with EmbeddedServer.open(folder) as again:
             assert again.pid != killed
-            assert ask(server.dsn, "select count(*) from t") == 1000
+            assert ask(server.dsn, "select count(*) from crashed") == 1000
             assert "automatic recovery in progress" in (folder / "control/server.log").read_text()
 
 
@@ -411,12 +422,12 @@ def child_named(parent: int, name: str) -> int:
                     return int(pid)
 
 
-def test_a_server_that_cannot_start_is_reported_with_the_end_of_its_log(folder: Path) -> None:
+def test_a_server_that_cannot_start_is_reported_with_the_end_of_its_log(copy: Path) -> None:
     with pytest.raises(Unavailable, match=r'did not start[\s\S]*invalid value for parameter "shared_buffers"'):
-        EmbeddedServer.open(folder, settings={"shared_buffers": "much"})
-    (folder / "postgres/data/global/pg_control").unlink()
+        EmbeddedServer.open(copy, settings={"shared_buffers": "much"})
+    (copy / "postgres/data/global/pg_control").unlink()
     with pytest.raises(Unavailable, match="pg_control"):
-        open_fast(folder)
+        open_fast(copy)
 
 
 def test_a_place_that_cannot_be_a_data_directory_is_refused(tmp_path: Path) -> None:
@@ -479,18 +490,18 @@ def namespaces_work() -> bool:
 def test_root_runs_it_in_a_user_namespace_where_no_other_user_can_reach_the_data(folder: Path) -> None:
     with open_fast(folder) as server:
         uid = real_uid(server.pid)
-        ask(server.dsn, "create table t as select 42 as n")
+        ask(server.dsn, "create table moved as select 42 as n")
     folder.parent.chmod(0o700)
     before = modes_up_the_tree(folder)
     with open_fast(folder) as server:
         assert real_uid(server.pid) == owner(folder / "postgres/data") == 0 != uid
         assert "CapEff:\t0000000000000000" in Path(f"/proc/{server.pid}/status").read_text()
-        assert ask(server.dsn, "select n from t") == 42
+        assert ask(server.dsn, "select n from moved") == 42
     assert modes_up_the_tree(folder) == before
     folder.parent.chmod(0o711)
     with open_fast(folder) as server:
         assert real_uid(server.pid) == uid
-        assert ask(server.dsn, "select n from t") == 42
+        assert ask(server.dsn, "select n from moved") == 42
 
 
 @ROOT_ONLY
