@@ -1,0 +1,89 @@
+"""Windlass: a durable task and workflow engine. One engine, every kind of worker.
+
+What is exported here is the public API; all else is a seam and may change. Names that need the database driver are
+imported when they are first used, so that a plain worker imports little.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from windlass.core.command import Cancelled, Claimed, Complete, Fail, Park, Release, Sleep
+from windlass.core.error import (
+    Conflict,
+    ContractViolation,
+    Draining,
+    Forbidden,
+    Invalid,
+    InvalidState,
+    LeaseLost,
+    NotFound,
+    Overloaded,
+    Rejected,
+    StoreBusy,
+    Unavailable,
+    WindlassError,
+)
+from windlass.core.failure import Category, Failure
+from windlass.core.lease import Lease
+from windlass.core.queue import QueueConfig, Rate
+from windlass.core.retry import Policy
+from windlass.core.submission import Submission
+from windlass.core.task import Outcome, Task
+from windlass.core.transition import State
+
+if TYPE_CHECKING:
+    from windlass.app import open_engine
+    from windlass.engine.engine import Engine
+    from windlass.sdk.worker import Worker
+
+__version__ = "0.1.0"
+
+_LATER = {"Engine": "windlass.engine.engine", "Worker": "windlass.sdk.worker", "open_engine": "windlass.app"}
+
+__all__ = [
+    "Cancelled",
+    "Category",
+    "Claimed",
+    "Complete",
+    "Conflict",
+    "ContractViolation",
+    "Draining",
+    "Engine",
+    "Fail",
+    "Failure",
+    "Forbidden",
+    "Invalid",
+    "InvalidState",
+    "Lease",
+    "LeaseLost",
+    "NotFound",
+    "Outcome",
+    "Overloaded",
+    "Park",
+    "Policy",
+    "QueueConfig",
+    "Rate",
+    "Rejected",
+    "Release",
+    "Sleep",
+    "State",
+    "StoreBusy",
+    "Submission",
+    "Task",
+    "Unavailable",
+    "WindlassError",
+    "Worker",
+    "open_engine",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'windlass' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,14 @@
+"""The command line. Commands are thin: they read arguments, call `app`, and print."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of `windlass`."""
+    try:
+        from windlass.cli.commands import app
+    except ModuleNotFoundError as error:
+        sys.exit(f"The windlass command needs the server extra ({error}): pip install 'windlass[server]'")
+    app()

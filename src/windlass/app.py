@@ -1,0 +1,85 @@
+"""The composition root: the only place that names drivers and puts the parts together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from windlass.core.error import Invalid
+from windlass.engine.engine import Engine
+from windlass.engine.outbox import EffectHandler
+from windlass.store import migrate
+from windlass.store.fault import translated
+from windlass.store.migrate import Migration
+from windlass.store.store import Store
+
+DATA_DIR = Path(".windlass")
+
+
+@asynccontextmanager
+async def open_database(
+    database_url: str | None = None, *, data_dir: str | os.PathLike[str] = DATA_DIR
+) -> AsyncIterator[str]:
+    """The URL of the database to use: the one given, DATABASE_URL, or an embedded PostgreSQL under `data_dir`.
+
+    The embedded one is started if need be, brought to the current schema, and stopped by the last who leaves it.
+    """
+    url = os.environ.get("DATABASE_URL") if database_url is None else database_url
+    if url is not None:
+        yield checked_url(url)
+        return
+    from windlass.store.embedded import EmbeddedServer  # an extra that production does not carry
+
+    server = await asyncio.to_thread(EmbeddedServer.open, Path(data_dir))
+    try:
+        await migrate_database(server.dsn)
+        yield server.dsn
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+@asynccontextmanager
+async def open_engine(
+    database_url: str | None = None,
+    *,
+    data_dir: str | os.PathLike[str] = DATA_DIR,
+    pooled: bool = False,
+    listen: bool = True,
+    effects: Mapping[str, EffectHandler] | None = None,
+    **options: Any,
+) -> AsyncIterator[Engine]:
+    """An engine that runs. Without a URL and without DATABASE_URL it brings its own PostgreSQL.
+
+    `pooled` is for a transaction-mode pooler in front of the database; there, `listen` must be off.
+    """
+    if pooled and listen:
+        raise Invalid("LISTEN does not work through a transaction-mode pooler: say listen=False", field="listen")
+    async with (
+        open_database(database_url, data_dir=data_dir) as url,
+        Engine(Store(url, pooled=pooled), listen=listen, effects=effects, **options) as engine,
+    ):
+        yield engine
+
+
+async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:
+    """Bring a database to the schema of this version; returns what was applied."""
+    with translated():
+        connection = await asyncpg.connect(checked_url(database_url), timeout=10)
+    try:
+        return await migrate.migrate(connection, target=target)
+    finally:
+        await connection.close()
+
+
+def checked_url(url: object) -> str:
+    if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
+        raise Invalid("must begin with postgresql://", field="database_url")
+    if "\x00" in url or not url.isprintable():
+        raise Invalid("must not contain control characters", field="database_url")
+    return url
