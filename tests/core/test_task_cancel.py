@@ -95,6 +95,13 @@ def test_a_forced_cancel_skips_the_grace(task: Task) -> None:
     assert after.error.message == "now"
 
 
+def test_a_forced_cancel_remembers_when_it_was_first_asked_for() -> None:
+    after = rules.cancel(cancelling(), "now", at(9), force=True).after
+
+    assert after.cancel is not None
+    assert (after.cancel.requested_at, after.cancel.reason) == (NOW, "no longer needed")
+
+
 def test_the_worker_of_a_forced_cancel_cannot_complete_any_more() -> None:
     task = rules.cancel(running(), "now", at(1), force=True).after
 
