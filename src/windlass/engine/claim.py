@@ -171,8 +171,10 @@ class Claimer:
         if not scan.full_look_due(self._stopwatch()):
             view = await tx.queues.check_claim(lease, queue, scan.lanes)
             look = await self._take(tx, lease, queue, limit, view, scan)
-            if look.claimed or not scan.full_look_due(self._stopwatch()):
+            if look.claimed:
                 return look
+            if not scan.full_look_due(self._stopwatch()):
+                return Look([], scan.full_look_at_s - self._stopwatch())  # what only a full look can see must not wait
         began_s = self._stopwatch()
         view = await tx.queues.open_claim(lease, queue, scan.resume_after, LANES_MAX)
         scan.looked_fully(view.lanes, LANES_MAX)

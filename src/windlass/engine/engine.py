@@ -53,6 +53,7 @@ log = logging.getLogger("windlass.engine")
 
 CLAIM_MAX = 10_000
 RUN_PAGE = 500
+PULSE_S, SELDOM_S = 1.0, 60.0
 KEEP_FINISHED_S = 7 * 86400.0
 
 
@@ -102,21 +103,16 @@ class Engine:
 
     async def start(self) -> None:
         """Run the loops. Waits until wake-ups are heard, so that nothing submitted after this is missed."""
-        settle = Loop("settle", self.settle_tick, every_s=5.0)
-        effects = Loop("effects", self.effects_tick, every_s=5.0)
+        self._expire = Loop("expire", self.expire_tick, every_s=SELDOM_S)
+        self._timers = Loop("timers", self.timer_tick, every_s=SELDOM_S)
+        self._settle = Loop("settle", self.settle_tick, every_s=SELDOM_S)
+        self._effects = Loop("effects", self.effects_tick, every_s=SELDOM_S)
         self._loops = [
-            Loop("expire", self.expire_tick, every_s=1.0),
-            Loop("timers", self.timer_tick, every_s=1.0),
-            Loop("retention", self.retention_tick, every_s=60.0),
-            settle,
-            effects,
-        ]
-
-        def on_effects() -> None:
-            settle.wake()
-            effects.wake()
-
-        self.hub.on_effects = on_effects
+            self._expire, self._timers, self._settle, self._effects,
+            Loop("pulse", self.pulse_tick, every_s=PULSE_S),
+            Loop("retention", self.retention_tick, every_s=SELDOM_S),
+        ]  # fmt: skip
+        self.hub.on_effects = self._effects_due
         if self._listen:
             heard = asyncio.Event()
             self._loops.append(Loop.forever("listen", lambda: self.store.listen(self.hub.announce, heard.set)))
@@ -302,6 +298,22 @@ class Engine:
         return await self._commands.call(command.Wake(task_id))
 
     # ----------------------------------------------------------------------------------------- ticks
+
+    async def pulse_tick(self) -> int:
+        """One query a second says which loops have something to do; an idle engine asks nothing else."""
+        async with self.store.single() as tx:
+            leases, timers, effects = await tx.pulse()
+        if leases:
+            self._expire.wake()
+        if timers:
+            self._timers.wake()
+        if effects:
+            self._effects_due()
+        return 0
+
+    def _effects_due(self) -> None:
+        self._settle.wake()
+        self._effects.wake()
 
     async def expire_tick(self) -> int:
         return await tick.expire_leases(self.store, self.chance)

@@ -34,6 +34,7 @@ _BUSY = (
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,
+    asyncpg.InvalidCachedStatementError,  # a migration ran beside us; the driver has dropped the old plan
 )
 
 

@@ -45,6 +45,11 @@ class Tx:
         assert isinstance(now, datetime), now
         return now
 
+    async def pulse(self) -> tuple[bool, bool, bool]:
+        """Whether leases have run out, timers rang, effects are due."""
+        [[leases, timers, effects]] = await self.session.fetch("pulse")
+        return leases, timers, effects
+
     async def apply(self, moves: Sequence[Transition]) -> None:
         """Write what the rules decided. `moves` may contain several for one task, in their order."""
         changed = [move for move in moves if move.changed]

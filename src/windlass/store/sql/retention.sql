@@ -37,3 +37,9 @@ select windlass.now()
 -- name: try_retention_lock
 -- Partitions are made and dropped by one engine at a time; whoever comes second need not wait.
 select pg_try_advisory_xact_lock(hashtext('windlass.retention'))
+
+-- name: pulse
+-- Whether any loop has something to do: the only query of an idle engine.
+select exists (select from windlass.lease l where l.expires_at <= windlass.now()),
+       exists (select from windlass.task t where t.timer_at <= windlass.now()),
+       exists (select from windlass.outbox o where o.dead_at is null and o.available_at <= windlass.now())
