@@ -134,18 +134,20 @@ async def _add_group(tx: Tx, group: list[Submission]) -> list[UUID]:
 
 
 async def _add_with_edges(tx: Tx, group: list[Submission]) -> None:
-    inside = {_id(s) for s in group}
+    """What is there already is a repeat: it keeps its edges as they are now, since those that were settled are gone."""
     _check_acyclic(group)
+    known = await tx.tasks.existing_tasks([_id(s) for s in group])
+    await _check_repeats(tx, [s for s in group if _id(s) in known])
+    group = [s for s in group if _id(s) not in known]
+    if not group:
+        return
+    inside = {_id(s) for s in group}
     waited_for = {upstream for s in group for upstream in s.after}
-    outside = waited_for - inside
-    await _join_outside(tx, group, outside)
+    await _join_outside(tx, group, waited_for - inside)
     blocked = frozenset(_id(s) for s in group if s.after)
     added = await tx.add(group, upstream=frozenset(waited_for & inside), blocked=blocked)
-    for s in group:
-        if _id(s) not in added:
-            outcome = await _told_apart(tx, s)
-            if isinstance(outcome, WindlassError):
-                raise outcome
+    if len(added) < len(group):
+        raise StoreBusy("a task with one of these ids is just being submitted")
     edges = [
         (_id(s), upstream, s.run_id, s.after_any_outcome)
         for s in group
@@ -154,6 +156,11 @@ async def _add_with_edges(tx: Tx, group: list[Submission]) -> None:
     ]
     if edges:
         await tx.runs.insert_edges(edges)
+
+
+async def _check_repeats(tx: Tx, group: list[Submission]) -> None:
+    known = await tx.tasks.same_tasks([_id(s) for s in group]) if group else {}
+    _all_or_raise([_same_task_or_conflict(s, known.get(_id(s))) for s in group])
 
 
 async def _join_outside(tx: Tx, group: list[Submission], outside: set[UUID]) -> None:
@@ -236,7 +243,10 @@ def _same_or_conflict(s: Submission, task_id: UUID, queue: str, kind: str, paylo
 
 async def _told_apart(tx: Tx, s: Submission) -> UUID | WindlassError:
     """The id is taken: by ourselves in an earlier try, by a repeat of the caller, or by something else."""
-    known = (await tx.tasks.same_tasks([_id(s)])).get(_id(s))
+    return _same_task_or_conflict(s, (await tx.tasks.same_tasks([_id(s)])).get(_id(s)))
+
+
+def _same_task_or_conflict(s: Submission, known: tuple[str, str, str, bytes] | None) -> UUID | WindlassError:
     if known is None:
         raise StoreBusy("the task with this id is just being removed")
     namespace, queue, kind, payload = known
