@@ -41,9 +41,14 @@ def share(lanes: Sequence[Lane], wanted: int, admission: Admission, last_key: st
     for priority, group in groupby(sorted(lanes), key=lambda lane: lane.priority):
         open_lanes = [(lane.key, room) for lane in group if (room := _room(lane.key, admission)) > 0]
         if open_lanes:
-            even = -(-wanted // len(open_lanes))
+            # Equal shares; what is left over goes to those whose turn comes first. Nobody is asked for none at all:
+            # the lanes ahead may hold nothing that is due.
+            even, extra = divmod(wanted, len(open_lanes))
             turns = sorted(open_lanes, key=lambda lane: (lane[0] <= last_key, lane[0]))
-            picks += [LanePick(priority, key, min(even, room, wanted)) for key, room in turns]
+            picks += [
+                LanePick(priority, key, min(max(1, even + (turn < extra)), room))
+                for turn, (key, room) in enumerate(turns)
+            ]
     return picks
 
 
