@@ -16,6 +16,8 @@ from tests.support.pooler import Address, Pooler, message, read_message
 
 from windlass.store.embedded_host import find_software
 
+STARTUP = struct.pack("!ii", 16, 196608) + b"user\0x\0\0"
+
 
 @pytest.fixture
 async def pooler(bare_database: str) -> AsyncIterator[Pooler]:
@@ -47,6 +49,23 @@ async def backend_pid(client: asyncpg.Connection) -> int:
 async def test_each_transaction_runs_on_another_backend_than_the_one_before(client: asyncpg.Connection) -> None:
     pids = [await backend_pid(client) for _ in range(8)]
     assert all(before != after for before, after in pairwise(pids))
+
+
+async def test_a_client_waits_for_another_backend_even_when_its_own_is_idle(
+    bare_database: str, direct: asyncpg.Connection
+) -> None:
+    async with Pooler(bare_database, backends=2) as pooler:
+        client, other = [await asyncpg.connect(pooler.dsn, statement_cache_size=0) for _ in range(2)]
+        await other.execute("begin")
+        await client.execute("select 1")  # on the other one of the two
+        waiting = asyncio.ensure_future(client.execute("select 1"))
+        for _ in range(5):
+            await direct.execute("select 1")
+        assert not waiting.done()
+        await other.execute("rollback")
+        await waiting
+        await client.close()
+        await other.close()
 
 
 async def test_a_transaction_stays_on_its_backend_until_it_ends(client: asyncpg.Connection) -> None:
@@ -160,7 +179,7 @@ async def test_pipelined_transactions_are_answered_in_order(pooler: Pooler) -> N
 
 async def raw_client(pooler: Pooler) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await Address.parse(pooler.dsn).connect()
-    writer.write(struct.pack("!ii", 9 + len(b"user\0x\0"), 196608) + b"user\0x\0\0")
+    writer.write(STARTUP)
     await until(reader, b"Z")
     return reader, writer
 
@@ -185,17 +204,26 @@ async def test_a_client_that_vanishes_in_a_transaction_is_rolled_back(
 
 
 async def test_a_client_that_vanishes_while_its_query_runs_is_rolled_back(
-    pooler: Pooler, direct: asyncpg.Connection
+    pooler: Pooler, client: asyncpg.Connection, direct: asyncpg.Connection
 ) -> None:
-    client = await asyncpg.connect(pooler.dsn, statement_cache_size=0)
     await direct.execute("select pg_advisory_lock(1)")
-    await client.execute("begin; select pg_advisory_xact_lock(2)")
-    blocked = asyncio.ensure_future(client.execute("select pg_advisory_xact_lock(1)"))
+    _, writer = await raw_client(pooler)
+    writer.write(message(b"Q", b"begin; select pg_advisory_xact_lock(2); select pg_advisory_xact_lock(1)\0"))
     await lock_wait(direct)
-    client.terminate()
-    await direct.execute("select pg_advisory_lock(2)")  # waits until the server has noticed
-    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
-        await blocked
+    writer.close()
+    await writer.wait_closed()
+    await client.execute("select pg_advisory_xact_lock(2)")  # waits until the server has noticed
+
+
+async def test_a_client_that_asks_for_encryption_is_told_no_and_may_go_on(pooler: Pooler) -> None:
+    reader, writer = await Address.parse(pooler.dsn).connect()
+    for code in (80877103, 80877104):
+        writer.write(struct.pack("!ii", 8, code))
+        assert await asyncio.wait_for(reader.readexactly(1), 10) == b"N"
+    writer.write(STARTUP)
+    assert await until(reader, b"Z") == b"I"
+    writer.close()
+    await writer.wait_closed()
 
 
 async def lock_wait(direct: asyncpg.Connection) -> None:
