@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,32 +20,26 @@ def python(name: str) -> Path:
     return HOME / name / "bin" / "python"
 
 
-def ensure(name: str, requirements: list[str]) -> Path:
-    """Make the environment `name` if its requirements changed; raises RuntimeError with the installer's last words."""
-    wanted, stamp = "\n".join(requirements) + "\n", HOME / name / "requirements.txt"
+def ensure(name: str, requirements: Sequence[str], *, part: str = "all") -> Path:
+    """The environment `name` with these requirements; RuntimeError with the installer's last words where that fails.
+
+    A `part` is installed on its own, so that one that cannot be had does not cost the others.
+    """
+    wanted, stamp = "\n".join(requirements) + "\n", HOME / name / f"installed-{part}.txt"
     if stamp.is_file() and stamp.read_text() == wanted:
         return python(name)
+    uv = shutil.which("uv")
     if not python(name).exists():
-        create = (
-            ["uv", "venv", "--quiet", "--python", sys.executable]
-            if shutil.which("uv")
-            else [sys.executable, "-m", "venv"]
-        )
-        _run([*create, str(HOME / name)])
-    install(name, requirements)
+        create = [uv, "venv", "--quiet", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
+        run([*create, str(HOME / name)])
+    pip = [uv, "pip", "install", "--python", str(python(name))] if uv else [str(python(name)), "-m", "pip", "install"]
+    run([*pip, "--quiet", *requirements])
     stamp.write_text(wanted)
     return python(name)
 
 
-def install(name: str, requirements: list[str]) -> None:
-    """Install into an environment that exists."""
-    if shutil.which("uv"):
-        _run(["uv", "pip", "install", "--quiet", "--python", str(python(name)), *requirements])
-    else:
-        _run([str(python(name)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements])
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run(command: Sequence[str], cwd: Path | None = None) -> None:
+    """Run an installer in silence, unless it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
     if done.returncode:
-        raise RuntimeError((done.stderr or done.stdout).strip()[-600:])
+        raise RuntimeError((done.stderr or done.stdout).strip()[-400:])

@@ -1,0 +1,161 @@
+"""`make bench`: ours, the peers that can be had, and the raw limit, in turn, several times; then what the figures say.
+
+    python -m bench                     all rows, three repetitions
+    python -m bench --rows P4,P6        a part
+    python -m bench --quick             one short repetition, to see that everything works
+
+Ends with 1 if a measurement of ours or of the limit failed. A missed target is told, not an error: machines differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from bench import measure, report, venv
+from bench.harness import FULL, QUICK, Contestant, Failed, Figures, Scale, Stage
+from bench.ours import Windlass
+from bench.results import OURS, Fault, Results
+from bench.rows import ROWS, Row
+from bench.server import Server
+from bench.subject import Subject
+
+PEERS = ("pgqueuer", "procrastinate", "dbos", "absurd", "restate")
+# Told as they come: a run takes a while, and its reader should see what it is at.
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Job = tuple[str, str]  # the measurement, and of whom
+
+
+def main() -> int:
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    rows = _rows(arguments.rows)
+    reps = 1 if arguments.quick else arguments.reps
+    scale = QUICK if arguments.quick else FULL
+    contestants, absent = _contestants(peers=not arguments.no_peers and any(row.peers() for row in rows))
+    results = Results([name for name in contestants if name != OURS], absent)
+    with Server() as server:
+        _run(server, scale, rows, reps, contestants, results)
+    settings = {name: who.subject.settings for name, who in contestants.items()}
+    told = Console(width=None if sys.stdout.isatty() else 180)
+    entries = report.publish(told, rows, results, report.facts(reps, quick=arguments.quick, settings=settings))
+    return int(any(entry["errors"] for entry in entries))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", default="", help=f"some of {','.join(row.id for row in ROWS)}")
+    parser.add_argument("--reps", type=int, default=3, help="repetitions (3)")
+    parser.add_argument("--quick", action="store_true", help="one short repetition; its figures mean little")
+    parser.add_argument("--no-peers", action="store_true", help="ours and the limits only")
+    return parser.parse_args()
+
+
+def _rows(wanted: str) -> list[Row]:
+    names = [name.strip().upper() for name in wanted.split(",") if name.strip()]
+    unknown = set(names).difference(row.id for row in ROWS)
+    if unknown:
+        raise SystemExit(f"no such row here: {', '.join(sorted(unknown))}; there are {', '.join(r.id for r in ROWS)}")
+    return [row for row in ROWS if not names or row.id in names]
+
+
+def _contestants(*, peers: bool) -> tuple[dict[str, Contestant], dict[str, str]]:
+    """Who takes part, and why the others do not."""
+    subjects: list[Subject] = [Windlass()]
+    if peers:
+        subjects += [importlib.import_module(f"bench.peers.{name}").SUBJECT() for name in PEERS]
+    present, absent = {}, {}
+    for subject in subjects:
+        reason = _prepare(subject)
+        if reason is None:
+            python = venv.python(subject.part) if subject.part else Path(sys.executable)
+            present[subject.name] = Contestant(subject, python)
+        else:
+            absent[subject.name] = reason
+            console.print(f"[yellow]{subject.name} is not in this run:[/] {escape(reason)}")
+    return present, absent
+
+
+def _prepare(subject: Subject) -> str | None:
+    try:
+        if subject.part:
+            console.print(f"[dim]{subject.name}: {escape(', '.join(subject.requirements))}[/]")
+            venv.ensure(subject.part, subject.requirements, part=subject.name)
+    except RuntimeError as error:
+        return f"it cannot be installed here: {error}"
+    return subject.missing()
+
+
+def _run(
+    server: Server,
+    scale: Scale,
+    rows: Sequence[Row],
+    reps: int,
+    contestants: dict[str, Contestant],
+    results: Results,
+) -> None:
+    stage = Stage(server, scale)
+    try:
+        for rep in range(reps):
+            done: set[Job] = set()
+            for row in rows:
+                jobs = [job for job in _jobs(row, contestants) if job not in done]
+                random.shuffle(jobs)  # the machine drifts, so nobody always goes first
+                for job in jobs:
+                    console.print(f"[dim]{rep + 1}/{reps} {row.id}[/] {job[0]} {job[1]} … ", end="")
+                    _measure(stage, job, contestants, results)
+                done.update(jobs)
+    finally:
+        stage.close()
+
+
+def _jobs(row: Row, contestants: dict[str, Contestant]) -> list[Job]:
+    """All that a row compares, side by side."""
+    ours = [(kind, OURS) for kind in row.ours() if OURS in contestants]
+    limits = [(name, "limit") for name in row.limits()]
+    peers = [
+        (kind, name)
+        for kind in row.peers()
+        for name, who in contestants.items()
+        if name != OURS and (kind != "submit_batch" or who.subject.batches)
+    ]
+    return [*ours, *peers, *limits]
+
+
+def _measure(stage: Stage, job: Job, contestants: dict[str, Contestant], results: Results) -> None:
+    """One figure or one fault, told at once."""
+    kind, who = job
+    started = time.monotonic()
+    work: Callable[[], Figures]
+    if who == "limit":
+        work = lambda: measure.limit(stage, kind)  # noqa: E731
+    else:
+        work = lambda: measure.KINDS[kind](stage, contestants[who])  # noqa: E731
+    try:
+        figures = work()
+    except (Failed, RuntimeError, OSError) as error:
+        message = " ".join(str(error).split())
+        results.faults.append(Fault(kind, who, message))
+        console.print(f"[red]failed:[/] {escape(message)}")
+    else:
+        results.add(kind, who, figures)
+        told: dict[str, Any] = {name: report.number_text(value) for name, value in figures.items()}
+        spent = time.monotonic() - started
+        console.print("  ".join(f"{name} {value}" for name, value in told.items()), f"[dim]({spent:.0f} s)[/]")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""The stage of a measurement: a fresh store, worker processes that record what they ran, an agent that submits.
+
+Owns isolation and exactness: a database per measurement, everything older flushed, every process ended afterwards, and
+no figure unless the store and the workers agree that every task ran exactly once. What is measured is `measure`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from bench import process, recorder
+from bench.process import Child
+from bench.server import Server
+from bench.subject import Subject
+from bench.venv import ROOT
+
+Figures = dict[str, float]
+DATABASE = "measured"
+STALLED_S = 60.0  # no progress for so long is a failure
+
+
+class Failed(RuntimeError):
+    """A measurement that gives no figure: it broke, or it was not exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured; `quick` shows that everything works, its figures mean little."""
+
+    seconds: float  # of submitting singly
+    batched: int  # tasks in a batch submit
+    share: float  # of a subject's drain
+    samples: int  # of latency, per repetition
+    rate: float  # of those: the gap is long enough for a worker to be idle again
+    settle_s: float  # an idle session shows its statistics 10 s late
+    window_s: float  # of watching an idle worker
+    few: int
+    many: int
+    finished: int
+
+
+FULL = Scale(2.0, 60_000, 1.0, 700, 40.0, 11.0, 10.0, 10_000, 1_000_000, 10_000_000)
+QUICK = Scale(0.7, 10_000, 0.2, 60, 40.0, 1.0, 2.0, 5_000, 30_000, 30_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    subject: Subject
+    python: Path
+
+    @property
+    def name(self) -> str:
+        return self.subject.name
+
+
+class Query:
+    """A connection that asks the store while workers run; opening one for each question would cost the server more."""
+
+    def __init__(self, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self._connection: Any = self._runner.run(asyncpg.connect(url))
+
+    def count(self, sql: str) -> int:
+        return int(self._runner.run(self._connection.fetchval(sql)))
+
+    def execute(self, sql: str) -> None:
+        self._runner.run(self._connection.execute(sql))
+
+    def close(self) -> None:
+        self._runner.run(self._connection.close())
+        self._runner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An empty store: where, which process it is, and a way to ask it, where it can be asked."""
+
+    url: str
+    server_pid: int
+    query: Query | None
+
+    def count(self, sql: str) -> int | None:
+        return self.query.count(sql) if self.query is not None and sql else None
+
+    def flush(self) -> None:
+        """Statistics as a store that has lived for a while has them, and nothing left to write."""
+        if self.query is not None:
+            self.query.execute("analyze")
+            self.query.execute("checkpoint")
+
+
+class Crew:
+    """The workers of one measurement."""
+
+    def __init__(self, children: list[Child], folder: Path) -> None:
+        self.children, self.folder = children, folder
+
+    def cpu_s(self) -> float:
+        return sum(process.cpu_s(child.pid) for child in self.children)
+
+    def pss_mb(self) -> float:
+        return sum(process.pss_mb(child.pid) for child in self.children)
+
+    def started(self) -> int:
+        return recorder.count(self.folder)
+
+    def hits(self) -> recorder.Hits:
+        return recorder.read(self.folder)
+
+    def await_started(self, count: int, notice: Callable[[int], None] = lambda _: None) -> None:
+        """Until `count` handlers have started; `notice` sees the number every few milliseconds."""
+        seen, progress_at, checked_at = 0, time.monotonic(), time.monotonic()
+        while seen < count:
+            time.sleep(0.005)
+            started, now = self.started(), time.monotonic()
+            notice(started)
+            if started != seen:
+                seen, progress_at = started, now
+            if now - checked_at > 0.5:
+                checked_at = now
+                for child in self.children:
+                    child.check()
+            if now - progress_at > STALLED_S:
+                raise Failed(f"{seen} of {count} tasks started, then none for {STALLED_S:.0f} s")
+
+
+class Stage:
+    """Everything a measurement needs from its surroundings."""
+
+    def __init__(self, server: Server, scale: Scale) -> None:
+        self.server, self.scale = server, scale
+        self.folder = Path(tempfile.mkdtemp(prefix="wl-bench-"))
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def place(self, who: Contestant) -> Iterator[Place]:
+        """A store with the subject's schema, and nothing else in it."""
+        with self._fresh() as folder:
+            own = who.subject.open_store(folder)
+            if own is not None:
+                try:
+                    yield Place(own.url, own.process.pid, None)
+                finally:
+                    process.end(own.process)
+                return
+        with self.server.database(DATABASE) as url:
+            self.agent(who, "setup", url)
+            query = Query(url)
+            try:
+                yield Place(url, self.server.pid, query)
+            finally:
+                query.close()
+
+    @contextmanager
+    def crew(self, who: Contestant, place: Place, count: int, *, capacity: int) -> Iterator[Crew]:
+        """`count` workers, ended afterwards whatever happens."""
+        with self._fresh() as folder:
+            environment = self._environment() | {
+                recorder.FOLDER: str(folder),
+                recorder.CAPACITY: str(capacity + 5_000),  # room for warm-up and for what should not be there
+            }
+            children: list[Child] = []
+            try:
+                for command in who.subject.worker_commands(who.python, place.url, count):
+                    children.append(Child(command, environment=environment, log=folder / "log"))
+                yield Crew(children, folder)
+            finally:
+                for child in children:
+                    child.stop()
+
+    def agent(self, who: Contestant, command: str, url: str, **options: float) -> Figures:
+        """Run one command of `bench.agent` in the subject's environment."""
+        return self.child(who.python, "bench.agent", who.name, command, url, **options)
+
+    def limit(self, name: str, **options: float) -> Figures:
+        with self.server.database(DATABASE) as url:
+            return self.child(Path(sys.executable), "bench.limits", name, url, **options)
+
+    def child(self, python: Path, module: str, *words: str, **options: float) -> Figures:
+        """A process that prints one line of JSON."""
+        flags = [f"--{name}={value}" for name, value in options.items()]
+        command = [str(python), "-m", module, *words, *flags]
+        done = subprocess.run(
+            command, env=self._environment(), capture_output=True, text=True, check=False, timeout=1800, cwd=ROOT
+        )
+        if done.returncode:
+            raise Failed(f"{module} {words[0]} {words[1]}: {(done.stderr or done.stdout).strip()[-600:]}")
+        figures: Figures = json.loads(done.stdout.splitlines()[-1])
+        return figures
+
+    def _environment(self) -> dict[str, str]:
+        return {**self.server.environment(), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+    @contextmanager
+    def _fresh(self) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

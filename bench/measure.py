@@ -1,0 +1,290 @@
+"""The measurements: each takes a stage and a contestant, and gives figures or raises `Failed`.
+
+All subjects go through the same functions. Rates are tasks per second; a drain runs from the first handler's start to
+the moment when the store says that all are done. Costs are processor time of workers and server per task, between the
+first start and the end, so that starting a process is not part of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bench import process, recorder
+from bench.harness import DATABASE, Contestant, Crew, Failed, Figures, Place, Query, Stage
+
+WARM_UP = 10
+
+
+def submit_one(stage: Stage, who: Contestant) -> Figures:
+    return _submit(stage, who, "one", seconds=stage.scale.seconds)
+
+
+def submit_crowd(stage: Stage, who: Contestant) -> Figures:
+    return _submit(stage, who, "crowd", seconds=stage.scale.seconds)
+
+
+def submit_batch(stage: Stage, who: Contestant) -> Figures:
+    return _submit(stage, who, "batch", count=stage.scale.batched)
+
+
+def _submit(stage: Stage, who: Contestant, how: str, **options: float) -> Figures:
+    with stage.place(who) as place, _service(stage, who, place):
+        done = stage.agent(who, how, place.url, **options)
+        stored = place.count(who.subject.stored_sql)
+    if stored not in (None, done["stored"]):
+        raise Failed(f"{done['stored']} submitted, {stored} in the store")
+    return {"rate": done["timed"] / done["wall_s"], "client_cpu_us": 1e6 * done["cpu_s"] / done["timed"]}
+
+
+@contextmanager
+def _service(stage: Stage, who: Contestant, place: Place) -> Iterator[None]:
+    """A live worker, for a subject that accepts nothing without one."""
+    if who.subject.parks:
+        yield
+    else:
+        with stage.crew(who, place, 1, capacity=200_000):
+            yield
+
+
+def drain_1(stage: Stage, who: Contestant) -> Figures:
+    return _drain(stage, who, workers=1)
+
+
+def drain_2(stage: Stage, who: Contestant) -> Figures:
+    return _drain(stage, who, workers=2)
+
+
+def _drain(stage: Stage, who: Contestant, *, workers: int, tasks: int | None = None, head: int = 0) -> Figures:
+    count = tasks or int(who.subject.drain_tasks * stage.scale.share)
+    with stage.place(who) as place:
+        if not who.subject.parks:
+            return _stream(stage, who, place, workers, count)
+        stage.agent(who, "fill", place.url, count=count)
+        place.flush()
+        with stage.crew(who, place, workers, capacity=count) as crew:
+            return _watch(who, place, crew, count, head=head)
+
+
+def _stream(stage: Stage, who: Contestant, place: Place, workers: int, count: int) -> Figures:
+    """Tasks sent to live workers, from the first send to the last start."""
+    with stage.crew(who, place, workers, capacity=count) as crew:
+        stage.agent(who, "warm", place.url, count=WARM_UP)
+        crew.await_started(WARM_UP)
+        meter = Meter(crew, place)
+        meter.begin()
+        started_at = stage.agent(who, "fill", place.url, count=count)["started_at"]
+        crew.await_started(WARM_UP + count)
+        hits = crew.hits()
+        _require_exact(hits.fault(range(count)))
+        return {"rate": count / (max(hits.started) - started_at), **meter.end(count)}
+
+
+def _watch(who: Contestant, place: Place, crew: Crew, count: int, *, already: int = 0, head: int = 0) -> Figures:
+    """Until the workers have started all and the store says that all are done; `already` were done before."""
+    meter = Meter(crew, place, head)
+    crew.await_started(count, meter.notice)
+    if already:
+        # Counting millions of rows would cost more than what is measured, so the store is asked after the meter.
+        time.sleep(0.5)
+        costs = meter.end(count)
+        done_at = _await_done(who, place, already + count)
+    else:
+        done_at = _await_done(who, place, count)
+        costs = meter.end(count)
+    hits = crew.hits()
+    _require_exact(hits.fault(range(count)))
+    return {"rate": count / (done_at - min(hits.started)), **costs}
+
+
+def _await_done(who: Contestant, place: Place, count: int) -> float:
+    deadline = time.monotonic() + 30
+    while (done := place.count(who.subject.done_sql)) != count:
+        if time.monotonic() > deadline:
+            raise Failed(f"all {count} tasks started, but {done} are done in the store")
+        time.sleep(0.005)
+    return time.monotonic()
+
+
+def _require_exact(fault: str | None) -> None:
+    if fault is not None:
+        raise Failed(f"not exact: {fault}")
+
+
+Sample = tuple[int, float, float]  # tasks started, processor seconds of the workers and of the server
+
+
+@dataclass
+class Meter:
+    """Processor time of workers and server, from the first start on."""
+
+    crew: Crew
+    place: Place
+    head: int = 0  # so many tasks are also accounted for alone: those that ran while nearly all were still queued
+    begun: Sample | None = None
+    headed: Sample | None = None
+
+    def notice(self, started: int) -> None:
+        if self.begun is None and started:
+            self.begun = self._sample(started)
+        elif self.headed is None and self.head and started >= self.head:
+            self.headed = self._sample(started)
+
+    def begin(self) -> None:
+        self.begun = self._sample(0)
+
+    def end(self, count: int) -> Figures:
+        figures = self._cost(self._sample(count))
+        return figures | ({"head_cpu_us": self._cost(self.headed)["cpu_us"]} if self.headed else {})
+
+    def _sample(self, started: int) -> Sample:
+        return started, self.crew.cpu_s(), process.cpu_s(self.place.server_pid)
+
+    def _cost(self, now: Sample) -> Figures:
+        assert self.begun is not None, "ended before it began"
+        tasks = now[0] - self.begun[0]
+        worker, server = (1e6 * (now[i] - self.begun[i]) / tasks for i in (1, 2))
+        return {"cpu_us": worker + server, "worker_cpu_us": worker, "server_cpu_us": server}
+
+
+def latency(stage: Stage, who: Contestant) -> Figures:
+    """From just before the submit call to the handler's first line, on a worker that is otherwise idle."""
+    count = stage.scale.samples
+    with stage.place(who) as place, stage.crew(who, place, 1, capacity=count) as crew:
+        stage.agent(who, "warm", place.url, count=WARM_UP)
+        crew.await_started(WARM_UP)
+        time.sleep(1)
+        stage.agent(who, "pace", place.url, count=count, rate=stage.scale.rate)
+        crew.await_started(WARM_UP + 1 + count)
+        hits = crew.hits()
+    _require_exact(hits.fault(range(count)))
+    return recorder.quantiles(hits.latencies_s())
+
+
+def idle(stage: Stage, who: Contestant) -> Figures:
+    """What a worker costs that has worked and now has nothing to do."""
+    scale = stage.scale
+    with stage.place(who) as place, stage.crew(who, place, 1, capacity=WARM_UP) as crew:
+        stage.agent(who, "warm", place.url, count=WARM_UP)
+        crew.await_started(WARM_UP)
+        time.sleep(scale.settle_s)
+        before = (crew.cpu_s(), process.cpu_s(place.server_pid), _transactions(stage, place))
+        time.sleep(scale.window_s)
+        after = (crew.cpu_s(), process.cpu_s(place.server_pid), _transactions(stage, place))
+        memory = crew.pss_mb()
+    worker, server, queries = ((b - a) / scale.window_s for a, b in zip(before, after, strict=True))
+    figures = {"pss_mb": memory, "worker_cpu_percent": 100 * worker, "server_cpu_percent": 100 * server}
+    return figures | ({"queries_per_s": queries} if place.query is not None else {})
+
+
+def _transactions(stage: Stage, place: Place) -> float:
+    """Finished in the measured database; asked from another one, so that asking does not count."""
+    if place.query is None:
+        return 0.0
+    sql = f"select xact_commit + xact_rollback from pg_stat_database where datname = '{DATABASE}'"
+    return float(stage.server.psql(sql))
+
+
+def few_queued(stage: Stage, who: Contestant) -> Figures:
+    return _drain(stage, who, workers=1, tasks=stage.scale.few)
+
+
+def many_queued(stage: Stage, who: Contestant) -> Figures:
+    return _drain(stage, who, workers=1, tasks=stage.scale.many, head=stage.scale.many // 10)
+
+
+def many_snapshot(stage: Stage, who: Contestant) -> Figures:
+    """The same while another session holds a snapshot, so that nothing dead can be cleaned away."""
+    count = stage.scale.many
+    with stage.place(who) as place:
+        stage.agent(who, "fill", place.url, count=count)
+        place.flush()
+        other = Query(place.url)
+        try:
+            other.execute("begin isolation level repeatable read")
+            other.count("select count(*) from pg_class")
+            with stage.crew(who, place, 1, capacity=count) as crew:
+                return _watch(who, place, crew, count)
+        finally:
+            other.close()
+
+
+def many_finished(stage: Stage, who: Contestant) -> Figures:
+    """The few again, in a store that keeps many finished ones."""
+    few, finished = stage.scale.few, stage.scale.finished
+    with stage.place(who) as place:
+        stage.agent(who, "fill_finished", place.url, count=finished)
+        stage.agent(who, "fill", place.url, count=few)
+        place.flush()
+        with stage.crew(who, place, 1, capacity=few) as crew:
+            return _watch(who, place, crew, few, already=finished)
+
+
+def hand_off(stage: Stage, who: Contestant) -> Figures:
+    """Start latency with client, engine and worker in one process."""
+    with stage.place(who) as place:
+        return stage.agent(who, "hand_off", place.url, count=stage.scale.samples, rate=stage.scale.rate)
+
+
+_IMPORT = "import time; t = time.perf_counter(); {}; t = time.perf_counter() - t; import sys; print(t, *sys.modules)"
+_SERVER_SIDE = (
+    "asyncpg",
+    "uvloop",
+    "rich",
+    "cyclopts",
+    "windlass.engine",
+    "windlass.store",
+    "windlass.cli",
+    "windlass.http",
+)
+
+
+def importing(stage: Stage, who: Contestant) -> Figures:
+    """What a worker's first line costs beside what any asyncio program pays; all public names, lazy ones too."""
+    times: dict[str, list[float]] = {"from windlass import *": [], "import asyncio, ssl": []}
+    modules: set[str] = set()
+    for _ in range(15):
+        for statement, found in times.items():
+            command = [sys.executable, "-c", _IMPORT.format(statement)]
+            words = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            found.append(float(words[0]))
+            modules |= set(words[1:])
+    ours, base = (1e3 * statistics.median(found) for found in times.values())
+    return {"import_ms": ours, "base_ms": base, "server_modules": len(modules.intersection(_SERVER_SIDE))}
+
+
+KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
+    f.__name__: f
+    for f in (
+        submit_one,
+        submit_crowd,
+        submit_batch,
+        drain_1,
+        drain_2,
+        latency,
+        hand_off,
+        idle,
+        few_queued,
+        many_queued,
+        many_snapshot,
+        many_finished,
+        importing,
+    )
+}
+
+
+def limit(stage: Stage, name: str) -> Figures:
+    """A raw limit, sized as what it is compared with."""
+    scale = stage.scale
+    options: dict[str, dict[str, float]] = {
+        "insert_one": {"seconds": scale.seconds},
+        "insert_unnest": {"count": scale.batched},
+        "claim_complete": {"count": int(100_000 * scale.share)},
+        "notify_chain": {"count": scale.samples, "rate": scale.rate},
+    }
+    return stage.limit(name, **options[name])

@@ -1,0 +1,1 @@
+"""The peers, one file each: durable engines a Python user would pick instead, with their best sensible settings."""

@@ -1,0 +1,18 @@
+"""The worker of the Restate peer: an ASGI application that hypercorn serves, in the peers' environment."""
+
+from __future__ import annotations
+
+import restate
+
+from bench import recorder
+from bench.peers.restate import SERVICE
+
+_service = restate.Service(SERVICE)
+
+
+@_service.handler()
+async def noop(context: restate.Context, request: list[float]) -> None:
+    recorder.hit(int(request[0]), request[1])
+
+
+app = restate.app([_service])

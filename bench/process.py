@@ -1,0 +1,93 @@
+"""Processes of a measurement: start them, account for their processor time and memory, end them.
+
+Accounting reads /proc, so it needs Linux; without it the rates remain and the costs are an error. Only what was started
+here is ended, by its own process group.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Child:
+    """A process in a group of its own; its output goes to a file that an error quotes."""
+
+    def __init__(self, command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def check(self) -> None:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"a worker ended by itself ({self.process.returncode}): {tail(self.log)}")
+
+    def stop(self) -> None:
+        end(self.process)
+
+
+def end(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> None:
+    """Ask, wait, insist; then whatever is left of its group, which it leads."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(grace_s)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def tail(log: Path, size: int = 600) -> str:
+    return log.read_text(errors="replace").strip()[-size:]
+
+
+def family(pid: int) -> list[int]:
+    """The process and all its living descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                children.setdefault(int(_stat(int(entry.name))[1]), []).append(int(entry.name))
+    found, waiting = [], [pid]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += children.get(found[-1], ())
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds of the process, its descendants, and those of them that have ended."""
+    total = 0
+    for each in family(pid):
+        with suppress(OSError):
+            # utime, stime, and for the root the waited-for children's: a living one has its own line.
+            fields = _stat(each)
+            total += sum(int(fields[i]) for i in ((11, 12, 13, 14) if each == pid else (11, 12)))
+    return total / _TICKS
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the name, which may itself hold spaces: state, parent, …"""
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
+def pss_mb(pid: int) -> float:
+    """Memory of the process and its descendants, shared pages divided among those who share them."""
+    total = 0
+    for each in family(pid):
+        for line in (PROC / str(each) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1])
+    return total / 1024

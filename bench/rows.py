@@ -1,0 +1,160 @@
+"""The rows of the performance table that are measured here: what, against what, and the target.
+
+A row is a list of checks. Each compares one figure of ours with the best peer's, with a raw limit, with another figure
+of ours, or with a number. The order of rows is the order of measuring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Figure = tuple[str, str]  # the measurement and the metric in it
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`ours` against the best peer's same figure (`peer`), a `limit`, another figure of `ourselves`, or a number."""
+
+    text: str
+    ours: Figure
+    peer: bool = False
+    limit: Figure | None = None
+    ourselves: Figure | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.at_least is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    id: str
+    what: str
+    unit: str
+    checks: tuple[Check, ...]
+
+    @property
+    def target(self) -> str:
+        return ", ".join(check.text for check in self.checks)
+
+    def ours(self) -> list[str]:
+        """The measurements of ours that it needs."""
+        named = [figure[0] for check in self.checks for figure in (check.ours, check.ourselves) if figure]
+        return list(dict.fromkeys(named))
+
+    def peers(self) -> list[str]:
+        return list(dict.fromkeys(check.ours[0] for check in self.checks if check.peer))
+
+    def limits(self) -> list[str]:
+        return list(dict.fromkeys(check.limit[0] for check in self.checks if check.limit))
+
+
+ROWS = (
+    Row(
+        "P1",
+        "submit, 64 concurrent single calls",
+        "tasks/s",
+        (Check("≥ 8 × the best peer", ("submit_crowd", "rate"), peer=True, at_least=8.0),),
+    ),
+    Row(
+        "P2",
+        "submit, one caller, one at a time",
+        "tasks/s",
+        (Check("≥ 0.7 × a raw insert", ("submit_one", "rate"), limit=("insert_one", "rate"), at_least=0.7),),
+    ),
+    Row(
+        "P3",
+        "submit, batch",
+        "tasks/s",
+        (
+            Check("≥ 2 × the best peer", ("submit_batch", "rate"), peer=True, at_least=2.0),
+            Check("≥ 0.6 × unnest", ("submit_batch", "rate"), limit=("insert_unnest", "rate"), at_least=0.6),
+        ),
+    ),
+    Row(
+        "P4",
+        "drain, one worker process",
+        "tasks/s",
+        (
+            Check("≥ 2.5 × the best peer", ("drain_1", "rate"), peer=True, at_least=2.5),
+            Check("≥ 0.45 × the guarded limit", ("drain_1", "rate"), limit=("claim_complete", "rate"), at_least=0.45),
+        ),
+    ),
+    Row(
+        "P5",
+        "drain, two worker processes",
+        "tasks/s",
+        (
+            Check("≥ 2.5 × the best peer", ("drain_2", "rate"), peer=True, at_least=2.5),
+            Check("≥ 1.1 × our P4", ("drain_2", "rate"), ourselves=("drain_1", "rate"), at_least=1.1),
+            Check("CPU per task ≤ 1.1 × P4's", ("drain_2", "cpu_us"), ourselves=("drain_1", "cpu_us"), at_most=1.1),
+        ),
+    ),
+    Row(
+        "P6",
+        "start latency on an idle worker",
+        "ms",
+        (
+            Check("p50 ≤ 0.5 × the best peer", ("latency", "p50_ms"), peer=True, at_most=0.5),
+            Check("p99 ≤ the best peer's", ("latency", "p99_ms"), peer=True, at_most=1.0),
+            Check(
+                "handed off in one process p50 < the notify chain",
+                ("hand_off", "p50_ms"),
+                limit=("notify_chain", "p50_ms"),
+                at_most=1.0,
+            ),
+        ),
+    ),
+    Row(
+        "P10",
+        "idle worker, direct (a part of P10)",
+        "queries/s",
+        (
+            Check("< 1 query/s", ("idle", "queries_per_s"), at_most=1.0),
+            Check("< 3 % of a core, worker", ("idle", "worker_cpu_percent"), at_most=3.0),
+            Check("and server", ("idle", "server_cpu_percent"), at_most=3.0),
+        ),
+    ),
+    Row(
+        "P11",
+        "growth: CPU per task with many queued, many finished",
+        "µs",
+        (
+            Check(
+                "many queued ≤ 1.2 × few",
+                ("many_queued", "head_cpu_us"),
+                ourselves=("few_queued", "cpu_us"),
+                at_most=1.2,
+            ),
+            Check(
+                "many finished ≤ 1.2 × none",
+                ("many_finished", "cpu_us"),
+                ourselves=("few_queued", "cpu_us"),
+                at_most=1.2,
+            ),
+        ),
+    ),
+    Row(
+        "P12",
+        "drain of many while a snapshot is held open",
+        "tasks/s",
+        (Check("≥ 0.8 × without", ("many_snapshot", "rate"), ourselves=("many_queued", "rate"), at_least=0.8),),
+    ),
+    Row(
+        "P14",
+        "idle worker, memory of all its processes (PSS)",
+        "MB",
+        (Check("≤ the smallest peer's", ("idle", "pss_mb"), peer=True, at_most=1.0),),
+    ),
+    Row(
+        "P15",
+        "import of windlass for a worker",
+        "ms",
+        (
+            Check("≤ 2 × asyncio and ssl", ("importing", "import_ms"), ourselves=("importing", "base_ms"), at_most=2.0),
+            Check("nothing of the server", ("importing", "server_modules"), at_most=0.0),
+        ),
+    ),
+)
