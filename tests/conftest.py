@@ -1,12 +1,20 @@
-"""The fixtures that all tests share: one PostgreSQL per session, one database per test."""
+"""The fixtures that all tests share: one PostgreSQL per session, one database per test, engines on it in two modes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
 
+import asyncpg
 import pytest
 from tests.support import database as databases
+from tests.support.pooler import Pooler
+
+from windlass.engine.engine import Engine
+from windlass.store.store import Store
+from windlass.testing.clock import VirtualClock, virtual_clock
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +39,78 @@ async def bare_database(postgres: databases.Server) -> AsyncIterator[str]:
     dsn = await databases.empty_database(postgres)
     yield dsn
     await databases.drop_database(postgres, dsn)
+
+
+@pytest.fixture
+async def somebody(database: str) -> AsyncIterator[asyncpg.Connection]:
+    """Another program's connection to the database of this test, past any pooler."""
+    connection = await asyncpg.connect(database)
+    yield connection
+    connection.terminate()
+
+
+@pytest.fixture
+async def clock(database: str) -> AsyncIterator[VirtualClock]:
+    """Time in this test's database stands still until the test moves it."""
+    clock = await virtual_clock(database)
+    yield clock
+    await clock.close()
+
+
+# What follows comes in two modes, so that every test of store and engine runs directly and through a pooler that
+# changes the backend after each transaction. `tests.support.work.only_direct` marks those that need LISTEN.
+
+
+@pytest.fixture(params=["direct", "pooled"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def gateway(mode: str, database: str) -> AsyncIterator[str]:
+    """The DSN by which stores reach the database."""
+    if mode == "direct":
+        yield database
+        return
+    async with Pooler(database) as pooler:
+        yield pooler.dsn
+
+
+@pytest.fixture
+async def store(mode: str, gateway: str) -> AsyncIterator[Store]:
+    store = Store(gateway, pooled=mode == "pooled")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def engine(store: Store, clock: VirtualClock) -> AsyncIterator[Engine]:
+    """An engine whose loops do not run: a test calls its ticks, and moves `clock`."""
+    engine = Engine(store, timers=clock, stopwatch=clock.stopwatch, listen=False)
+    yield engine
+    await engine.close()
+
+
+NewEngine = Callable[..., Any]
+
+
+@pytest.fixture
+async def new_engine(mode: str, gateway: str, clock: VirtualClock) -> AsyncIterator[NewEngine]:
+    """Makes more engines like `engine`, each with connections of its own."""
+    async with AsyncExitStack() as stack:
+
+        async def new(**options: Any) -> Engine:
+            store = Store(gateway, pooled=mode == "pooled")
+            engine = Engine(store, **{"timers": clock, "stopwatch": clock.stopwatch, "listen": False, **options})
+            stack.push_async_callback(engine.close)
+            return engine
+
+        yield new
+
+
+@pytest.fixture
+async def live_engine(mode: str, gateway: str) -> AsyncIterator[Engine]:
+    """An engine that runs in real time with all its loops; directly it listens, through the pooler it polls."""
+    store = Store(gateway, pooled=mode == "pooled")
+    async with Engine(store, listen=mode == "direct", poll_s=0.05) as engine:
+        yield engine

@@ -1,0 +1,285 @@
+"""A small installation of real processes on a real PostgreSQL, a keeper that starts again whatever died, and a plan of
+what is killed when.
+
+Kills are bound to progress and not to time, so that they are spread over the work however fast the machine is. The seed
+decides whom and when; what the processes were doing at that moment is up to the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from tests.e2e.child import EXIT_AWAY
+
+from windlass.core.error import Unavailable
+from windlass.store.embedded import EmbeddedServer
+
+ROOT = Path(__file__).parents[2]
+POLL_S = 0.05
+STOP_S = 20.0
+
+# What is killed how often. A backend's death makes PostgreSQL throw out all others and recover by itself; after the
+# postmaster's death the keeper starts it again.
+TARGETS = {"worker": 8, "engine": 3, "submit": 4, "backend": 4, "postmaster": 3}
+
+# Written by a trigger in the transaction of every change: a witness that does not trust the engine's own records.
+WITNESS = """
+create schema e2e;
+create table e2e.execution (task_id uuid, attempt integer, worker text, secret text,
+                            at timestamptz default clock_timestamp());
+create table e2e.move (id bigserial, task_id uuid, was text, state text, attempt integer, result bytea);
+create function e2e.note() returns trigger language plpgsql as $$
+begin
+    insert into e2e.move (task_id, was, state, attempt, result)
+    values (new.id, old.state, new.state, new.attempt, new.result);
+    return null;
+end $$;
+create trigger note_move after update on windlass.task for each row
+    when (old.state <> new.state or old.attempt <> new.attempt or old.finished_at is not null)
+    execute function e2e.note();
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Kill `target` when `finished` tasks have ended, and a moment later than that."""
+
+    finished: int
+    target: str
+    moment_s: float
+    choice: float
+
+
+def plan_of(seed: int, kills: int, total: int) -> list[Kill]:
+    """Every kind of target comes up as often as its share says, in an order that the seed decides."""
+    chance = random.Random(seed)
+    shares = [target for target, share in TARGETS.items() for _ in range(share)]
+    whole, part = divmod(kills, len(shares))
+    targets = shares * whole + chance.sample(shares, part)
+    chance.shuffle(targets)
+    moments = sorted(chance.randrange(total // 50, total * 19 // 20) for _ in targets)
+    return [Kill(m, t, chance.random() * 0.3, chance.random()) for m, t in zip(moments, targets, strict=True)]
+
+
+@dataclass(slots=True)
+class Child:
+    """One place in the fleet, and the process that fills it now."""
+
+    name: str
+    arguments: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    killed: bool = False
+    starts: int = 0
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "tests.e2e.child", *self.arguments]
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
+            )
+        self.starts += 1
+        self.killed = False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.killed = True
+        self.process.kill()
+
+    def tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+
+
+@dataclass(slots=True)
+class Fleet:
+    """`settings` are those of PostgreSQL; by default the safe ones."""
+
+    folder: Path
+    total: int
+    plan: list[Kill]
+    workers: int = 3
+    children: dict[str, Child] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
+    submitted: bool = False
+    began: float = 0.0
+    finished: int = 0
+    server: EmbeddedServer | None = None
+    dsn: str = ""
+    _connection: asyncpg.Connection | None = None
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger"
+
+    # ----------------------------------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        self.server = await asyncio.to_thread(EmbeddedServer.open, self.folder / "data")
+        self.dsn = self.server.dsn
+        from windlass.app import migrate_database
+
+        await migrate_database(self.dsn)
+        await self.ask(lambda c: c.execute(WITNESS))
+        self.began = time.monotonic()
+        roles = {"engine": ["engine", self.dsn], "submit": ["submit", self.dsn, str(self.total), str(self.ledger)]}
+        roles |= {f"worker-{i}": ["worker", self.dsn, f"worker-{i}"] for i in range(self.workers)}
+        for name, arguments in roles.items():
+            self.children[name] = Child(name, arguments, self.folder / f"{name}.log")
+            self.children[name].start()
+
+    async def close(self) -> None:
+        """Nothing that was started here outlives the test."""
+        for child in self.children.values():
+            if child.process is not None and child.process.poll() is None:
+                child.kill()
+                child.process.wait()
+        if self._connection is not None:
+            self._connection.terminate()
+        if self.server is not None:
+            await asyncio.to_thread(self.server.close)
+
+    # ----------------------------------------------------------------------------------------- the keeper
+
+    async def run(self, deadline_s: float) -> None:
+        """Keep everything alive, kill by the plan, until all tasks have ended."""
+        plan = list(self.plan)
+        while self.finished < self.total or not self.submitted:
+            assert time.monotonic() - self.began < deadline_s, self.report("not all tasks ended in time")
+            await self.look_after()
+            if plan and self.finished >= plan[0].finished:
+                await self._carry_out(plan.pop(0))
+            await asyncio.sleep(POLL_S)
+        assert not plan, plan
+
+    async def look_after(self) -> None:
+        """Start again what died. What died by itself, for another reason than an absent database, is a defect."""
+        for child in self.children.values():
+            code = None if child.process is None else child.process.poll()
+            if code is None:
+                continue
+            if child.name == "submit" and code == 0:
+                self.submitted, child.process = True, None
+                continue
+            assert child.killed or code == EXIT_AWAY, self.report(f"{child.name} died by itself, exit code {code}")
+            child.start()
+        await self._look_after_postgresql()
+        self.finished = await self.ask(
+            lambda c: c.fetchval("select count(*) from windlass.task where finished_at is not null")
+        )
+
+    async def _look_after_postgresql(self) -> None:
+        assert self.server is not None
+        with suppress(Unavailable):
+            _ = self.server.pid
+            return
+        again = await asyncio.to_thread(EmbeddedServer.open, self.folder / "data")
+        again.close()
+        assert again.dsn == self.dsn, (again.dsn, self.dsn)
+
+    async def _carry_out(self, kill: Kill) -> None:
+        await asyncio.sleep(kill.moment_s)  # chance, not patience: the moment of a kill is drawn
+        who = getattr(self, f"_kill_{kill.target}")(kill.choice)
+        who = await who if asyncio.iscoroutine(who) else who
+        self.done[kill.target] += who is not None
+        took = time.monotonic() - self.began
+        print(f"{took:6.2f} s  {self.finished:6d} ended  kill -9 {who or kill.target + ' (none there)'}", flush=True)
+
+    def _kill_worker(self, choice: float) -> str | None:
+        return self._kill_child(f"worker-{int(choice * self.workers)}")
+
+    def _kill_engine(self, _choice: float) -> str | None:
+        return self._kill_child("engine")
+
+    def _kill_submit(self, _choice: float) -> str | None:
+        return self._kill_child("submit")
+
+    def _kill_child(self, name: str) -> str | None:
+        child = self.children[name]
+        if child.process is None or child.process.poll() is not None:
+            return None
+        child.kill()
+        return f"{name} (pid {child.process.pid})"
+
+    def _kill_postmaster(self, _choice: float) -> str | None:
+        assert self.server is not None
+        with suppress(Unavailable):
+            pid = self.server.pid
+            os.kill(pid, signal.SIGKILL)
+            return f"the postmaster (pid {pid})"
+        return None
+
+    async def _kill_backend(self, choice: float) -> str | None:
+        query = """select pid, coalesce(state, '') || ' ' || left(regexp_replace(query, '\\s+', ' ', 'g'), 40)
+                     from pg_stat_activity
+                    where backend_type = 'client backend' and pid <> pg_backend_pid()
+                    order by (state = 'active') desc, pid"""
+        rows = await self.ask(lambda c: c.fetch(query))
+        if not rows:
+            return None
+        pid, doing = rows[int(choice**2 * len(rows))]
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return f"a backend (pid {pid}): {doing}"
+
+    # ----------------------------------------------------------------------------------------- the end
+
+    async def stop(self, *names: str) -> None:
+        """Ask nicely; a process that was asked ends with code 0."""
+        asked = {name: self.children[name].process for name in names}
+        for process in asked.values():
+            assert process is not None
+            process.terminate()
+        deadline = time.monotonic() + STOP_S
+        for name, process in asked.items():
+            assert process is not None
+            while process.poll() is None:
+                assert time.monotonic() < deadline, self.report(f"{name} did not stop")
+                await asyncio.sleep(POLL_S)
+            assert process.returncode == 0, self.report(f"{name} ended with {process.returncode}")
+
+    async def until(self, moment: str, query: str, deadline_s: float) -> None:
+        """Wait until a query that counts what should not be there counts nothing."""
+        deadline = time.monotonic() + deadline_s
+        while left := await self.ask(lambda c: c.fetchval(query)):
+            assert time.monotonic() < deadline, self.report(f"{moment}: {left} left")
+            await asyncio.sleep(POLL_S)
+
+    async def ask(self, question: Callable[[asyncpg.Connection], Awaitable[Any]]) -> Any:
+        """Ask the database, for as long as it takes to come back."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await asyncpg.connect(self.dsn, timeout=5)
+                return await asyncio.wait_for(question(self._connection), 30)
+            except (
+                OSError,
+                asyncpg.InterfaceError,
+                asyncpg.PostgresConnectionError,
+                asyncpg.OperatorInterventionError,
+            ):
+                assert time.monotonic() < deadline, self.report("PostgreSQL did not come back")
+                await self._look_after_postgresql()
+                await asyncio.sleep(POLL_S)
+
+    def report(self, problem: str) -> str:
+        """What a person wants to see when this fails."""
+        logs = [f"--- {c.name}, started {c.starts} times\n{c.tail()}" for c in self.children.values()]
+        return "\n".join([problem, f"{self.finished} of {self.total} ended, {dict(self.done)}", *logs])
