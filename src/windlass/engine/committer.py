@@ -37,6 +37,8 @@ class Committer(Generic[C, R]):
         self._commit, self._batch_max, self._patience_s, self._pause = commit, batch_max, patience_s, pause
         self._line: deque[tuple[list[C], asyncio.Future[list[R | WindlassError]]]] = deque()
         self._runner: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closed = False
 
     async def call(self, command: C) -> R:
@@ -52,17 +54,30 @@ class Committer(Generic[C, R]):
             raise Draining
         if not commands:
             return []
+        if self._idle.is_set():
+            return await self._lead(list(commands))
         done: asyncio.Future[list[R | WindlassError]] = asyncio.get_running_loop().create_future()
         self._line.append((list(commands), done))
-        if self._runner is None:
-            self._runner = asyncio.create_task(self._run())
         return await done
+
+    async def _lead(self, commands: list[C]) -> list[R | WindlassError]:
+        """Nobody is before us: no need to wait for a runner. Who comes meanwhile is carried out by one, behind us."""
+        self._idle.clear()
+        try:
+            [outcome] = await self._carry_out([commands])
+        finally:
+            if self._line:
+                self._runner = asyncio.create_task(self._run())
+            else:
+                self._idle.set()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def close(self) -> None:
         """Finish what is in line, take nothing more."""
         self._closed = True
-        if self._runner is not None:
-            await self._runner
+        await self._idle.wait()
 
     async def _run(self) -> None:
         try:
@@ -71,6 +86,7 @@ class Committer(Generic[C, R]):
                 await self._answer(batch)
         finally:
             self._runner = None
+            self._idle.set()
 
     def _gather(self) -> list[tuple[list[C], asyncio.Future[list[R | WindlassError]]]]:
         """Everything in line, up to the limit; one caller's commands are never torn apart."""

@@ -87,11 +87,11 @@ class Engine:
         self.views = TaskViews(store)
         self.retention = Retention(keep_finished_s)
         self._loops: list[Loop] = []
+        self._heard: asyncio.Event | None = None
 
     # ----------------------------------------------------------------------------------------- life
 
     async def __aenter__(self) -> Engine:
-        await self.store.open()
         await self.store.check_schema()
         await self.start()
         return self
@@ -102,7 +102,7 @@ class Engine:
         await self.close()
 
     async def start(self) -> None:
-        """Run the loops. Waits until wake-ups are heard, so that nothing submitted after this is missed."""
+        """Run the loops. Wake-ups of other processes are listened for from the first call that waits for something."""
         self._expire = Loop("expire", self.expire_tick, every_s=SELDOM_S)
         self._timers = Loop("timers", self.timer_tick, every_s=SELDOM_S)
         self._settle = Loop("settle", self.settle_tick, every_s=SELDOM_S)
@@ -113,15 +113,26 @@ class Engine:
             Loop("retention", self.retention_tick, every_s=SELDOM_S),
         ]  # fmt: skip
         self.hub.on_effects = self._effects_due
-        if self._listen:
-            heard = asyncio.Event()
-            self._loops.append(Loop.forever("listen", lambda: self.store.listen(self.hub.announce, heard.set)))
-        else:
-            self._loops.append(Loop("poll", self.poll_tick, every_s=self._poll_s))
         for loop in self._loops:
             loop.start()
-        if self._listen:
-            await heard.wait()
+
+    async def _hear(self) -> None:
+        """Before anything waits: hear what other processes announce, or poll. A process that only submits does neither,
+        and so is not woken by its own announcements."""
+        if self._heard is None:
+            self._heard = asyncio.Event()
+            if self._listen:
+                loop = Loop.forever("listen", lambda: self.store.listen(self.hub.announce, self._heard_now))
+            else:
+                loop = Loop("poll", self.poll_tick, every_s=self._poll_s)
+                self._heard.set()
+            self._loops.append(loop)
+            loop.start()
+        await self._heard.wait()
+
+    def _heard_now(self) -> None:
+        assert self._heard is not None
+        self._heard.set()
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
@@ -167,6 +178,7 @@ class Engine:
         """The task when it has ended, or as it is after `timeout_s`. Told by a notification, not by polling."""
         check_type("task_id", task_id, UUID)
         check_seconds("timeout_s", timeout_s)
+        await self._hear()
         ticket = self.hub.ticket("task", task_id)
         try:
             view = await self.views.get(task_id)
@@ -209,6 +221,8 @@ class Engine:
         check_type("lease", lease, Lease)
         check_count("limit", limit, least=1, most=CLAIM_MAX)
         check_seconds("wait_s", wait_s, most=3600.0)
+        if wait_s > 0:
+            await self._hear()
         return await self._claimer.claim(lease, limit, wait_s)
 
     async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]:
@@ -246,6 +260,7 @@ class Engine:
         """Wait until a cancel is to be heard of under this lease; True if so, False after `timeout_s`."""
         check_type("lease", lease, Lease)
         check_seconds("timeout_s", timeout_s)
+        await self._hear()
         ticket = self.hub.ticket("lease", lease.id)
         try:
             return await ticket.wait(self.hub.timers, timeout_s)

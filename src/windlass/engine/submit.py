@@ -21,7 +21,7 @@ from windlass.core.transition import TERMINAL, Effect
 from windlass.engine.chance import Chance
 from windlass.engine.claim import Claimer, ClaimTicket
 from windlass.engine.committer import Committer, Pause
-from windlass.store.fault import CommitUnknown
+from windlass.store.fault import CommitUnknown, Duplicate
 from windlass.store.store import Store
 from windlass.store.tx import Tx
 from windlass.store.wake import Wakes
@@ -66,25 +66,31 @@ class Submitter:
 
     async def _commit_plain(self, batch: list[Submission]) -> list[UUID | WindlassError]:
         waiter = self._claimer.waiter(batch[0].namespace, batch[0].queue, batch[0].kind)
-        if waiter is None:
-            async with self._store.single() as tx:
-                new = await tx.add(batch)
-        else:
-            new = await self._add_and_hand_off(batch, waiter)
-        if len(new) == len(batch):
-            return [_id(s) for s in batch]
-        async with self._store.begin() as tx:
-            return [await _told_apart(tx, s) if _id(s) not in new else _id(s) for s in batch]
+        try:
+            if waiter is not None:
+                await self._add_and_hand_off(batch, waiter)
+            else:
+                async with self._store.single() as tx:
+                    await tx.add(batch)
+        except Duplicate:
+            return await self._add_missing(batch)
+        return [_id(s) for s in batch]
 
-    async def _add_and_hand_off(self, batch: list[Submission], waiter: ClaimTicket) -> set[UUID]:
+    async def _add_missing(self, batch: list[Submission]) -> list[UUID | WindlassError]:
+        """Some are there already: an earlier try of ours, a repeat of a caller, or something else under the same id."""
+        async with self._store.begin() as tx:
+            new = await tx.add_missing(batch)
+            return [_id(s) if _id(s) in new else await _told_apart(tx, s) for s in batch]
+
+    async def _add_and_hand_off(self, batch: list[Submission], waiter: ClaimTicket) -> None:
         """Somebody here waits for just this: claim for it in the same transaction; saves a commit and a wake-up."""
         claimed: list[Claimed] = []
         try:
             async with self._store.begin() as tx:
-                new = await tx.add(batch, wake=False)
+                await tx.add(batch, wake=False)
                 with contextlib.suppress(LeaseLost):
                     claimed = await self._claimer.look_for(tx, waiter, batch[0].queue)
-                if {c.task.id for c in claimed} != new:
+                if {c.task.id for c in claimed} != {s.id for s in batch}:
                     await tx.wake(Wakes(queues={(s.namespace, s.queue) for s in batch}))
         except CommitUnknown:
             self._claimer.hand_over(waiter, await self._claimer.resolve(waiter.lease, claimed))
@@ -93,7 +99,6 @@ class Submitter:
             self._claimer.hand_over(waiter, [])
             raise
         self._claimer.hand_over(waiter, claimed)
-        return new
 
     # ----------------------------------------------------------------------------------------- with a key each
 
@@ -101,8 +106,7 @@ class Submitter:
         async with self._store.begin() as tx:
             outcomes = await _take_keys(tx, batch)
             new = [s for s, outcome in zip(batch, outcomes, strict=True) if outcome == s.id]
-            if new:
-                await tx.add(new)
+            await _add_or_find(tx, new)
         return outcomes
 
     # ----------------------------------------------------------------------------------------- with runs, all or none
@@ -145,7 +149,7 @@ async def _add_with_edges(tx: Tx, group: list[Submission]) -> None:
     waited_for = {upstream for s in group for upstream in s.after}
     await _join_outside(tx, group, waited_for - inside)
     blocked = frozenset(_id(s) for s in group if s.after)
-    added = await tx.add(group, upstream=frozenset(waited_for & inside), blocked=blocked)
+    added = await tx.add_missing(group, upstream=frozenset(waited_for & inside), blocked=blocked)
     if len(added) < len(group):
         raise StoreBusy("a task with one of these ids is just being submitted")
     edges = [
@@ -161,6 +165,24 @@ async def _add_with_edges(tx: Tx, group: list[Submission]) -> None:
 async def _check_repeats(tx: Tx, group: list[Submission]) -> None:
     known = await tx.tasks.same_tasks([_id(s) for s in group]) if group else {}
     _all_or_raise([_same_task_or_conflict(s, known.get(_id(s))) for s in group])
+
+
+async def _add_or_find(
+    tx: Tx,
+    group: list[Submission],
+    *,
+    upstream: frozenset[UUID] = frozenset(),
+    blocked: frozenset[UUID] = frozenset(),
+) -> None:
+    """Add them. One that is there already must be the same task (an earlier try of ours); otherwise all is undone."""
+    if not group:
+        return
+    added = await tx.add_missing(group, upstream=upstream, blocked=blocked)
+    for s in group:
+        if _id(s) not in added:
+            outcome = await _told_apart(tx, s)
+            if isinstance(outcome, WindlassError):
+                raise outcome
 
 
 async def _join_outside(tx: Tx, group: list[Submission], outside: set[UUID]) -> None:

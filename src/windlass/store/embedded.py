@@ -402,11 +402,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _run(command: Sequence[str], layout: Layout, lock: int, text: str = "") -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     done = subprocess.run(
         command,
         cwd=layout.home,
-        env={**kept, "LC_ALL": "C"},
+        env={**os.environ, "LC_ALL": "C"},
         pass_fds=(lock,),
         start_new_session=True,
         input=text,

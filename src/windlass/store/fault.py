@@ -12,13 +12,19 @@ from contextlib import contextmanager
 
 import asyncpg
 
-from windlass.core.error import Invalid, StoreBusy, WindlassError
+from windlass.core.error import Conflict, Invalid, StoreBusy, WindlassError
 
 
 class CommitUnknown(StoreBusy):
     """The reply to a commit was lost: it may have happened or not."""
 
     code = "commit_unknown"
+
+
+class Duplicate(Conflict):
+    """A row with this id is there already."""
+
+    code = "duplicate"
 
 
 _AWAY = (
@@ -51,6 +57,8 @@ def translate(error: BaseException) -> WindlassError | None:
         return StoreBusy(f"there is no such database: {error}")
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError | asyncpg.UndefinedFunctionError):
         return StoreBusy(f"the schema is missing or old ({error}): run `windlass migrate`")
+    if isinstance(error, asyncpg.UniqueViolationError):
+        return Duplicate(str(error))
     if isinstance(error, asyncpg.DataError):
         return Invalid(f"the database cannot store this: {error}")
     return None

@@ -33,17 +33,14 @@ class Store:
         self.pooled = pooled
         self.announce: Callable[[Wakes], None] = lambda _: None
 
-    async def open(self) -> None:
-        await self._pool.open()
-
     async def close(self) -> None:
         await self._pool.close()
 
     async def session(self) -> Session:
         return await self._pool.acquire()
 
-    async def release(self, session: Session) -> None:
-        await self._pool.release(session)
+    def release(self, session: Session) -> None:
+        self._pool.release(session)
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Tx]:
@@ -60,7 +57,7 @@ class Store:
                 raise
             await session.commit()
         finally:
-            await self.release(session)
+            self.release(session)
         if tx.wakes:
             self.announce(tx.wakes)
 
@@ -76,7 +73,7 @@ class Store:
             tx = Tx(session)
             yield tx
         finally:
-            await self.release(session)
+            self.release(session)
         if tx.wakes:
             self.announce(tx.wakes)
 

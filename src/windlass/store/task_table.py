@@ -79,14 +79,15 @@ class TaskTable:
         rows = await self._session.fetch("insert_tasks", *columns, wake)
         return {row[0] for row in rows}
 
-    async def insert_plain_tasks(self, submissions: Sequence[Submission], wake: bool) -> set[UUID]:
-        """The short way for tasks that differ in id and payload only."""
+    async def insert_plain_tasks(self, submissions: Sequence[Submission], wake: bool) -> None:
+        """The short way for tasks that differ in id and payload only. Raises Duplicate if an id is there already."""
         first = submissions[0]
-        rows = await self._session.fetch(
-            "insert_plain_tasks", [s.id for s in submissions], [s.payload for s in submissions],
-            first.namespace, first.queue, first.kind, wake,
-        )  # fmt: skip
-        return {row[0] for row in rows}
+        rest = (first.namespace, first.queue, first.kind, wake)
+        if len(submissions) == 1:
+            await self._session.fetch("insert_plain_task", first.id, first.payload, *rest)
+        else:
+            ids, payloads = [s.id for s in submissions], [s.payload for s in submissions]
+            await self._session.fetch("insert_plain_tasks", ids, payloads, *rest)
 
     async def same_tasks(self, ids: Sequence[UUID]) -> dict[UUID, tuple[str, str, str, bytes]]:
         """What was submitted under these ids: namespace, queue, kind and payload."""

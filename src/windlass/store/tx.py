@@ -15,6 +15,7 @@ from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.submission import Submission
 from windlass.core.transition import Transition, Verb
+from windlass.store.fault import Duplicate
 from windlass.store.lease_table import LeaseTable
 from windlass.store.outbox_table import OutboxTable
 from windlass.store.queue_table import QueueTable
@@ -59,7 +60,18 @@ class Tx:
         await self.tasks.insert_history([entry for move in moves for entry in move.history])
         await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
 
-    async def add(
+    async def add(self, submissions: Sequence[Submission], *, wake: bool = True) -> None:
+        """Add tasks that are new. Raises Duplicate if one is there already: then nothing was added."""
+        if not _plain(submissions):
+            added = await self.add_missing(submissions, wake=wake)
+            if len(added) < len(submissions):
+                raise Duplicate
+            return
+        if wake:
+            self.wakes.queues.add((submissions[0].namespace, submissions[0].queue))
+        await self.tasks.insert_plain_tasks(submissions, wake)
+
+    async def add_missing(
         self,
         submissions: Sequence[Submission],
         *,
@@ -67,11 +79,9 @@ class Tx:
         blocked: frozenset[UUID] = frozenset(),
         wake: bool = True,
     ) -> set[UUID]:
-        """Add new tasks and wake their queues; returns the ids that were new."""
+        """Add those that are not there yet; returns their ids."""
         if wake:
             self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
-        if not upstream and not blocked and _plain(submissions):
-            return await self.tasks.insert_plain_tasks(submissions, wake)
         return await self.tasks.insert_tasks(submissions, upstream, blocked, wake)
 
     async def configure(self, namespace: str, queue: str, config: QueueConfig) -> None:

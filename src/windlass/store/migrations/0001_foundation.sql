@@ -9,6 +9,7 @@
 -- outbox      effects to carry out after the commit that decided them.
 -- history     append-only, partitioned by time; retention drops partitions.
 --
+-- Names are compared byte by byte (collation "C"): cheap, the same everywhere, and the order in which Python sorts them.
 -- Lock order everywhere: queue, run, lease, task. `windlass.now()` is the only clock.
 
 create schema if not exists windlass;
@@ -21,13 +22,13 @@ as $$ select statement_timestamp() $$;
 
 create table windlass.task (
     id               uuid        not null,
-    namespace        text        not null,
-    queue            text        not null,
-    kind             text        not null,
-    state            text        not null,
+    namespace        text collate "C" not null,
+    queue            text collate "C" not null,
+    kind             text collate "C" not null,
+    state            text collate "C" not null,
     available_at     timestamptz not null,
     priority         smallint    not null default 0,
-    concurrency_key  text        not null default '',
+    concurrency_key  text collate "C" not null default '',
     attempt          integer     not null default 0,
     failures         integer     not null default 0,
     losses           integer     not null default 0,
@@ -55,8 +56,9 @@ create table windlass.task (
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 
 -- What may be claimed. A lane is (queue, priority, concurrency key); tasks that are not due yet lie behind those that
--- are, in their own lane, so that no claim scans past them.
-create index task_ready on windlass.task (namespace, queue, priority, concurrency_key, available_at, id)
+-- are, in their own lane, so that no claim scans past them. Tasks of one transaction share all of the key, so that their
+-- entries are folded into one; among themselves they are ordered by their place in the table.
+create index task_ready on windlass.task (namespace, queue, priority, concurrency_key, available_at)
     where state = 'queued';
 -- What runs: counted for limits, walked when a lease ends.
 create index task_running on windlass.task (namespace, queue, kind, concurrency_key) where state = 'running';

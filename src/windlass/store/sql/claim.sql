@@ -46,7 +46,7 @@ select {task_columns}, t.payload
           and t.available_at >= lane.floor_at and t.available_at <= windlass.now()
           and ($8::text[] is null or t.kind = any($8)) and t.kind <> all($9::text[])
           and (t.requires is null or t.requires <@ $10::text[])
-        order by t.available_at, t.id limit lane.take
+        order by t.available_at limit lane.take
           for update skip locked) t
  limit $7
 

@@ -23,17 +23,22 @@ with new as (
 select id, (select count(*) from woken) from new
 
 -- name: insert_plain_tasks
--- The same for tasks that use none of the rarer columns and share queue, kind and namespace: most of what is submitted.
+-- The short form for new tasks that use none of the rarer columns and share queue, kind and namespace, which is most of
+-- what is submitted. All or none: an id that is there already is an error, and `insert_tasks` finds out whose it is.
 with new as (
     insert into windlass.task (id, namespace, queue, kind, state, available_at, created_at, payload)
     select u.id, $3, $4, $5, 'queued', c.now, c.now, u.payload
       from (select windlass.now() as now) c, unnest($1::uuid[], $2::bytea[]) as u(id, payload)
-    on conflict (id) do nothing
-    returning id
-), woken as (
-    select pg_notify('windlass', concat_ws(chr(31), 'queue', $3, $4)) where $6 and exists (select from new)
 )
-select id, (select count(*) from woken) from new
+select case when $6 then pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text)) end
+
+-- name: insert_plain_task
+-- The same for one such task.
+with new as (
+    insert into windlass.task (id, namespace, queue, kind, state, available_at, created_at, payload)
+    values ($1, $3, $4, $5, 'queued', windlass.now(), windlass.now(), $2)
+)
+select case when $6 then pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text)) end
 
 -- name: load_tasks
 -- Locks what can be locked at once and returns it, in id order, driven from the id array to the primary key. It never
