@@ -71,10 +71,12 @@ async def migrate_database(database_url: str, target: int | None = None) -> tupl
     """Bring a database to the schema of this version; returns what was applied."""
     with translated():
         connection = await asyncpg.connect(checked_url(database_url), timeout=10)
-    try:
-        return await migrate.migrate(connection, target=target)
-    finally:
-        await connection.close()
+        try:
+            applied = await migrate.migrate(connection, target=target)
+            await connection.close()
+        finally:
+            connection.terminate()
+    return applied
 
 
 def checked_url(url: object) -> str:

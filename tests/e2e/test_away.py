@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from windlass import Unavailable, WindlassError
+from windlass import Unavailable, WindlassError, open_engine
+from windlass.app import migrate_database
+from windlass.store import migrate
 from windlass.store.fault import translated
 
 
@@ -32,3 +34,18 @@ def test_a_defect_of_ours_is_not_mistaken_for_an_absent_database() -> None:
     with pytest.raises(ZeroDivisionError), translated():
         _ = 1 / 0
     assert not issubclass(ZeroDivisionError, WindlassError)
+
+
+async def test_a_database_that_goes_away_while_an_engine_or_a_migration_begins_means_later(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def torn(*_args: object, **_options: object) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    monkeypatch.setattr(migrate, "check", torn)
+    monkeypatch.setattr(migrate, "migrate", torn)
+    with pytest.raises(Unavailable):
+        async with open_engine(database):
+            pass
+    with pytest.raises(Unavailable):
+        await migrate_database(database)

@@ -15,6 +15,7 @@ from typing import Any
 
 from windlass.core.error import Unavailable
 from windlass.store import migrate
+from windlass.store.fault import translated
 from windlass.store.session import Pool, Session
 from windlass.store.tx import Tx
 from windlass.store.view import Views
@@ -87,9 +88,11 @@ class Store:
         """Raise a clear error unless the database has just the schema that this version wants."""
         connection = await self._pool.dedicated()
         try:
-            await migrate.check(connection)
+            with translated():
+                await migrate.check(connection)
+                await connection.close()
         finally:
-            await connection.close()
+            connection.terminate()
 
     async def listen(self, heard: Callable[[Wakes], None], ready: Callable[[], None] = lambda: None) -> None:
         """Tell `heard` what other processes announce, for ever. After a gap, everybody is woken."""
@@ -109,7 +112,8 @@ class Store:
             def on_message(_connection: Any, _pid: int, _channel: str, message: str) -> None:
                 heard(parse(message))
 
-            await connection.add_listener("windlass", on_message)
+            with translated():
+                await connection.add_listener("windlass", on_message)
             heard(Wakes(everything=True))
             ready()
             await closed.wait()
