@@ -167,22 +167,11 @@ async def _check_repeats(tx: Tx, group: list[Submission]) -> None:
     _all_or_raise([_same_task_or_conflict(s, known.get(_id(s))) for s in group])
 
 
-async def _add_or_find(
-    tx: Tx,
-    group: list[Submission],
-    *,
-    upstream: frozenset[UUID] = frozenset(),
-    blocked: frozenset[UUID] = frozenset(),
-) -> None:
+async def _add_or_find(tx: Tx, group: list[Submission]) -> None:
     """Add them. One that is there already must be the same task (an earlier try of ours); otherwise all is undone."""
-    if not group:
-        return
-    added = await tx.add_missing(group, upstream=upstream, blocked=blocked)
-    for s in group:
-        if _id(s) not in added:
-            outcome = await _told_apart(tx, s)
-            if isinstance(outcome, WindlassError):
-                raise outcome
+    if group:
+        added = await tx.add_missing(group)
+        await _check_repeats(tx, [s for s in group if _id(s) not in added])
 
 
 async def _join_outside(tx: Tx, group: list[Submission], outside: set[UUID]) -> None:
