@@ -25,6 +25,8 @@ class Command(Protocol):
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
+    """The handler returned; `result` is JSON text."""
+
     task_id: UUID
     attempt: int
     lease_id: UUID
@@ -35,6 +37,8 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fail(msgspec.Struct, frozen=True):
+    """The handler failed. Whether another try follows is decided by the rule."""
+
     task_id: UUID
     attempt: int
     lease_id: UUID
@@ -58,6 +62,8 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 
 class Sleep(msgspec.Struct, frozen=True):
+    """The workflow waits for a time, or with `until=None` for a signal, and holds no worker meanwhile."""
+
     task_id: UUID
     attempt: int
     lease_id: UUID
@@ -68,6 +74,8 @@ class Sleep(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
+    """The worker gives the task back unrun."""
+
     task_id: UUID
     attempt: int
     lease_id: UUID
@@ -77,6 +85,8 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Park(msgspec.Struct, frozen=True):
+    """The worker's code no longer matches the record of the workflow: a person has to look."""
+
     task_id: UUID
     attempt: int
     lease_id: UUID
