@@ -1,0 +1,61 @@
+"""Reads the source as data, so that tests can hold its shape."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file: `name` is its dotted name, `path` what messages show."""
+
+    name: str
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def imports(self) -> list[str]:
+        """Everything imported, wherever it is: `from a.b import c` gives a.b.c, which may be a module or a name."""
+        found: list[str] = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                found += [f"{self._base(node)}.{alias.name}" for alias in node.names]
+        return found
+
+    def _base(self, node: ast.ImportFrom) -> str:
+        if node.level == 0:
+            return node.module or ""
+        package = self.name.split(".") if self.path.endswith("__init__.py") else self.name.split(".")[:-1]
+        parts = package[: len(package) - node.level + 1]
+        return ".".join([*parts, *([node.module] if node.module else [])])
+
+    @cached_property
+    def dotted(self) -> list[tuple[int, str]]:
+        """Every dotted name that is used (`time.time`, `self.clock.now`), with its line."""
+        return [
+            (node.lineno, ast.unparse(node))
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Attribute | ast.Name)
+        ]
+
+
+def modules(folder: Path = SRC) -> list[Module]:
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.relative_to(folder)
+        found.append(Module(name, shown.as_posix(), path.read_text(encoding="utf-8")))
+    return found
