@@ -72,7 +72,7 @@ class Worker:
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._told_to_cancel: set[UUID] = set()
         self._reports: list[Report] = []
-        self._unreported = 0
+        self._held: set[UUID] = set()  # claimed, and not reported yet
         self._something_to_report = asyncio.Event()
         self._slot_free = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -119,7 +119,7 @@ class Worker:
         """Let what runs come to its end, and its reports be accepted."""
         while self._running:
             await asyncio.wait(self._running.values())
-        while self._unreported:
+        while self._held:
             self._slot_free.clear()
             await self._slot_free.wait()
 
@@ -135,11 +135,10 @@ class Worker:
     # ----------------------------------------------------------------------------------------- loops
 
     async def _claim_loop(self, lease: Lease) -> None:
-        """Claim while there is room. A batch is worth waiting for: room for a few tasks of many is not claimed yet."""
-        worth = max(1, min(BATCH_MAX, self._concurrency // 2))
+        """Claim while there is room. While one claim is under way, the room for the next one gathers."""
         while True:
-            free = self._concurrency - self._unreported
-            if free < worth:
+            free = self._concurrency - len(self._held)
+            if free <= 0:
                 self._slot_free.clear()
                 await self._slot_free.wait()
                 continue
@@ -154,15 +153,15 @@ class Worker:
             self._begin(claimed, lease)
 
     def _begin(self, claimed: Sequence[Claimed], lease: Lease) -> None:
-        self._unreported += len(claimed)
         for one in claimed:
+            self._held.add(one.task.id)
             self._running[one.task.id] = asyncio.create_task(self._run_one(one, lease.id))
 
     async def _beat_loop(self, lease: Lease) -> None:
         while True:
             await self._source.await_news(lease, self._lease_ttl_s / BEATS_PER_LEASE)
             try:
-                extension = await self._source.extend_lease(lease, list(self._running))
+                extension = await self._source.extend_lease(lease, list(self._held))
             except LeaseLost:
                 log.warning("the lease was lost: what runs is given up")
                 return
@@ -186,7 +185,7 @@ class Worker:
             while self._reports:
                 batch, self._reports = self._reports[:BATCH_MAX], self._reports[BATCH_MAX:]
                 await self._send(batch)
-                self._unreported -= len(batch)
+                self._held.difference_update(report.task_id for report in batch)
                 self._slot_free.set()
 
     async def _send(self, batch: list[Report]) -> None:
