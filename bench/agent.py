@@ -22,8 +22,9 @@ CROWD = 64
 
 
 def load(name: str) -> Subject:
-    module = importlib.import_module("bench.ours" if name == "windlass" else f"bench.peers.{name}")
-    return cast("Subject", module.SUBJECT())
+    if name.startswith("windlass"):
+        return cast("Subject", importlib.import_module("bench.ours").SUBJECTS[name]())
+    return cast("Subject", importlib.import_module(f"bench.peers.{name}").SUBJECT())
 
 
 async def setup(subject: Subject, arguments: argparse.Namespace) -> dict[str, float]:

@@ -28,7 +28,7 @@ from bench.subject import Subject
 from bench.venv import ROOT
 
 Figures = dict[str, float]
-DATABASE = "measured"
+DATABASE, KEPT = "measured", "kept"
 STALLED_S = 60.0  # no progress for so long is a failure
 
 
@@ -143,6 +143,7 @@ class Stage:
     def __init__(self, server: Server, scale: Scale) -> None:
         self.server, self.scale = server, scale
         self.folder = Path(tempfile.mkdtemp(prefix="wl-bench-"))
+        self._kept = False
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -160,11 +161,26 @@ class Stage:
                 return
         with self.server.database(DATABASE) as url:
             self.agent(who, "setup", url)
-            query = Query(url)
-            try:
-                yield Place(url, self.server.pid, query)
-            finally:
-                query.close()
+            with self._asked(url) as place:
+                yield place
+
+    @contextmanager
+    def kept_place(self, who: Contestant) -> Iterator[Place]:
+        """A store that stays for the whole run, for what takes long to fill."""
+        if not self._kept:
+            self._kept = True
+            self.server.psql(f"create database {KEPT}")
+            self.agent(who, "setup", self.server.url(KEPT))
+        with self._asked(self.server.url(KEPT)) as place:
+            yield place
+
+    @contextmanager
+    def _asked(self, url: str) -> Iterator[Place]:
+        query = Query(url)
+        try:
+            yield Place(url, self.server.pid, query)
+        finally:
+            query.close()
 
     @contextmanager
     def crew(self, who: Contestant, place: Place, count: int, *, capacity: int) -> Iterator[Crew]:

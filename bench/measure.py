@@ -7,16 +7,18 @@ first start and the end, so that starting a process is not part of it.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from bench import process, recorder
 from bench.harness import DATABASE, Contestant, Crew, Failed, Figures, Place, Query, Stage
+from bench.ours import Pooled
 
 WARM_UP = 10
 
@@ -60,7 +62,12 @@ def drain_2(stage: Stage, who: Contestant) -> Figures:
     return _drain(stage, who, workers=2)
 
 
-def _drain(stage: Stage, who: Contestant, *, workers: int, tasks: int | None = None, head: int = 0) -> Figures:
+def drain_pooled(stage: Stage, who: Contestant) -> Figures:
+    """Ours again, as it works behind a transaction-mode pooler."""
+    return _drain(stage, replace(who, subject=Pooled()), workers=1)
+
+
+def _drain(stage: Stage, who: Contestant, *, workers: int, tasks: int | None = None, **marks: int) -> Figures:
     count = tasks or int(who.subject.drain_tasks * stage.scale.share)
     with stage.place(who) as place:
         if not who.subject.parks:
@@ -68,7 +75,7 @@ def _drain(stage: Stage, who: Contestant, *, workers: int, tasks: int | None = N
         stage.agent(who, "fill", place.url, count=count)
         place.flush()
         with stage.crew(who, place, workers, capacity=count) as crew:
-            return _watch(who, place, crew, count, head=head)
+            return _watch(who, place, crew, count, **marks)
 
 
 def _stream(stage: Stage, who: Contestant, place: Place, workers: int, count: int) -> Figures:
@@ -85,12 +92,12 @@ def _stream(stage: Stage, who: Contestant, place: Place, workers: int, count: in
         return {"rate": count / (max(hits.started) - started_at), **meter.end(count)}
 
 
-def _watch(who: Contestant, place: Place, crew: Crew, count: int, *, already: int = 0, head: int = 0) -> Figures:
+def _watch(who: Contestant, place: Place, crew: Crew, count: int, *, already: int = 0, **marks: int) -> Figures:
     """Until the workers have started all and the store says that all are done; `already` were done before."""
-    meter = Meter(crew, place, head)
+    meter = Meter(crew, place, **marks)
     crew.await_started(count, meter.notice)
-    if already:
-        # Counting millions of rows would cost more than what is measured, so the store is asked after the meter.
+    if "lead" in marks:
+        # Counting millions of rows would cost more than what is compared, so the store is asked after the meter.
         time.sleep(0.5)
         costs = meter.end(count)
         done_at = _await_done(who, place, already + count)
@@ -121,16 +128,17 @@ Sample = tuple[int, float, float]  # tasks started, processor seconds of the wor
 
 @dataclass
 class Meter:
-    """Processor time of workers and server, from the first start on."""
+    """Processor time of workers and server, from the first start on, or from when `lead` tasks have started."""
 
     crew: Crew
     place: Place
+    lead: int = 1
     head: int = 0  # so many tasks are also accounted for alone: those that ran while nearly all were still queued
-    begun: Sample | None = None
-    headed: Sample | None = None
+    begun: Sample | None = field(default=None, init=False)
+    headed: Sample | None = field(default=None, init=False)
 
     def notice(self, started: int) -> None:
-        if self.begun is None and started:
+        if self.begun is None and started >= self.lead:
             self.begun = self._sample(started)
         elif self.headed is None and self.head and started >= self.head:
             self.headed = self._sample(started)
@@ -191,11 +199,17 @@ def _transactions(stage: Stage, place: Place) -> float:
 
 
 def few_queued(stage: Stage, who: Contestant) -> Figures:
-    return _drain(stage, who, workers=1, tasks=stage.scale.few)
+    lead = _lead(stage)
+    return _drain(stage, who, workers=1, tasks=stage.scale.few + lead, lead=lead)
 
 
 def many_queued(stage: Stage, who: Contestant) -> Figures:
-    return _drain(stage, who, workers=1, tasks=stage.scale.many, head=stage.scale.many // 10)
+    return _drain(stage, who, workers=1, tasks=stage.scale.many, lead=_lead(stage), head=stage.scale.many // 10)
+
+
+def _lead(stage: Stage) -> int:
+    """Tasks that a new worker runs before its costs are counted: its first ones are dearer, and would flatter many."""
+    return stage.scale.few // 2
 
 
 def many_snapshot(stage: Stage, who: Contestant) -> Figures:
@@ -209,20 +223,24 @@ def many_snapshot(stage: Stage, who: Contestant) -> Figures:
             other.execute("begin isolation level repeatable read")
             other.count("select count(*) from pg_class")
             with stage.crew(who, place, 1, capacity=count) as crew:
-                return _watch(who, place, crew, count)
+                return _watch(who, place, crew, count, lead=_lead(stage))
         finally:
             other.close()
 
 
 def many_finished(stage: Stage, who: Contestant) -> Figures:
-    """The few again, in a store that keeps many finished ones."""
-    few, finished = stage.scale.few, stage.scale.finished
-    with stage.place(who) as place:
-        stage.agent(who, "fill_finished", place.url, count=finished)
-        stage.agent(who, "fill", place.url, count=few)
+    """The few again, in a store that keeps many finished ones; it is filled once for all repetitions."""
+    lead = _lead(stage)
+    count = stage.scale.few + lead
+    with stage.kept_place(who) as place:
+        already = place.count(who.subject.done_sql) or 0
+        if already < stage.scale.finished:
+            stage.agent(who, "fill_finished", place.url, count=stage.scale.finished - already)
+            already = stage.scale.finished
+        stage.agent(who, "fill", place.url, count=count)
         place.flush()
-        with stage.crew(who, place, 1, capacity=few) as crew:
-            return _watch(who, place, crew, few, already=finished)
+        with stage.crew(who, place, 1, capacity=count) as crew:
+            return _watch(who, place, crew, count, already=already, lead=lead)
 
 
 def hand_off(stage: Stage, who: Contestant) -> Figures:
@@ -245,16 +263,19 @@ _SERVER_SIDE = (
 
 
 def importing(stage: Stage, who: Contestant) -> Figures:
-    """What a worker's first line costs beside what any asyncio program pays; all public names, lazy ones too."""
-    times: dict[str, list[float]] = {"from windlass import *": [], "import asyncio, ssl": []}
+    """What a worker's first line costs beside what any asyncio program pays."""
+    times: dict[str, list[float]] = {"from windlass import Worker": [], "import asyncio, ssl": []}
     modules: set[str] = set()
-    for _ in range(15):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(stage.folder / "compiled")
+    for _ in range(16):
         for statement, found in times.items():
             command = [sys.executable, "-c", _IMPORT.format(statement)]
-            words = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            words = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
             found.append(float(words[0]))
             modules |= set(words[1:])
-    ours, base = (1e3 * statistics.median(found) for found in times.values())
+    # The first round writes the compiled modules, which an installed package has.
+    ours, base = (1e3 * statistics.median(found[1:]) for found in times.values())
     return {"import_ms": ours, "base_ms": base, "server_modules": len(modules.intersection(_SERVER_SIDE))}
 
 
@@ -266,6 +287,7 @@ KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
         submit_batch,
         drain_1,
         drain_2,
+        drain_pooled,
         latency,
         hand_off,
         idle,

@@ -80,6 +80,9 @@ ROWS = (
         (
             Check("≥ 2.5 × the best peer", ("drain_1", "rate"), peer=True, at_least=2.5),
             Check("≥ 0.45 × the guarded limit", ("drain_1", "rate"), limit=("claim_complete", "rate"), at_least=0.45),
+            Check(
+                "the same behind a pooler", ("drain_pooled", "rate"), limit=("claim_complete", "rate"), at_least=0.45
+            ),
         ),
     ),
     Row(
@@ -112,7 +115,7 @@ ROWS = (
         "idle worker, direct (a part of P10)",
         "queries/s",
         (
-            Check("< 1 query/s", ("idle", "queries_per_s"), at_most=1.0),
+            Check("< 1 query/s", ("idle", "queries_per_s"), at_most=0.999),
             Check("< 3 % of a core, worker", ("idle", "worker_cpu_percent"), at_most=3.0),
             Check("and server", ("idle", "server_cpu_percent"), at_most=3.0),
         ),
