@@ -6,11 +6,9 @@ no index holds its time, so that extending it a thousand times costs one small r
 
 from __future__ import annotations
 
-from datetime import timedelta
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
 
 from windlass.core.transition import Instant
 
@@ -27,9 +25,6 @@ class Lease(msgspec.Struct, frozen=True):
     ttl_s: float
     expires_at: Instant
 
-    def expired(self, now: Instant) -> bool:
-        return self.expires_at <= now
-
 
 class CancelSignal(msgspec.Struct, frozen=True):
     task_id: UUID
@@ -42,10 +37,4 @@ class Extension(msgspec.Struct, frozen=True):
 
     expires_at: Instant
     cancels: tuple[CancelSignal, ...] = ()
-
-
-def extend(lease: Lease, now: Instant) -> Lease:
-    """A sign of life. A lease that has run out stays so: its tasks may be with somebody else already."""
-    if lease.expired(now):
-        return lease
-    return replace(lease, expires_at=now + timedelta(seconds=lease.ttl_s))
+    lost: tuple[UUID, ...] = ()

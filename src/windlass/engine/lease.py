@@ -89,9 +89,12 @@ class Leases:
         async with self._store.begin() as tx:
             extended = await tx.leases.extend_leases(ids)
             await self._take_forgotten(tx, [b for b in beats if b.active is not None and b.lease.id in extended])
+            lost = {b.lease.id: await tx.leases.lost_tasks(b.lease.id, b.active) for b in beats if b.active}
             cancels = await self._signal(tx, extended)
         return [
-            Extension(extended[beat.lease.id], tuple(cancels.get(beat.lease.id, ())))
+            Extension(
+                extended[beat.lease.id], tuple(cancels.get(beat.lease.id, ())), tuple(lost.get(beat.lease.id, ()))
+            )
             if beat.lease.id in extended
             else LeaseLost("the lease has run out or was ended", lease_id=beat.lease.id)
             for beat in beats

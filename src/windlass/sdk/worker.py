@@ -28,6 +28,7 @@ from windlass.core.task import Task
 log = logging.getLogger("windlass.worker")
 
 Handler = Callable[[Any], Awaitable[Any]]
+Attempt = tuple[UUID, int]
 
 CLAIM_WAIT_S = 60.0
 AFTER_ERROR_S = 1.0
@@ -69,10 +70,10 @@ class Worker:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self._source, self._handlers, self._queues = source, dict(handlers), tuple(queues)
         self._concurrency, self._lease_ttl_s = concurrency, lease_ttl_s
-        self._running: dict[UUID, asyncio.Task[None]] = {}
-        self._told_to_cancel: set[UUID] = set()
+        self._running: dict[Attempt, asyncio.Task[None]] = {}
+        self._told_to_cancel: set[Attempt] = set()
         self._reports: list[Report] = []
-        self._held: set[UUID] = set()  # claimed, and not reported yet
+        self._held: set[Attempt] = set()  # claimed, and not reported yet
         self._something_to_report = asyncio.Event()
         self._slot_free = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -127,8 +128,7 @@ class Worker:
         """The lease is over: nothing that still runs under it can be reported any more."""
         for task in list(self._running.values()):
             task.cancel()
-        if self._running:
-            await asyncio.wait(self._running.values())
+        await self._drain()
         with contextlib.suppress(WindlassError):
             await self._source.end_lease(lease)
 
@@ -154,14 +154,15 @@ class Worker:
 
     def _begin(self, claimed: Sequence[Claimed], lease: Lease) -> None:
         for one in claimed:
-            self._held.add(one.task.id)
-            self._running[one.task.id] = asyncio.create_task(self._run_one(one, lease.id))
+            attempt = (one.task.id, one.task.attempt)
+            self._held.add(attempt)
+            self._running[attempt] = asyncio.create_task(self._run_one(one, lease.id))
 
     async def _beat_loop(self, lease: Lease) -> None:
         while True:
             await self._source.await_news(lease, self._lease_ttl_s / BEATS_PER_LEASE)
             try:
-                extension = await self._source.extend_lease(lease, list(self._held))
+                extension = await self._source.extend_lease(lease, list({task_id for task_id, _ in self._held}))
             except LeaseLost:
                 log.warning("the lease was lost: what runs is given up")
                 return
@@ -169,12 +170,14 @@ class Worker:
                 log.warning("no heartbeat: %s", error)
                 continue
             for cancel in extension.cancels:
-                self._cancel(cancel.task_id)
+                self._cancel((cancel.task_id, cancel.attempt))
+            for attempt in [held for held in self._running if held[0] in extension.lost]:
+                self._running[attempt].cancel()  # timed out, or with somebody else: nobody waits for it any more
 
-    def _cancel(self, task_id: UUID) -> None:
-        task = self._running.get(task_id)
-        if task is not None and task_id not in self._told_to_cancel:
-            self._told_to_cancel.add(task_id)
+    def _cancel(self, attempt: Attempt) -> None:
+        task = self._running.get(attempt)
+        if task is not None and attempt not in self._told_to_cancel:
+            self._told_to_cancel.add(attempt)
             task.cancel()
 
     async def _report_loop(self) -> None:
@@ -185,7 +188,7 @@ class Worker:
             while self._reports:
                 batch, self._reports = self._reports[:BATCH_MAX], self._reports[BATCH_MAX:]
                 await self._send(batch)
-                self._held.difference_update(report.task_id for report in batch)
+                self._held.difference_update((report.task_id, report.attempt) for report in batch)
                 self._slot_free.set()
 
     async def _send(self, batch: list[Report]) -> None:
@@ -213,14 +216,14 @@ class Worker:
             report = self._on_cancelled(task, lease_id)
         except Exception as error:
             report = Fail(task.id, task.attempt, lease_id, failure_of(error))
-        del self._running[task.id]
+        del self._running[task.id, task.attempt]
+        self._told_to_cancel.discard((task.id, task.attempt))
         self._reports.append(report)
         self._something_to_report.set()
 
     def _on_cancelled(self, task: Task, lease_id: UUID) -> Report:
         """Told to stop by a cancel, or torn away because the worker goes: then somebody else may run it."""
-        if task.id in self._told_to_cancel:
-            self._told_to_cancel.discard(task.id)
+        if (task.id, task.attempt) in self._told_to_cancel:
             return Cancelled(task.id, task.attempt, lease_id)
         return Release(task.id, task.attempt, lease_id)
 

@@ -55,6 +55,9 @@ class LeaseTable:
         args = (lease.namespace, list(lease.queues), lease.id, active, older_than_s)
         return tasks_with_time(await self._session.fetch("forgotten_tasks", *args))
 
+    async def lost_tasks(self, lease_id: UUID, active: Sequence[UUID]) -> list[UUID]:
+        return [row[0] for row in await self._session.fetch("lost_tasks", lease_id, active)]
+
     async def lease_holds_tasks(self, namespace: str, queues: Sequence[str], lease_id: UUID) -> bool:
         [[held]] = await self._session.fetch("lease_holds_tasks", namespace, queues, lease_id)
         return bool(held)

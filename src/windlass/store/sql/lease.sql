@@ -59,3 +59,8 @@ select exists (
 -- name: delete_leases
 -- Leases that cover nothing any more.
 delete from windlass.lease l where l.id = any($1::uuid[])
+
+-- name: lost_tasks
+-- Which of these tasks are no longer run under this lease: they ended, timed out, or are with somebody else.
+select t.id from windlass.task t
+ where t.id = any($2::uuid[]) and (t.lease_id is distinct from $1 or t.state <> 'running')
