@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass.core.check import COUNT_MAX, SECONDS_MAX
 from windlass.core.retry import DEFAULT_POLICY, JITTER_SHARE, Policy, capped_power, retry_delay_s
-from windlass.core.submission import COUNT_MAX, SECONDS_MAX, check_policy
+from windlass.core.submission import check_policy
 
 seconds = st.floats(0, SECONDS_MAX)
 jitters = st.floats(0, 1, exclude_max=True)

@@ -13,21 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.given import NOW, RUN_ID, TASK_ID
 
-from windlass.core.error import Invalid
-from windlass.core.retry import Policy
-from windlass.core.submission import (
+from windlass.core.check import (
     COUNT_MAX,
     KEY_MAX,
     NAME_MAX,
     PAYLOAD_MAX_BYTES,
     SECONDS_MAX,
-    Submission,
-    check_message,
     check_names,
     check_payload,
-    check_submission,
     check_text,
+    clean_text,
 )
+from windlass.core.error import Invalid
+from windlass.core.retry import Policy
+from windlass.core.submission import Submission, check_submission
 
 OTHER = UUID(int=9)
 NAN, INFINITY = float("nan"), float("inf")
@@ -244,7 +243,7 @@ def test_accepted_text_can_be_stored_as_utf_8_without_nul(text: str) -> None:
 
 @given(st.text(st.characters()))
 def test_a_message_is_made_storable_instead_of_refused(text: str) -> None:
-    kept = check_message("error", text)
+    kept = clean_text("error", text)
 
     assert kept.encode().decode() == kept
     assert "\x00" not in kept
@@ -257,13 +256,13 @@ def test_a_message_is_made_storable_instead_of_refused(text: str) -> None:
     ids=["plain", "NUL", "surrogate", "too long"],
 )
 def test_what_becomes_of_a_message(text: str, kept: str) -> None:
-    assert check_message("error", text, longest=11 if "\n" in text else 5) == kept
+    assert clean_text("error", text, longest=11 if "\n" in text else 5) == kept
 
 
 @pytest.mark.parametrize("value", [None, 7, b"bytes"])
 def test_a_message_is_text(value: object) -> None:
     with pytest.raises(Invalid):
-        check_message("error", value)
+        clean_text("error", value)
 
 
 def test_names_may_come_as_a_list_or_a_tuple() -> None:

@@ -10,9 +10,12 @@ from typing import Protocol
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from windlass.core import task as rules
-from windlass.core.failure import Failure
+from windlass.core.check import check_count, check_instant, check_payload, check_seconds, check_type, clean_text
+from windlass.core.error import Invalid
+from windlass.core.failure import Category, Failure
 from windlass.core.task import Task
 from windlass.core.transition import Instant, Transition
 
@@ -97,6 +100,45 @@ class Park(msgspec.Struct, frozen=True):
 
 
 Report = Complete | Fail | Cancelled | Sleep | Release | Park
+
+
+def checked_report(report: Report, jitter: float) -> Report:
+    """The report as it may be carried out, with its chance. Raises Invalid for what is no report at all."""
+    if not isinstance(report, Complete | Fail | Cancelled | Sleep | Release | Park):
+        raise Invalid(f"must be a report, not {type(report).__name__}", field="report")
+    check_type("task_id", report.task_id, UUID)
+    check_type("lease_id", report.lease_id, UUID)
+    check_count("attempt", report.attempt, least=1, most=2**31 - 1)
+    match report:
+        case Complete(result=result) if result is not None:
+            check_payload("result", result)
+        case Fail(failure=failure):
+            return replace(report, failure=_storable(failure), jitter=jitter)
+        case Park(failure=failure):
+            return replace(report, failure=_storable(failure))
+        case Cancelled(message=message):
+            return replace(report, message=clean_text("message", message))
+        case Sleep(until=until) if until is not None:
+            check_instant("until", until)
+    return report
+
+
+def _storable(failure: Failure) -> Failure:
+    """What a worker tells of its failure is made storable rather than refused."""
+    check_type("failure", failure, Failure)
+    if failure.category not in Category.__members__.values():
+        raise Invalid(f"{failure.category!r} is not a category", field="failure.category")
+    if failure.retryable is not None:
+        check_type("failure.retryable", failure.retryable, bool)
+    if failure.retry_after_s is not None:
+        check_seconds("failure.retry_after_s", failure.retry_after_s)
+    return replace(
+        failure,
+        category=Category(failure.category),
+        message=clean_text("failure.message", failure.message),
+        reason=clean_text("failure.reason", failure.reason, 200),
+        trace=clean_text("failure.trace", failure.trace),
+    )
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):

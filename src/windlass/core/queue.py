@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import msgspec
 
+from windlass.core.check import check_count, check_name, check_seconds, check_type
 from windlass.core.transition import Instant
 
 UNLIMITED = 2**31 - 1
@@ -37,6 +38,21 @@ class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether a claim has to take the queue's lock first."""
         limits = (self.max_running, self.max_running_per_key, self.rate)
         return self.paused or bool(self.max_running_per_kind) or any(limit is not None for limit in limits)
+
+
+def check_config(config: QueueConfig) -> None:
+    """Raise Invalid naming the first setting that cannot be accepted."""
+    check_type("paused", config.paused, bool)
+    for field in ("max_running", "max_running_per_key"):
+        if getattr(config, field) is not None:
+            check_count(field, getattr(config, field), least=0)
+    for kind, limit in config.max_running_per_kind.items():
+        check_name("max_running_per_kind", kind)
+        check_count("max_running_per_kind", limit, least=0)
+    if config.rate is not None:
+        check_type("rate", config.rate, Rate)
+        check_count("rate.count", config.rate.count, least=0)
+        check_seconds("rate.period_s", config.rate.period_s, least=0.001)
 
 
 class Usage(msgspec.Struct, frozen=True):

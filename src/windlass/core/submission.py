@@ -5,21 +5,26 @@ Owns the shape and range of every field of a submission; nothing that fails here
 
 from __future__ import annotations
 
-from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
+from windlass.core.check import (
+    KEY_MAX,
+    check_count,
+    check_instant,
+    check_name,
+    check_names,
+    check_payload,
+    check_seconds,
+    check_text,
+    check_type,
+)
 from windlass.core.error import Invalid
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.transition import Instant
 
-NAME_MAX = 200
-KEY_MAX = 500
-PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
 PRIORITY_MIN, PRIORITY_MAX = -100, 100
-SECONDS_MAX = 100 * 365 * 86400.0
-COUNT_MAX = 1_000_000
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,80 +102,3 @@ def check_policy(policy: Policy) -> None:
     check_seconds("policy.retry_delay_s", policy.retry_delay_s)
     check_seconds("policy.retry_delay_max_s", policy.retry_delay_max_s)
     check_seconds("policy.retry_factor", policy.retry_factor, least=1.0, most=1000.0)
-
-
-# --------------------------------------------------------------------------------------------- kinds of values
-
-
-def check_type(field: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise Invalid(f"must be {kind.__name__}, not {type(value).__name__}", field=field)
-
-
-def check_name(field: str, value: object) -> None:
-    """A name of ours: queue, kind, namespace, worker, label."""
-    check_text(field, value, NAME_MAX)
-
-
-def check_names(field: str, values: object) -> None:
-    for value in check_list(field, values):
-        check_name(field, value)
-
-
-def check_list(field: str, values: object) -> tuple[object, ...] | list[object]:
-    if not isinstance(values, tuple | list):
-        raise Invalid(f"must be a list, not {type(values).__name__}", field=field)
-    return values
-
-
-def check_text(field: str, value: object, longest: int) -> None:
-    """Text that PostgreSQL can store and a person can read: UTF-8, no control characters, not empty."""
-    if value.__class__ is not str or not isinstance(value, str):
-        raise Invalid(f"must be text, not {type(value).__name__}", field=field)
-    if not 0 < len(value) <= longest:
-        raise Invalid(f"must have 1 to {longest} characters, not {len(value)}", field=field)
-    if not value.isprintable():  # false for control characters, NUL among them, and for lone surrogates
-        raise Invalid("must not contain control characters or text that is not UTF-8", field=field)
-
-
-def check_message(field: str, value: object, longest: int = 64 * 1024) -> str:
-    """Free text of a worker or a person: made storable instead of refused, since losing it would be worse."""
-    if not isinstance(value, str):
-        raise Invalid(f"must be text, not {type(value).__name__}", field=field)
-    return value[:longest].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-
-
-def check_payload(field: str, value: object) -> None:
-    if value.__class__ is not bytes or not isinstance(value, bytes):
-        raise Invalid(f"must be bytes of JSON text, not {type(value).__name__}", field=field)
-    if len(value) > PAYLOAD_MAX_BYTES:
-        raise Invalid(f"has {len(value)} bytes, the limit is {PAYLOAD_MAX_BYTES}", field=field, limit=PAYLOAD_MAX_BYTES)
-    try:
-        msgspec.json.decode(value, type=msgspec.Raw)
-        if not value.isascii():
-            value.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"is not JSON text in UTF-8: {error}", field=field) from None
-    except RecursionError:
-        raise Invalid("is nested too deeply", field=field) from None
-
-
-def check_instant(field: str, value: object) -> None:
-    if not isinstance(value, datetime):
-        raise Invalid(f"must be a datetime, not {type(value).__name__}", field=field)
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise Invalid("must have a time zone", field=field)
-    if not 1970 <= value.year <= 9000:
-        raise Invalid("is too far away", field=field)
-
-
-def check_count(field: str, value: object, *, least: int = 0, most: int = COUNT_MAX) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise Invalid(f"must be a whole number from {least} to {most}", field=field)
-
-
-def check_seconds(field: str, value: object, *, least: float = 0.0, most: float = SECONDS_MAX) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Invalid("must be a number", field=field)
-    if not least <= value <= most:  # refuses NaN and infinity too
-        raise Invalid(f"must lie between {least:g} and {most:g}", field=field)

@@ -16,23 +16,13 @@ from types import TracebackType
 from uuid import UUID
 
 from windlass.core import command
-from windlass.core.command import Claimed, Command, Report
+from windlass.core.check import check_count, check_list, check_name, check_seconds, check_type, clean_text
+from windlass.core.command import Claimed, Command, Report, checked_report
 from windlass.core.error import Invalid, Unavailable, WindlassError
 from windlass.core.failure import Failure
 from windlass.core.lease import Extension, Lease
-from windlass.core.queue import QueueConfig, Rate
-from windlass.core.submission import (
-    COUNT_MAX,
-    Submission,
-    check_count,
-    check_instant,
-    check_list,
-    check_message,
-    check_name,
-    check_payload,
-    check_seconds,
-    check_type,
-)
+from windlass.core.queue import QueueConfig, Rate, check_config
+from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.engine import tick
 from windlass.engine.chance import Chance, SystemChance
@@ -159,12 +149,12 @@ class Engine:
         """Ask a task to stop; `force` ends it at once, whatever its worker does."""
         check_type("task_id", task_id, UUID)
         check_type("force", force, bool)
-        return await self._commands.call(command.Cancel(task_id, check_message("reason", reason, 1000), force))
+        return await self._commands.call(command.Cancel(task_id, clean_text("reason", reason, 1000), force))
 
     async def cancel_run(self, run_id: UUID, reason: str = "") -> int:
         """Cancel every task of a run that has not ended; returns how many were asked."""
         check_type("run_id", run_id, UUID)
-        reason = check_message("reason", reason, 1000)
+        reason = clean_text("reason", reason, 1000)
         position, asked = UUID(int=0), 0
         while True:
             async with self.store.begin() as tx:
@@ -228,7 +218,7 @@ class Engine:
     async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]:
         """What workers have to say about their attempts, in one transaction; one answer each, errors as values."""
         check_list("reports", reports)
-        return await self._reports.call_all([checked_report(report, self.chance) for report in reports])
+        return await self._reports.call_all([checked_report(report, self.chance.jitter()) for report in reports])
 
     async def complete(self, claimed: Claimed, result: bytes | None = None) -> Task:
         task = _claimed(claimed)
@@ -247,7 +237,7 @@ class Engine:
         return await self._report(command.Release(task.id, task.attempt, _lease_of(task)))
 
     async def _report(self, report: Report) -> Task:
-        return await self._reports.call(checked_report(report, self.chance))
+        return await self._reports.call(checked_report(report, self.chance.jitter()))
 
     async def _give_back(self, claimed: Sequence[Claimed]) -> None:
         """Claimed for somebody who is gone: back in line, no budget used. What cannot be given back now expires."""
@@ -352,58 +342,6 @@ class Engine:
 
     async def _carry_out(self, commands: list[Command]) -> list[Task | WindlassError]:
         return await carry_out(self.store, commands)
-
-
-def checked_report(report: Report, chance: Chance) -> Report:
-    """Raise Invalid for anything that is not a report, or carries what cannot be stored."""
-    if report.__class__ is command.Complete and isinstance(report, command.Complete):
-        if report.result is not None:
-            check_payload("result", report.result)
-    elif not isinstance(report, command.Fail | command.Cancelled | command.Sleep | command.Release | command.Park):
-        raise Invalid(f"must be a report, not {type(report).__name__}", field="report")
-    check_type("task_id", report.task_id, UUID)
-    check_type("lease_id", report.lease_id, UUID)
-    check_count("attempt", report.attempt, least=1, most=2**31 - 1)
-    if isinstance(report, command.Fail | command.Park):
-        return _storable(report, chance)
-    if isinstance(report, command.Sleep) and report.until is not None:
-        check_instant("until", report.until)
-    if isinstance(report, command.Cancelled):
-        check_message("message", report.message)
-    return report
-
-
-def _storable(report: command.Fail | command.Park, chance: Chance) -> command.Fail | command.Park:
-    """What a worker tells of its failure is made storable rather than refused."""
-    failure = report.failure
-    check_type("failure", failure, Failure)
-    if failure.retry_after_s is not None:
-        check_seconds("failure.retry_after_s", failure.retry_after_s)
-    clean = Failure(
-        failure.category,
-        check_message("failure.message", failure.message),
-        check_message("failure.reason", failure.reason, 200),
-        check_message("failure.trace", failure.trace),
-        failure.retryable,
-        failure.retry_after_s,
-    )
-    if isinstance(report, command.Park):
-        return command.Park(report.task_id, report.attempt, report.lease_id, clean)
-    return command.Fail(report.task_id, report.attempt, report.lease_id, clean, chance.jitter())
-
-
-def check_config(config: QueueConfig) -> None:
-    check_type("paused", config.paused, bool)
-    for field in ("max_running", "max_running_per_key"):
-        if getattr(config, field) is not None:
-            check_count(field, getattr(config, field), least=0)
-    for kind, limit in config.max_running_per_kind.items():
-        check_name("max_running_per_kind", kind)
-        check_count("max_running_per_kind", limit, least=0)
-    if config.rate is not None:
-        check_type("rate", config.rate, Rate)
-        check_count("rate.count", config.rate.count, least=0, most=COUNT_MAX)
-        check_seconds("rate.period_s", config.rate.period_s, least=0.001)
 
 
 def _claimed(claimed: object) -> Task:

@@ -13,9 +13,9 @@ from uuid import UUID
 import msgspec
 
 from windlass.core import task as rules
+from windlass.core.check import check_name, check_names, check_seconds, check_type
 from windlass.core.error import Invalid, LeaseLost, WindlassError
 from windlass.core.lease import CancelSignal, Extension, Lease
-from windlass.core.submission import check_name, check_names, check_seconds, check_type
 from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine.chance import Chance

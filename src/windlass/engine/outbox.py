@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from windlass.core import task as rules
+from windlass.core.check import clean_text
 from windlass.core.retry import capped_power
-from windlass.core.submission import check_message
 from windlass.core.transition import Effect, State
 from windlass.engine.chance import Chance
 from windlass.store.store import Store
@@ -46,7 +46,7 @@ async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effec
     try:
         await handler(effect)
     except Exception as error:
-        problem = check_message("error", f"{type(error).__name__}: {error}")
+        problem = clean_text("error", f"{type(error).__name__}: {error}")
         if tries >= TRIES_MAX or isinstance(error, Undeliverable):
             log.exception("gave up on %s of task %s after %d tries: %s", effect.kind, effect.task_id, tries, problem)
             await _bury(store, chance, effect, problem)

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import msgspec
 
+from windlass.core.check import check_count, check_name, check_type
 from windlass.core.error import Invalid, NotFound
 from windlass.core.queue import admit
-from windlass.core.submission import check_count, check_name, check_type
 from windlass.core.task import Task
 from windlass.core.transition import Entry, State
 from windlass.store.store import Store

@@ -18,11 +18,11 @@ from uuid import UUID
 
 import msgspec
 
+from windlass.core.check import check_count, check_names, check_seconds
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
 from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
 from windlass.core.failure import Category, Failure
 from windlass.core.lease import Extension, Lease
-from windlass.core.submission import check_count, check_names, check_seconds
 from windlass.core.task import Task
 
 log = logging.getLogger("windlass.worker")

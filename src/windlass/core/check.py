@@ -1,0 +1,96 @@
+"""What a value from outside may be: type, shape and range, each with an error that names the field.
+
+Nothing that fails here has reached the database. What people and workers write as free text is made storable instead
+of refused (`clean_text`), since losing it would be worse.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import msgspec
+
+from windlass.core.error import Invalid
+
+NAME_MAX = 200
+KEY_MAX = 500
+TEXT_MAX = 64 * 1024
+PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
+SECONDS_MAX = 100 * 365 * 86400.0
+COUNT_MAX = 1_000_000
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and halves of a character
+
+
+def check_type(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise Invalid(f"must be {kind.__name__}, not {type(value).__name__}", field=field)
+
+
+def check_name(field: str, value: object) -> None:
+    """A name of ours: queue, kind, namespace, worker, label."""
+    check_text(field, value, NAME_MAX)
+
+
+def check_names(field: str, values: object) -> None:
+    for value in check_list(field, values):
+        check_name(field, value)
+
+
+def check_list(field: str, values: object) -> tuple[object, ...] | list[object]:
+    if not isinstance(values, tuple | list):
+        raise Invalid(f"must be a list, not {type(values).__name__}", field=field)
+    return values
+
+
+def check_text(field: str, value: object, longest: int) -> None:
+    """Text that PostgreSQL can store and a person can read: UTF-8, no control characters, not empty."""
+    if not isinstance(value, str):
+        raise Invalid(f"must be text, not {type(value).__name__}", field=field)
+    if not 0 < len(value) <= longest:
+        raise Invalid(f"must have 1 to {longest} characters, not {len(value)}", field=field)
+    if not value.isprintable() and _UNFIT.search(value):
+        raise Invalid("must not contain control characters or text that is not UTF-8", field=field)
+
+
+def clean_text(field: str, value: object, longest: int = TEXT_MAX) -> str:
+    """Free text, cut and mended where PostgreSQL could not store it."""
+    if not isinstance(value, str):
+        raise Invalid(f"must be text, not {type(value).__name__}", field=field)
+    return value[:longest].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+def check_payload(field: str, value: object) -> None:
+    if value.__class__ is not bytes or not isinstance(value, bytes):
+        raise Invalid(f"must be bytes of JSON text, not {type(value).__name__}", field=field)
+    if len(value) > PAYLOAD_MAX_BYTES:
+        raise Invalid(f"has {len(value)} bytes, the limit is {PAYLOAD_MAX_BYTES}", field=field, limit=PAYLOAD_MAX_BYTES)
+    try:
+        msgspec.json.decode(value, type=msgspec.Raw)
+        if not value.isascii():
+            value.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"is not JSON text in UTF-8: {error}", field=field) from None
+    except RecursionError:
+        raise Invalid("is nested too deeply", field=field) from None
+
+
+def check_instant(field: str, value: object) -> None:
+    if not isinstance(value, datetime):
+        raise Invalid(f"must be a datetime, not {type(value).__name__}", field=field)
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise Invalid("must have a time zone", field=field)
+    if not 1970 <= value.year <= 9000:
+        raise Invalid("is too far away", field=field)
+
+
+def check_count(field: str, value: object, *, least: int = 0, most: int = COUNT_MAX) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise Invalid(f"must be a whole number from {least} to {most}", field=field)
+
+
+def check_seconds(field: str, value: object, *, least: float = 0.0, most: float = SECONDS_MAX) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid("must be a number", field=field)
+    if not least <= value <= most:  # refuses NaN and infinity too
+        raise Invalid(f"must lie between {least:g} and {most:g}", field=field)
