@@ -351,9 +351,12 @@ def test_stop_ends_it_for_all_and_the_next_open_starts_it_again(folder: Path) ->
 
 
 def test_a_pid_file_whose_pid_belongs_to_another_program_by_now_is_no_obstacle(folder: Path) -> None:
-    (folder / "postgres/data/postmaster.pid").write_text(f"{os.getpid()}\n/elsewhere\n1\n5432\n")
+    account, _ = embedded_host.choose_account(folder, find_software(None))
+    program = subprocess.Popen(account.order().command("/bin/cat"), stdin=subprocess.PIPE)
+    (folder / "postgres/data/postmaster.pid").write_text(f"{program.pid}\n/elsewhere\n1\n5432\n")
     with open_fast(folder) as server:
         assert ask(server.dsn, "select 1") == 1
+    program.communicate()
 
 
 def test_a_server_that_somebody_started_by_hand_is_not_trampled_on(folder: Path) -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import asyncpg
 
-from windlass.core.error import WindlassError
 from windlass.store.embedded import EmbeddedServer
-from windlass.store.embedded_launch import process_mark
+from windlass.store.embedded_launch import process_mark, read_record
 from windlass.store.migrate import migrate
 
 # A test's data may die with the machine, so it need not wait for the disk.
@@ -75,8 +75,8 @@ def _sweep() -> None:
     for folder in Path(tempfile.gettempdir()).glob("windlass-test-*-*"):
         if folder.stat().st_uid == os.geteuid() and process_mark(int(folder.name.split("-")[2])) is None:
             for record in folder.rglob("control/process"):
-                with suppress(WindlassError):
-                    EmbeddedServer.open(record.parent.parent).close()
+                if pid := read_record(record):
+                    os.kill(pid, signal.SIGQUIT)
             shutil.rmtree(folder, ignore_errors=True)
 
 
