@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.fairness import FIRST_LANE, Lane, LanePick, share
+from windlass.core.fairness import FIRST_LANE, Lane, LanePick, fitting, share
 from windlass.core.queue import OPEN, Admission
 from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN
 
@@ -112,3 +112,44 @@ def test_no_backlogged_key_gets_two_more_than_another(count: int, wanted: int, l
     shares = [taken[0, name] for name in names]
     assert sum(shares) == wanted
     assert max(shares) - min(shares) <= 1
+
+
+def found(picks: list[LanePick], waiting: Counter[Lane], wanted: int) -> list[Lane]:
+    """What the query finds where so many tasks wait in each lane."""
+    lanes = [Lane(pick.priority, pick.key) for pick in picks]
+    return [
+        lane for pick, lane in zip(picks, lanes, strict=True) for _ in range(min(pick.take, waiting[lane]))
+    ][:wanted]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("waiting", "wanted", "kept"),
+    [
+        pytest.param({Lane(0, "a"): 9, Lane(0, "b"): 1, Lane(1, "c"): 9}, 8, [(0, "a")] * 4 + [(0, "b")], id="backlog"),
+        pytest.param({Lane(0, "a"): 1, Lane(0, "b"): 1, Lane(1, "c"): 9}, 6, [(0, "a"), (0, "b"), *[(1, "c")] * 4],
+                     id="no backlog"),
+        pytest.param({Lane(0, "a"): 9}, 4, [(0, "a")] * 4, id="one lane"),
+        pytest.param({}, 4, [], id="nothing"),
+    ],
+)  # fmt: skip
+def test_no_lower_priority_is_claimed_while_a_higher_one_may_have_more(
+    waiting: dict[Lane, int], wanted: int, kept: list[tuple[int, str]]
+) -> None:
+    picks = share(list(waiting), wanted, OPEN, "")
+    lanes = found(picks, Counter(waiting), wanted)
+
+    assert [(lanes[i].priority, lanes[i].key) for i in fitting(lanes, picks, OPEN)] == kept
+
+
+@given(lanes, limits, admissions, keys, st.lists(st.integers(0, 9), min_size=12, max_size=12))
+def test_whatever_waits_no_key_gets_more_than_its_room(
+    of_queue: list[Lane], wanted: int, admission: Admission, last_key: str, counts: list[int]
+) -> None:
+    waiting = Counter(dict(zip(of_queue, counts, strict=False)))
+    picks = share(of_queue, wanted, admission, last_key)
+    lanes = found(picks, waiting, wanted)
+    kept = [lanes[i] for i in fitting(lanes, picks, admission)]
+
+    for key, count in Counter(lane.key for lane in kept if lane.key).items():
+        assert count <= admission.room_by_key.get(key, admission.room_per_key)
+    assert bool(kept) == bool(lanes), "what could be claimed is not all left"

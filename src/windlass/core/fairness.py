@@ -24,6 +24,7 @@ class Lane(msgspec.Struct, frozen=True, order=True):
 
 
 FIRST_LANE = Lane(-(2**15), "")
+PRIORITY_LAST = 2**15
 
 
 class LanePick(msgspec.Struct, frozen=True):
@@ -50,6 +51,29 @@ def share(lanes: Sequence[Lane], wanted: int, admission: Admission, last_key: st
                 for turn, (key, room) in enumerate(turns)
             ]
     return picks
+
+
+def fitting(found: Sequence[Lane], picks: Sequence[LanePick], admission: Admission) -> list[int]:
+    """Which of these finds to claim, as positions; `found` has the lane of each, in the order of the picks.
+
+    The lanes of one key, in whatever priority, share its room. And a lane that gave all that it was asked for may hold
+    more: until that is claimed, no lower priority is.
+    """
+    asked = {Lane(pick.priority, pick.key): pick.take for pick in picks}
+    by_lane: dict[Lane, int] = {}
+    by_key: dict[str, int] = {}
+    backlog = PRIORITY_LAST
+    kept: list[int] = []
+    for position, lane in enumerate(found):
+        room = _room(lane.key, admission) - by_key.get(lane.key, 0)
+        if lane.priority > backlog or room <= 0:
+            continue
+        kept.append(position)
+        by_lane[lane] = by_lane.get(lane, 0) + 1
+        by_key[lane.key] = by_key.get(lane.key, 0) + 1
+        if by_lane[lane] == asked[lane] and room > 1:
+            backlog = lane.priority
+    return kept
 
 
 def _room(key: str, admission: Admission) -> int:

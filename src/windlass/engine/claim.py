@@ -16,7 +16,7 @@ from datetime import datetime
 from windlass.core import task as rules
 from windlass.core.command import Claimed
 from windlass.core.error import LeaseLost, StoreBusy
-from windlass.core.fairness import share
+from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
 from windlass.core.lease import Lease
 from windlass.core.queue import OPEN, Admission, QueueConfig, admit
 from windlass.core.task import Task
@@ -34,10 +34,12 @@ RESOLVE_TRIES, RESOLVE_PAUSE_S = 60, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at a queue found; `next_in_s` is when to look again if nothing is heard."""
+    """What one look at a queue found; `next_in_s` is when to look again if nothing is heard. `held_back` if the queue
+    as a whole gives nothing now, whatever waits in it."""
 
     claimed: list[Claimed]
     next_in_s: float | None = None
+    held_back: bool = False
 
 
 class ClaimTicket(Ticket):
@@ -176,12 +178,24 @@ class Claimer:
             if not scan.full_look_due(self._stopwatch()):
                 return Look([], scan.full_look_at_s - self._stopwatch())  # what only a full look can see must not wait
         began_s = self._stopwatch()
-        view = await tx.queues.open_claim(lease, queue, scan.resume_after, LANES_MAX)
-        scan.looked_fully(view.lanes, LANES_MAX)
-        look = await self._take(tx, lease, queue, limit, view, scan)
+        look = await self._look_around(tx, lease, queue, limit, scan)
         ended_s = self._stopwatch()
         scan.paid(ended_s - began_s, ended_s)
         return look
+
+    async def _look_around(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
+        """Through the lanes, so many at a time, from where the last look stopped until something is found; at the end
+        once more from the beginning, so that nothing is said not to be there that was merely behind us."""
+        from_beginning, next_in_s = scan.resume_after == FIRST_LANE, None
+        while True:
+            view = await tx.queues.open_claim(lease, queue, scan.resume_after, LANES_MAX)
+            scan.looked_fully(view.lanes, LANES_MAX)
+            look = await self._take(tx, lease, queue, limit, view, scan)
+            next_in_s = min((s for s in (next_in_s, look.next_in_s) if s is not None), default=None)
+            at_end = scan.resume_after == FIRST_LANE
+            if look.claimed or look.held_back or (at_end and from_beginning):
+                return replace(look, next_in_s=next_in_s)
+            from_beginning = from_beginning or at_end
 
     async def _take(self, tx: Tx, lease: Lease, queue: str, limit: int, view: ClaimView, scan: Scan) -> Look:
         if not view.live:
@@ -191,9 +205,12 @@ class Claimer:
             view, admission = await self._admitted(tx, lease, queue, limit, view)
         total = min(limit, admission.total)
         if total == 0:
-            return Look([], _seconds_until(admission.next_at, view.now))
+            return Look([], _seconds_until(admission.next_at, view.now), held_back=True)
         picks = scan.with_floors(share(view.lanes, total, admission, scan.last_key))
         found = await tx.queues.claim_tasks(lease, queue, picks, total, admission.full_kinds) if picks else []
+        if len(picks) > 1:
+            lanes = [Lane(task.priority, task.concurrency_key) for task, _ in found]
+            found = [found[position] for position in fitting(lanes, picks, admission)]
         if found:
             claimed = await self._start(tx, lease, queue, found, view)
             scan.claimed([task for task, _ in found])
