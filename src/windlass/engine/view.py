@@ -26,16 +26,6 @@ class Page(msgspec.Struct, frozen=True):
     next: UUID | None
 
 
-class AttemptView(msgspec.Struct, frozen=True):
-    """One line of a timeline."""
-
-    at: datetime
-    attempt: int
-    what: str
-    worker: str | None = None
-    detail: dict[str, object] | None = None
-
-
 class Waiting(msgspec.Struct, frozen=True):
     """Why a task does not run: a stable word, a sentence, and when that ends, if that is known."""
 
@@ -92,7 +82,7 @@ class TaskViews:
         async with self._store.views() as views:
             return await views.run_counts(run_id)
 
-    async def timeline(self, task_id: UUID) -> list[AttemptView]:
+    async def timeline(self, task_id: UUID) -> list[Entry]:
         """What happened, in order. The submission and the last attempt are told by the task's own row."""
         check_type("task_id", task_id, UUID)
         async with self._store.views() as views:
@@ -108,15 +98,14 @@ class TaskViews:
             return await _why(views, view, await views.now())
 
 
-def timeline_of(view: TaskView, entries: Sequence[Entry]) -> list[AttemptView]:
+def timeline_of(view: TaskView, entries: Sequence[Entry]) -> list[Entry]:
     """History entries lie between what the row says about the beginning and about the end."""
     task = view.task
-    lines = [AttemptView(view.created_at, 0, "submitted")]
-    lines += [AttemptView(e.at, e.attempt, e.what, e.worker, e.detail) for e in entries]
+    lines = [Entry(task.id, view.created_at, 0, "submitted"), *entries]
     if task.state is State.RUNNING and task.started_at is not None:
-        lines.append(AttemptView(task.started_at, task.attempt, "started", task.worker))
+        lines.append(Entry(task.id, task.started_at, task.attempt, "started", task.worker))
     if task.finished_at is not None:
-        lines.append(AttemptView(task.finished_at, task.attempt, task.state.value, task.worker, _end_detail(task)))
+        lines.append(Entry(task.id, task.finished_at, task.attempt, task.state, task.worker, _end_detail(task)))
     return sorted(lines, key=lambda line: line.at)
 
 
