@@ -1,0 +1,42 @@
+"""Whoever pulls the plug: engines crash and come back, listening connections break, the clock jumps ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.sim.host import Host
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class Chaos:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._stream = world.seed.stream("chaos")
+
+    async def run(self) -> None:
+        while not self.world.calm:
+            await asyncio.sleep(self._stream.around(4.0))
+            if self.world.calm:
+                return
+            await self._once()
+
+    async def _once(self) -> None:
+        plan = self.world.plan
+        if plan.crash_every_s is not None and self._stream.often(4.0 / plan.crash_every_s):
+            await self.crash(self._stream.randrange(len(self.world.hosts)))
+        if self._stream.often(0.1):
+            self._stream.choice(self.world.hosts).lose_listener()
+        if plan.clock_jump and self._stream.often(0.1):
+            self.world.clock_ahead_s += self._stream.around(3.0)
+
+    async def crash(self, place: int) -> None:
+        """The engine dies; after a while another one stands in its place."""
+        world, host = self.world, self.world.hosts[place]
+        world.say("chaos", f"{host.name} crashes")
+        await host.crash()
+        await asyncio.sleep(self._stream.around(1.0))
+        world.hosts[place] = Host(world, host.name, host.life + 1)
+        world.say("chaos", f"{host.name} is back")

@@ -1,0 +1,219 @@
+"""The seam between the real store and the real database: one statement in flight, each with its fault and its delay.
+
+A statement is a message that travels to the database and a reply that travels back, both for a seeded while of virtual
+time. Between them it runs to its end, alone, and the checkers see what it committed before anybody else can. It knows
+connections and transactions; what SQL means is left to the store and to the checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+from tests.sim.database import LOCK_TIMEOUT_MS
+from tests.sim.fault import Fault
+from tests.sim.trace import described, mark
+
+from windlass.core.error import StoreBusy
+from windlass.store.query import QUERIES
+from windlass.store.session import Pool, Session
+from windlass.store.store import Store
+from windlass.store.wake import Wakes
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+_LOCK_TIMEOUT = re.compile(r"set local lock_timeout = \d+")
+
+
+class GatedConnection:
+    """Stands where the driver's connection would be."""
+
+    def __init__(self, host: Host, real: Any) -> None:
+        self.host, self.real = host, real
+        self.gate = host.world.gate
+        self.in_transaction = self.broken = False
+        self.began_at_commit = 0  # how many commits there had been when this transaction began
+        self.names: list[str] = []
+
+    async def fetch(self, sql: str, *args: object) -> Any:
+        return await self.gate.statement(self, self.gate.names.get(sql, "?"), args, lambda: self.real.fetch(sql, *args))
+
+    async def execute(self, sql: str, *args: object) -> Any:
+        sql = _LOCK_TIMEOUT.sub(f"set local lock_timeout = {LOCK_TIMEOUT_MS}", sql)
+        return await self.gate.statement(self, sql, args, lambda: self.real.execute(sql, *args))
+
+    def is_closed(self) -> bool:
+        return self.broken
+
+    def is_in_transaction(self) -> bool:
+        return self.in_transaction
+
+
+class GatedPool(Pool):
+    """The pool of one engine. Its connections come from all that the simulation has."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__("", pooled=False, size=0)
+        self._host = host
+
+    async def close(self) -> None: ...
+
+    async def acquire(self) -> Session:
+        return Session(await self._host.world.gate.connect(self._host))
+
+    def release(self, session: Session) -> None:
+        self._host.world.gate.disconnect(session._connection)
+
+
+class GatedStore(Store):
+    """The real store on gated connections. What it would hear by LISTEN comes from its host."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__("")
+        self._host = host
+        self._pool = GatedPool(host)
+
+    async def _listen_once(self, heard: Callable[[Wakes], None], ready: Callable[[], None]) -> None:
+        self._host.heard = heard
+        heard(Wakes(everything=True))
+        ready()
+        try:
+            await self._host.gap.wait()
+        finally:
+            self._host.heard = None
+        raise StoreBusy("the simulation broke the listening connection")
+
+
+class Gate:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.slot = asyncio.Lock()
+        self.names = {sql: name for name, sql in QUERIES.items()}
+        self.statements = 0
+        self.left_open: list[GatedConnection] = []
+        self._stream = world.seed.stream("gate")
+
+    async def connect(self, host: Host) -> GatedConnection:
+        if host.dead or self._stream.often(self.world.weather.no_connection):
+            raise StoreBusy("the simulation has no connection left")
+        async with self.slot:
+            await self._tidy()
+            with self.world.loop.outside():
+                connection = GatedConnection(host, await self.world.database.take())
+        host.connections.append(connection)
+        return connection
+
+    def disconnect(self, connection: GatedConnection) -> None:
+        """The store gives a connection back. A transaction that was left open ends before anything else happens."""
+        if connection not in connection.host.connections:
+            return  # it went with its engine
+        connection.host.connections.remove(connection)
+        if connection.in_transaction:
+            self.left_open.append(connection)
+        else:
+            self.world.database.give_back(connection.real)
+
+    async def _tidy(self) -> None:
+        while self.left_open:
+            connection = self.left_open.pop(0)
+            await self.cut(connection)
+            self.world.database.give_back(connection.real)
+
+    async def cut(self, connection: GatedConnection) -> None:
+        """The connection breaks: the database rolls back what was not committed."""
+        connection.broken = True
+        if connection.in_transaction:
+            connection.in_transaction = False
+            with self.world.loop.outside():
+                await connection.real.execute("rollback")
+
+    async def statement(
+        self, connection: GatedConnection, name: str, args: tuple[object, ...], run: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """There and back again."""
+        weather = self.world.weather
+        fault = weather.at_statement(self._stream, commit=name == "commit")
+        await asyncio.sleep(weather.latency(self._stream))
+        async with self.slot:
+            await self._tidy()
+            result = await self._arrive(connection, name, args, run, fault)
+        await asyncio.sleep(weather.latency(self._stream))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def _arrive(
+        self,
+        connection: GatedConnection,
+        name: str,
+        args: tuple[object, ...],
+        run: Callable[[], Awaitable[Any]],
+        fault: Fault,
+    ) -> Any:
+        """At the database. Errors are returned: they travel back like any other reply."""
+        if connection.broken:
+            return _gone()
+        if fault is Fault.BROKEN_BEFORE:
+            await self.cut(connection)
+        result: Any = _busy() if fault is Fault.BUSY else _gone()
+        if fault in (Fault.NONE, Fault.BROKEN_AFTER):
+            with self.world.loop.outside():
+                result = await self._run(connection, name, args, run)
+        if fault is Fault.BROKEN_AFTER:
+            await self.cut(connection)
+        self.statements += 1
+        self.world.say(
+            f"{connection.host.name}.{self.world.database.known.index(connection.real)}",
+            f"{name} {described(args)} -> {_said(result)} {'' if fault is Fault.NONE else fault}",
+        )
+        return _gone() if fault is Fault.BROKEN_AFTER else result
+
+    async def _run(
+        self, connection: GatedConnection, name: str, args: tuple[object, ...], run: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        world = self.world
+        await world.database.set_clock(world.now())
+        await world.observe_before(connection, name, args)
+        try:
+            result: Any = await run()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            result = error
+        else:
+            self._follow(connection, name)
+            world.observe_after(connection, name, args, result)
+            if not connection.in_transaction:
+                world.committed(connection, await world.database.drain())
+        return result
+
+    def _follow(self, connection: GatedConnection, name: str) -> None:
+        if name == "begin":
+            connection.in_transaction = True
+            connection.began_at_commit = self.world.commits
+            connection.names = []
+        elif name in ("commit", "rollback"):
+            connection.in_transaction = False
+        elif not connection.in_transaction:
+            connection.began_at_commit = self.world.commits
+            connection.names = []
+        connection.names.append(name)
+
+
+def _gone() -> Exception:
+    return asyncpg.ConnectionDoesNotExistError("the simulation broke the connection")
+
+
+def _busy() -> Exception:
+    return asyncpg.QueryCanceledError("the simulation keeps the database busy")
+
+
+def _said(result: Any) -> str:
+    if isinstance(result, Exception):
+        return f"{type(result).__name__}"
+    if isinstance(result, str):
+        return result
+    return f"{len(result)} rows {mark([tuple(row) for row in result])}"

@@ -1,0 +1,155 @@
+"""Workers: honest ones, sloppy ones, liars, and those that die. A worker lives many lives under one name.
+
+In chaos it does everything that a worker can do wrong. In calm it works as the documentation says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.host import Gone, Host
+from tests.sim.job import Job
+from tests.sim.plan import KINDS, LABELS
+
+from windlass.core.command import Claimed
+from windlass.core.error import LeaseLost, Unavailable
+from windlass.core.lease import Lease
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+CALM_WAIT_S = 300.0
+
+
+class Worker:
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.stream = world.seed.stream("worker", name)
+        self.first = name == "w0"
+        self.lease: Lease | None = None
+        self.jobs: dict[asyncio.Task[Any], Job] = {}
+        self.told: set[tuple[str, int]] = set()
+        self.silent_until_s = 0.0
+        self.lives_calmly = self.leaves = False
+        self.lists = True
+
+    async def run(self) -> None:
+        while not self.leaves:
+            self.lives_calmly = self.world.calm
+            await self._life()
+            await asyncio.sleep(self.stream.around(0.5))
+
+    # ----------------------------------------------------------------------------------------- one life
+
+    async def _life(self) -> None:
+        self.lists = self.lives_calmly or self.stream.often(0.6)
+        lease = self.lease = await self._open()
+        if lease is None:
+            return
+        beats = self.world.start(self._beats(lease))
+        try:
+            await self._polls(lease)
+        finally:
+            beats.cancel()
+        if self.lives_calmly or self.stream.often(0.5):  # the others go on with what they have, and report late
+            self.die()
+
+    def die(self) -> None:
+        """Without a word."""
+        for job in list(self.jobs):
+            job.cancel()
+        self.jobs.clear()
+
+    async def leave(self) -> None:
+        """In calm, at the end: say goodbye properly."""
+        self.leaves = True
+        self.die()
+        if self.lease is not None:
+            lease = self.lease
+            with contextlib.suppress(Gone, Unavailable):
+                await self.host().ask(lambda engine: engine.end_lease(lease))
+
+    def host(self) -> Host:
+        return self.stream.choice(self.world.hosts)
+
+    async def _open(self) -> Lease | None:
+        plan, stream = self.world.plan, self.stream
+        everything = self.lives_calmly and self.first
+        queues = list(plan.queues) if everything or stream.often(0.6) else stream.some(plan.queues)
+        kinds = None if everything or stream.often(0.6) else stream.some(KINDS)
+        labels = LABELS if self.first or stream.often(0.3) else ()
+        ttl_s = stream.pick({2.0: 1, 5.0: 2, 12.0: 1})
+        try:
+            return await self.host().ask(
+                lambda engine: engine.open_lease(self.name, queues, kinds=kinds, labels=labels, ttl_s=ttl_s)
+            )
+        except (Gone, Unavailable):
+            return None
+
+    # ----------------------------------------------------------------------------------------- signs of life
+
+    async def _beats(self, lease: Lease) -> None:
+        while True:
+            await asyncio.sleep(lease.ttl_s * self.stream.between(0.2, 0.45))
+            if self.world.loop.time() < self.silent_until_s and not self.lives_calmly:
+                continue
+            active = [job.task.id for job in self.jobs.values() if not job.hung] if self.lists else None
+            try:
+                extension = await self.host().ask(lambda engine, a=active: engine.extend_lease(lease, a))  # type: ignore[misc]
+            except (Gone, Unavailable):
+                continue
+            except LeaseLost:
+                return
+            self.told |= {(str(signal.task_id), signal.attempt) for signal in extension.cancels}
+
+    # ----------------------------------------------------------------------------------------- work
+
+    async def _polls(self, lease: Lease) -> None:
+        slots = self.stream.randint(1, 4)
+        while not self.leaves:
+            if self.world.calm and not self.lives_calmly:
+                return
+            if not self.lives_calmly and self.stream.often(self.world.plan.worker_death):
+                self.die()
+                return
+            if len(self.jobs) >= slots:
+                await asyncio.sleep(self.stream.between(0.05, 0.5))
+                continue
+            if not await self._poll(lease, slots - len(self.jobs)):
+                return
+
+    async def _poll(self, lease: Lease, limit: int) -> bool:
+        """False if this life is over."""
+        wait_s = CALM_WAIT_S if self.lives_calmly else self.stream.pick({0.0: 1, 1.0: 2, 8.0: 2})
+        call = self.world.poll_checker.begins(lease)
+        try:
+            claimed = await self._ask(lease, limit, wait_s, call)
+        except LeaseLost:
+            return False
+        except Unavailable:
+            await asyncio.sleep(self.stream.around(0.5))
+            return True
+        except (TimeoutError, Gone):  # what was claimed, if anything, is ours and unknown to us
+            return self.lists
+        finally:
+            self.world.poll_checker.ends(call)
+        self.world.poll_checker.answered(call, {(str(c.task.id), c.task.attempt) for c in claimed})
+        for each in claimed:
+            self._begin(each)
+        if not claimed and wait_s == 0.0:
+            await asyncio.sleep(self.stream.around(0.5))
+        return True
+
+    async def _ask(self, lease: Lease, limit: int, wait_s: float, call: Any) -> list[Claimed]:
+        asked = self.host().ask(lambda engine: engine.claim(lease, limit, wait_s=wait_s), call)
+        if not self.lives_calmly and self.stream.often(0.1):  # hangs up in the middle
+            return await asyncio.wait_for(asked, self.stream.around(0.5))
+        return await asked
+
+    def _begin(self, claimed: Claimed) -> None:
+        job = Job(self, claimed)
+        task = self.world.start(job.run())
+        self.jobs[task] = job
+        task.add_done_callback(lambda done: self.jobs.pop(done, None))
