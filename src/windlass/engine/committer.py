@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from windlass.core.error import Draining, Unavailable, WindlassError
 
 C = TypeVar("C")
 R = TypeVar("R")
+
+Later: TypeAlias = R | WindlassError | asyncio.Future[R | WindlassError]
 
 Pause = Callable[[float], Awaitable[None]]
 
@@ -24,18 +26,19 @@ LONGEST_PAUSE_S = 1.0
 
 
 class Committer(Generic[C, R]):
-    """`commit` carries out a batch and returns one outcome per command: a result, or the error for that caller."""
+    """`commit` carries out a batch and returns one outcome per command: a result, or the error for that caller. An
+    outcome that will be known later is a future: only its caller waits for it, the next batch does not."""
 
     def __init__(
         self,
-        commit: Callable[[list[C]], Awaitable[list[R | WindlassError]]],
+        commit: Callable[[list[C]], Awaitable[Sequence[Later[R]]]],
         *,
         batch_max: int = 500,
         patience_s: float = 30.0,
         pause: Pause = asyncio.sleep,
     ) -> None:
         self._commit, self._batch_max, self._patience_s, self._pause = commit, batch_max, patience_s, pause
-        self._line: deque[tuple[list[C], asyncio.Future[list[R | WindlassError]]]] = deque()
+        self._line: deque[tuple[list[C], asyncio.Future[list[Later[R]]]]] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -55,12 +58,14 @@ class Committer(Generic[C, R]):
         if not commands:
             return []
         if self._idle.is_set():
-            return await self._lead(list(commands))
-        done: asyncio.Future[list[R | WindlassError]] = asyncio.get_running_loop().create_future()
-        self._line.append((list(commands), done))
-        return await done
+            outcomes = await self._lead(list(commands))
+        else:
+            done: asyncio.Future[list[Later[R]]] = asyncio.get_running_loop().create_future()
+            self._line.append((list(commands), done))
+            outcomes = await done
+        return [await outcome if isinstance(outcome, asyncio.Future) else outcome for outcome in outcomes]
 
-    async def _lead(self, commands: list[C]) -> list[R | WindlassError]:
+    async def _lead(self, commands: list[C]) -> list[Later[R]]:
         """Nobody is before us: no need to wait for a runner. Who comes meanwhile is carried out by one, behind us."""
         self._idle.clear()
         try:
@@ -88,7 +93,7 @@ class Committer(Generic[C, R]):
             self._runner = None
             self._idle.set()
 
-    def _gather(self) -> list[tuple[list[C], asyncio.Future[list[R | WindlassError]]]]:
+    def _gather(self) -> list[tuple[list[C], asyncio.Future[list[Later[R]]]]]:
         """Everything in line, up to the limit; one caller's commands are never torn apart."""
         batch = [self._line.popleft()]
         size = len(batch[0][0])
@@ -97,7 +102,7 @@ class Committer(Generic[C, R]):
             size += len(batch[-1][0])
         return batch
 
-    async def _answer(self, batch: list[tuple[list[C], asyncio.Future[list[R | WindlassError]]]]) -> None:
+    async def _answer(self, batch: list[tuple[list[C], asyncio.Future[list[Later[R]]]]]) -> None:
         outcomes = await self._carry_out([commands for commands, _ in batch])
         for (_, done), outcome in zip(batch, outcomes, strict=True):
             if done.cancelled():
@@ -107,7 +112,7 @@ class Committer(Generic[C, R]):
             else:
                 done.set_result(outcome)
 
-    async def _carry_out(self, groups: list[list[C]]) -> list[list[R | WindlassError] | Exception]:
+    async def _carry_out(self, groups: list[list[C]]) -> list[list[Later[R]] | Exception]:
         try:
             flat = await self._persist([command for group in groups for command in group])
         except Exception as error:
@@ -115,14 +120,14 @@ class Committer(Generic[C, R]):
                 return [error] * len(groups)
             middle = len(groups) // 2
             return [*await self._carry_out(groups[:middle]), *await self._carry_out(groups[middle:])]
-        outcomes: list[list[R | WindlassError] | Exception] = []
+        outcomes: list[list[Later[R]] | Exception] = []
         start = 0
         for group in groups:
-            outcomes.append(flat[start : start + len(group)])
+            outcomes.append(list(flat[start : start + len(group)]))
             start += len(group)
         return outcomes
 
-    async def _persist(self, commands: list[C]) -> list[R | WindlassError]:
+    async def _persist(self, commands: list[C]) -> Sequence[Later[R]]:
         """Run the batch again while the store is away, for as long as a caller may be expected to wait."""
         waited_s, pause_s = 0.0, FIRST_PAUSE_S
         while True:

@@ -1,37 +1,98 @@
 """Load, decide, apply: how commands on tasks become changes. I/O and no decisions.
 
-Rows that somebody else holds are not waited for in the batch: they are tried again afterwards, each on its own, with
-a limit on the wait.
+Rows that somebody else holds are not waited for in the batch. Their commands stand in a line of their own, one a task
+so that they keep their order, and are tried with a limit on the wait, while the batches go on.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
 from windlass.core.command import Command
-from windlass.core.error import NotFound, StoreBusy, WindlassError
+from windlass.core.error import NotFound, WindlassError
 from windlass.core.task import Task
 from windlass.core.transition import Transition
+from windlass.engine.committer import Later
 from windlass.store.store import Store
-from windlass.store.tx import Tx
 
 Outcomes = dict[int, Task | WindlassError]
+Place = tuple[Command, asyncio.Future[Task | WindlassError]]
+
+HELD_AT_ONCE = 2  # each waits on a connection that others could use
 
 
-async def carry_out(store: Store, commands: Sequence[Command]) -> list[Task | WindlassError]:
-    """One outcome per command: the task as it is now, or why not."""
-    outcomes: Outcomes = {}
-    async with store.begin() as tx:
-        tasks, now = await tx.tasks.load_tasks(sorted({c.task_id for c in commands}))
-        if now is not None:
-            await tx.apply(decide(commands, tasks, now, outcomes))
-        left = [i for i in range(len(commands)) if i not in outcomes]
-        existing = await tx.tasks.existing_tasks(list({commands[i].task_id for i in left})) if left else set()
-    for i in left:
-        outcomes[i] = await _alone(store, commands[i]) if commands[i].task_id in existing else unknown(commands[i])
-    return [outcomes[i] for i in range(len(commands))]
+class Decider:
+    """Carries out the commands of one engine."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lines: dict[UUID, list[Place]] = {}
+        self._waits: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(HELD_AT_ONCE)
+
+    async def carry_out(self, commands: Sequence[Command]) -> list[Later[Task]]:
+        """One outcome per command: the task as it is now, or why not; for a row that is held, a future of that."""
+        outcomes: Outcomes = {}
+        wanted = {c.task_id for c in commands} - self._lines.keys()
+        async with self._store.begin() as tx:
+            tasks, now = await tx.tasks.load_tasks(sorted(wanted))
+            if now is not None:
+                await tx.apply(decide(commands, tasks, now, outcomes))
+            left = list({c.task_id for i, c in enumerate(commands) if i not in outcomes} & wanted)
+            held = await tx.tasks.existing_tasks(left) if left else set()
+        return [
+            outcomes[i] if i in outcomes
+            else self._stand_in_line(command) if command.task_id in held or command.task_id not in wanted
+            else unknown(command)
+            for i, command in enumerate(commands)
+        ]  # fmt: skip
+
+    async def close(self) -> None:
+        while self._waits:
+            await asyncio.wait(self._waits)
+
+    def _stand_in_line(self, command: Command) -> asyncio.Future[Task | WindlassError]:
+        answer: asyncio.Future[Task | WindlassError] = asyncio.get_running_loop().create_future()
+        line = self._lines.setdefault(command.task_id, [])
+        line.append((command, answer))
+        if len(line) == 1:
+            wait = asyncio.create_task(self._serve(command.task_id, line))
+            self._waits.add(wait)
+            wait.add_done_callback(self._waits.discard)
+        return answer
+
+    async def _serve(self, task_id: UUID, line: list[Place]) -> None:
+        """Wait for the row's lock, but not for ever; who comes meanwhile is served with the next turn."""
+        served = 0
+        try:
+            while served < len(line):
+                async with self._turns:
+                    turn = line[served:]
+                    answers = await self._together([command for command, _ in turn])
+                served += len(turn)
+                for (_, answer), outcome in zip(turn, answers, strict=True):
+                    if not answer.done():  # the caller may have gone
+                        answer.set_result(outcome)
+        except Exception as defect:
+            for _, answer in line[served:]:
+                if not answer.done():
+                    answer.set_exception(defect)
+        finally:
+            del self._lines[task_id]
+
+    async def _together(self, commands: Sequence[Command]) -> list[Task | WindlassError]:
+        """Commands on one task, in their order."""
+        outcomes: Outcomes = {}
+        try:
+            async with self._store.begin() as tx:
+                tasks = await tx.tasks.load_tasks_patiently([commands[0].task_id])
+                await tx.apply(decide(commands, tasks, await tx.now(), outcomes))
+        except WindlassError as error:
+            return [error] * len(commands)
+        return [outcomes.get(i) or unknown(command) for i, command in enumerate(commands)]
 
 
 def decide(commands: Sequence[Command], tasks: dict[UUID, Task], now: datetime, outcomes: Outcomes) -> list[Transition]:
@@ -52,23 +113,5 @@ def decide(commands: Sequence[Command], tasks: dict[UUID, Task], now: datetime, 
     return moves
 
 
-async def _alone(store: Store, command: Command) -> Task | WindlassError:
-    """Wait for the row's lock, but not for ever."""
-    outcomes: Outcomes = {}
-    try:
-        async with store.begin() as tx:
-            tasks = await tx.tasks.load_tasks_patiently([command.task_id])
-            await tx.apply(decide([command], tasks, await tx.now(), outcomes))
-    except StoreBusy as error:
-        return error
-    return outcomes.get(0) or unknown(command)
-
-
 def unknown(command: Command) -> NotFound:
     return NotFound(f"there is no task {command.task_id}", task_id=command.task_id)
-
-
-async def apply_rule(tx: Tx, moves: Sequence[Transition]) -> int:
-    """For ticks: write what was decided, say how much changed."""
-    await tx.apply(moves)
-    return sum(move.changed for move in moves)

@@ -28,7 +28,7 @@ from windlass.engine import tick
 from windlass.engine.chance import Chance, SystemChance
 from windlass.engine.claim import Claimer
 from windlass.engine.committer import Committer
-from windlass.engine.decide import carry_out
+from windlass.engine.decide import Decider
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.outbox import EffectHandler, carry_out_effects
@@ -69,8 +69,9 @@ class Engine:
         self.effects = dict(effects or {})
         store.announce = self.hub.announce
         self._listen, self._poll_s = listen, poll_s
-        self._commands: Committer[Command, Task] = Committer(self._carry_out, pause=pause)
-        self._reports: Committer[Command, Task] = Committer(self._carry_out, pause=pause)
+        self._decider = Decider(store)
+        self._commands: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
+        self._reports: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
         self._claimer = Claimer(store, self.hub, give_back=self._give_back, pause=pause, stopwatch=stopwatch)
         self._submitter = Submitter(store, self.chance, self._claimer, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
@@ -128,7 +129,7 @@ class Engine:
         """Finish what was accepted, then stop."""
         for loop in self._loops:
             await loop.stop()
-        for part in (self._submitter, self._claimer, self._reports, self._commands, self.leases):
+        for part in (self._submitter, self._claimer, self._reports, self._commands, self._decider, self.leases):
             with contextlib.suppress(Unavailable):
                 await part.close()
         self.hub.close()
@@ -339,9 +340,6 @@ class Engine:
         """Without LISTEN: one look per queue that somebody waits for, not one per waiter."""
         self.hub.wake_waiting()
         return 0
-
-    async def _carry_out(self, commands: list[Command]) -> list[Task | WindlassError]:
-        return await carry_out(self.store, commands)
 
 
 def _claimed(claimed: object) -> Task:
