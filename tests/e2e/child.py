@@ -27,7 +27,7 @@ EXIT_AWAY = 75  # the database was away when the process began
 LEASE_TTL_S = 2.0
 CONCURRENCY = 50
 GROUP = 50
-BACKLOG_MAX = 1500
+BACKLOG_MAX = 400
 OVERLAP = 3
 # Bad luck must not end a task: what is tested is that luck does not matter.
 PATIENT = Policy(max_attempts=1000, max_losses=1000, retry_delay_s=0.05, retry_delay_max_s=0.5)
