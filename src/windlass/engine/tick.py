@@ -11,14 +11,17 @@ from uuid import UUID
 
 from windlass.core import run as run_rules
 from windlass.core import task as rules
+from windlass.core.error import StoreBusy
 from windlass.core.run import Edge
-from windlass.core.transition import Transition
+from windlass.core.task import Task
+from windlass.core.transition import Effect
 from windlass.engine.chance import Chance
 from windlass.store.store import Store
 from windlass.store.tx import Tx
 
 BATCH = 500
 LEASES_BATCH = 20
+HELD_PATIENCE_MS, HELD_DELAY_S = 200, 1.0
 
 
 async def expire_leases(store: Store, chance: Chance) -> int:
@@ -45,28 +48,61 @@ async def ring_timers(store: Store, chance: Chance) -> int:
 
 
 async def settle_runs(store: Store) -> int:
-    """Tell the tasks that wait what became of those they waited for, run by run, under the run's lock."""
+    """Tell the tasks that wait what became of those they waited for, run by run, under the run's lock.
+
+    Runs and tasks that somebody holds are passed by, then tried run by run; those still held come back later, so that
+    they do not stand at the head of the line for ever.
+    """
     async with store.begin() as tx:
         effects = await tx.outbox.lock_effects("settle", BATCH)
         if not effects:
             return 0
-        await tx.runs.lock_runs({UUID(str(effect.body["run_id"])) for effect in effects})
-        await _settle(tx, await tx.runs.ended_edges({effect.task_id for effect in effects}))
-        await tx.outbox.delete_effects([effect.id for effect in effects])
-    return len(effects)
+        free = await tx.runs.lock_free_runs({_run_of(effect) for effect in effects})
+        done = await _settle(tx, [effect for effect in effects if _run_of(effect) in free])
+    left: dict[UUID, list[Effect]] = {}
+    for effect in effects:
+        if effect.id not in done:
+            left.setdefault(_run_of(effect), []).append(effect)
+    return len(done) + sum([await _settle_alone(store, run_id, held) for run_id, held in left.items()])
 
 
-async def _settle(tx: Tx, edges: Sequence[Edge]) -> None:
-    if not edges:
-        return
+async def _settle_alone(store: Store, run_id: UUID, effects: Sequence[Effect]) -> int:
+    try:
+        async with store.begin() as tx:
+            await tx.runs.lock_runs_patiently([run_id], HELD_PATIENCE_MS)
+            return len(await _settle(tx, effects, patiently=True))
+    except StoreBusy:
+        async with store.begin() as tx:
+            await tx.outbox.delay_effects([effect.id for effect in effects], HELD_DELAY_S)
+        return 0
+
+
+async def _settle(tx: Tx, effects: Sequence[Effect], *, patiently: bool = False) -> set[UUID]:
+    """Under the locks of the runs. Returns the effects that were carried out, which are gone then."""
+    edges = await tx.runs.ended_edges({effect.task_id for effect in effects}) if effects else []
     ended: dict[UUID, list[Edge]] = {}
     for edge in edges:
         ended.setdefault(edge.task_id, []).append(edge)
-    tasks = await tx.tasks.load_tasks_patiently(sorted(ended))
-    await tx.runs.delete_edges(edges)
-    still_open = await tx.runs.open_edges(tasks)
-    now = await tx.now()
-    moves: list[Transition] = [
-        run_rules.settle(task, ended[task.id], still_open.get(task.id, 0), now) for task in tasks.values()
-    ]
-    await tx.apply(moves)
+    tasks, held = await _load(tx, sorted(ended), patiently) if ended else ({}, set())
+    await tx.runs.delete_edges([edge for edge in edges if edge.task_id not in held])
+    if tasks:
+        still_open = await tx.runs.open_edges(tasks)
+        now = await tx.now()
+        await tx.apply([run_rules.settle(t, ended[t.id], still_open.get(t.id, 0), now) for t in tasks.values()])
+    unsettled = {edge.upstream_id for edge in edges if edge.task_id in held}
+    done = {effect.id for effect in effects if effect.task_id not in unsettled}
+    await tx.outbox.delete_effects(done)
+    return done
+
+
+async def _load(tx: Tx, ids: Sequence[UUID], patiently: bool) -> tuple[dict[UUID, Task], set[UUID]]:
+    """These tasks, locked, and the ids of those that somebody else holds."""
+    if patiently:
+        return await tx.tasks.load_tasks_patiently(ids, HELD_PATIENCE_MS), set()
+    tasks, _ = await tx.tasks.load_tasks(ids)
+    missing = [id_ for id_ in ids if id_ not in tasks]
+    return tasks, await tx.tasks.existing_tasks(missing) if missing else set()
+
+
+def _run_of(effect: Effect) -> UUID:
+    return UUID(str(effect.body["run_id"]))

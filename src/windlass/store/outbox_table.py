@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from windlass.core.transition import Effect
@@ -32,11 +32,14 @@ class OutboxTable:
     async def lock_effects(self, kind: str, limit: int) -> list[Effect]:
         return [record.effect_from(row)[0] for row in await self._session.fetch("lock_effects", kind, limit)]
 
-    async def delete_effects(self, ids: Sequence[UUID]) -> None:
-        await self._session.fetch("delete_effects", ids)
+    async def delete_effects(self, ids: Iterable[UUID]) -> None:
+        await self._session.fetch("delete_effects", list(ids))
 
     async def delay_effect(self, effect_id: UUID, delay_s: float, error: str) -> None:
         await self._session.fetch("delay_effect", effect_id, delay_s, error)
+
+    async def delay_effects(self, ids: Sequence[UUID], delay_s: float) -> None:
+        await self._session.fetch("delay_effects", ids, delay_s)
 
     async def bury_effect(self, effect_id: UUID, error: str) -> None:
         await self._session.fetch("bury_effect", effect_id, error)

@@ -25,6 +25,15 @@ class RunTable:
         rows = await self._session.fetch("lock_runs", sorted(ids))
         return {row[0]: row[1] for row in rows}
 
+    async def lock_free_runs(self, ids: Iterable[UUID]) -> set[UUID]:
+        """Lock those that can be locked at once."""
+        return {row[0] for row in await self._session.fetch("lock_free_runs", sorted(ids))}
+
+    async def lock_runs_patiently(self, ids: Iterable[UUID], patience_ms: int) -> None:
+        """Wait for the locks, but not for ever: StoreBusy after a while."""
+        await self._session.execute(f"set local lock_timeout = {patience_ms}")
+        await self.lock_runs(ids)
+
     async def mark_upstream(self, ids: Iterable[UUID]) -> set[UUID]:
         """Those that have not ended, and now know that somebody waits for them."""
         return {row[0] for row in await self._session.fetch("mark_upstream", sorted(ids))}

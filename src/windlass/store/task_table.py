@@ -29,9 +29,9 @@ class TaskTable:
         rows = await self._session.fetch("load_tasks", ids)
         return {row[0]: record.task_from(row) for row in rows}, rows[0][-1] if rows else None
 
-    async def load_tasks_patiently(self, ids: Sequence[UUID]) -> dict[UUID, Task]:
+    async def load_tasks_patiently(self, ids: Sequence[UUID], patience_ms: int | None = None) -> dict[UUID, Task]:
         """Wait for the locks, but not for ever: StoreBusy after a while."""
-        await self._session.execute(f"set local lock_timeout = {LOCK_TIMEOUT_MS}")
+        await self._session.execute(f"set local lock_timeout = {patience_ms or LOCK_TIMEOUT_MS}")
         rows = await self._session.fetch("load_tasks_patiently", ids)
         return {row[0]: record.task_from(row) for row in rows}
 

@@ -32,6 +32,11 @@ update windlass.outbox o
    set available_at = windlass.now() + $2::double precision * interval '1 second', error = $3
  where o.id = $1
 
+-- name: delay_effects
+-- Could not be carried out now: again later. That was no try.
+update windlass.outbox o set available_at = windlass.now() + $2::double precision * interval '1 second'
+ where o.id = any($1::uuid[])
+
 -- name: bury_effect
 -- Given up. The task is told in the same transaction.
 update windlass.outbox o set dead_at = windlass.now(), error = $2 where o.id = $1 and o.dead_at is null

@@ -9,6 +9,10 @@ on conflict (id) do nothing
 -- The lock under which edges of a run are added and settled, taken in id order.
 select r.id, r.namespace from windlass.run r where r.id = any($1::uuid[]) order by r.id for update
 
+-- name: lock_free_runs
+-- The same for those that nobody holds; it never waits.
+select r.id from windlass.run r where r.id = any($1::uuid[]) order by r.id for update skip locked
+
 -- name: mark_upstream
 -- Upstream tasks that have not ended learn that somebody waits for them. Those not returned have ended or are unknown.
 update windlass.task t set has_dependents = true
