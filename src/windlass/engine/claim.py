@@ -15,7 +15,7 @@ from datetime import datetime
 
 from windlass.core import task as rules
 from windlass.core.command import Claimed
-from windlass.core.error import LeaseLost, StoreBusy
+from windlass.core.error import LeaseLost, StoreBusy, WindlassError
 from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
 from windlass.core.lease import Lease
 from windlass.core.queue import OPEN, Admission, QueueConfig, admit
@@ -81,21 +81,24 @@ class Claimer:
         while True:
             ticket = ClaimTicket(lease, limit)
             self._hub.queue_up(ticket, lease.namespace, lease.queues)
-            nothing_left = False
+            found_nothing = looks_again = False
             try:
                 claimed = await self._look_to_the_end(lease, limit)
-                nothing_left = not claimed
+                found_nothing = not claimed
                 left_s = deadline_s - self._stopwatch()
                 if claimed or left_s <= 0:
                     return claimed
-                nothing_left = not await ticket.wait(self._hub.timers, left_s)
-                if nothing_left or ticket.claimed:
+                woken = await ticket.wait(self._hub.timers, left_s)
+                if ticket.claimed or not woken:
                     claimed, ticket.claimed = ticket.claimed, []
                     return claimed
+                looks_again = True
             finally:
                 self._hub.leave(ticket)
                 self._rescue(ticket.claimed)
-                if not nothing_left:  # we found some, or were woken and go without having looked
+                # We found some, or were woken and go without having looked since. Who looks again first tells nobody:
+                # two who wait for the same would wake each other for ever.
+                if not looks_again and (ticket.woken or not found_nothing):
                     self._hub.pass_on(ticket)
 
     async def _look_to_the_end(self, lease: Lease, limit: int) -> list[Claimed]:
@@ -150,7 +153,12 @@ class Claimer:
         self._turn += 1
         for i in range(len(lease.queues)):
             queue = lease.queues[(self._turn + i) % len(lease.queues)]
-            found = await self._look_at(lease, queue, limit - len(claimed))
+            try:
+                found = await self._look_at(lease, queue, limit - len(claimed))
+            except WindlassError:
+                if claimed:  # what we hold already must not be lost with the error; the next look will meet it again
+                    return claimed
+                raise
             claimed += found.claimed
             if found.next_in_s is not None:
                 self._hub.remind(lease.namespace, queue, found.next_in_s, self._stopwatch())
