@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, WindlassError
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import EffectHandler
 from windlass.store import migrate
 from windlass.store.fault import translated
 from windlass.store.migrate import Migration
 from windlass.store.store import Store
+
+if TYPE_CHECKING:
+    from windlass.store.embedded import EmbeddedServer
 
 DATA_DIR = Path(".windlass")
 
@@ -34,14 +37,25 @@ async def open_database(
     if url is not None:
         yield checked_url(url)
         return
-    from windlass.store.embedded import EmbeddedServer  # an extra that production does not carry
-
-    server = await asyncio.to_thread(EmbeddedServer.open, Path(data_dir))
+    server = await _open_embedded(Path(data_dir))
     try:
         await migrate_database(server.dsn)
         yield server.dsn
     finally:
         await asyncio.to_thread(server.close)
+
+
+async def _open_embedded(data_dir: Path) -> EmbeddedServer:
+    """A thread cannot be stopped: who is cancelled while the server starts waits for it and stops it again."""
+    from windlass.store.embedded import EmbeddedServer  # an extra that production does not carry
+
+    opening = asyncio.ensure_future(asyncio.to_thread(EmbeddedServer.open, data_dir))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(WindlassError):
+            await asyncio.to_thread((await opening).close)
+        raise
 
 
 @asynccontextmanager
