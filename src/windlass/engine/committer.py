@@ -63,7 +63,7 @@ class Committer(Generic[C, R]):
             done: asyncio.Future[list[Later[R]]] = asyncio.get_running_loop().create_future()
             self._line.append((list(commands), done))
             outcomes = await done
-        return [await outcome if isinstance(outcome, asyncio.Future) else outcome for outcome in outcomes]
+        return [await asyncio.shield(o) if isinstance(o, asyncio.Future) else o for o in outcomes]
 
     async def _lead(self, commands: list[C]) -> list[Later[R]]:
         """Nobody is before us: no need to wait for a runner. Who comes meanwhile is carried out by one, behind us."""

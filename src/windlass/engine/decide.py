@@ -16,22 +16,19 @@ from windlass.core.error import NotFound, WindlassError
 from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine.committer import Later
+from windlass.engine.patience import Patience
 from windlass.store.store import Store
 
 Outcomes = dict[int, Task | WindlassError]
 Place = tuple[Command, asyncio.Future[Task | WindlassError]]
 
-HELD_AT_ONCE = 2  # each waits on a connection that others could use
-
 
 class Decider:
     """Carries out the commands of one engine."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, patience: Patience) -> None:
+        self._store, self._patience = store, patience
         self._lines: dict[UUID, list[Place]] = {}
-        self._waits: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(HELD_AT_ONCE)
 
     async def carry_out(self, commands: Sequence[Command]) -> list[Later[Task]]:
         """One outcome per command: the task as it is now, or why not; for a row that is held, a future of that."""
@@ -50,36 +47,28 @@ class Decider:
             for i, command in enumerate(commands)
         ]  # fmt: skip
 
-    async def close(self) -> None:
-        while self._waits:
-            await asyncio.wait(self._waits)
-
     def _stand_in_line(self, command: Command) -> asyncio.Future[Task | WindlassError]:
+        """Behind the other commands on this task."""
         answer: asyncio.Future[Task | WindlassError] = asyncio.get_running_loop().create_future()
         line = self._lines.setdefault(command.task_id, [])
         line.append((command, answer))
         if len(line) == 1:
-            wait = asyncio.create_task(self._serve(command.task_id, line))
-            self._waits.add(wait)
-            wait.add_done_callback(self._waits.discard)
+            self._patience.later(lambda: self._serve(command.task_id, line))
         return answer
 
     async def _serve(self, task_id: UUID, line: list[Place]) -> None:
-        """Wait for the row's lock, but not for ever; who comes meanwhile is served with the next turn."""
+        """All who have come by then at once; who comes meanwhile is served next."""
         served = 0
         try:
             while served < len(line):
-                async with self._turns:
-                    turn = line[served:]
-                    answers = await self._together([command for command, _ in turn])
+                turn = line[served:]
+                answers = await self._together([command for command, _ in turn])
                 served += len(turn)
                 for (_, answer), outcome in zip(turn, answers, strict=True):
-                    if not answer.done():  # the caller may have gone
-                        answer.set_result(outcome)
+                    answer.set_result(outcome)
         except Exception as defect:
             for _, answer in line[served:]:
-                if not answer.done():
-                    answer.set_exception(defect)
+                answer.set_exception(defect)
         finally:
             del self._lines[task_id]
 

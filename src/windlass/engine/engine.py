@@ -32,6 +32,7 @@ from windlass.engine.decide import Decider
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.outbox import EffectHandler, carry_out_effects
+from windlass.engine.patience import Patience
 from windlass.engine.retention import Retention
 from windlass.engine.runner import Loop
 from windlass.engine.submit import Submitter
@@ -69,11 +70,12 @@ class Engine:
         self.effects = dict(effects or {})
         store.announce = self.hub.announce
         self._listen, self._poll_s = listen, poll_s
-        self._decider = Decider(store)
+        self._patience = Patience()
+        self._decider = Decider(store, self._patience)
         self._commands: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
         self._reports: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
         self._claimer = Claimer(store, self.hub, give_back=self._give_back, pause=pause, stopwatch=stopwatch)
-        self._submitter = Submitter(store, self.chance, self._claimer, pause=pause)
+        self._submitter = Submitter(store, self.chance, self._claimer, self._patience, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
         self.views = TaskViews(store)
         self.retention = Retention(keep_finished_s)
@@ -129,7 +131,7 @@ class Engine:
         """Finish what was accepted, then stop."""
         for loop in self._loops:
             await loop.stop()
-        for part in (self._submitter, self._claimer, self._reports, self._commands, self._decider, self.leases):
+        for part in (self._submitter, self._claimer, self._reports, self._commands, self._patience, self.leases):
             with contextlib.suppress(Unavailable):
                 await part.close()
         self.hub.close()

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from windlass.core.command import Claimed
-from windlass.core.error import Conflict, Invalid, LeaseLost, StoreBusy, WindlassError
+from windlass.core.error import Conflict, Invalid, LeaseLost, Rejected, StoreBusy, WindlassError
 from windlass.core.id import derived_id
 from windlass.core.submission import Submission, check_submission
 from windlass.core.transition import TERMINAL, Effect
 from windlass.engine.chance import Chance
 from windlass.engine.claim import Claimer, ClaimTicket
-from windlass.engine.committer import Committer, Pause
-from windlass.store.fault import CommitUnknown, Duplicate
+from windlass.engine.committer import Committer, Later, Pause
+from windlass.engine.patience import LONG_MS, SHORT_MS, Patience
+from windlass.store.fault import CommitUnknown, Duplicate, LockHeld
 from windlass.store.store import Store
 from windlass.store.tx import Tx
 from windlass.store.wake import Wakes
@@ -32,8 +34,8 @@ BATCH_MAX = 1000
 class Submitter:
     """Takes submissions in; `submit_all` is all or nothing."""
 
-    def __init__(self, store: Store, chance: Chance, claimer: Claimer, *, pause: Pause) -> None:
-        self._store, self._chance, self._claimer = store, chance, claimer
+    def __init__(self, store: Store, chance: Chance, claimer: Claimer, patience: Patience, *, pause: Pause) -> None:
+        self._store, self._chance, self._claimer, self._patience = store, chance, claimer, patience
         self._plain = Committer(self._commit_plain, batch_max=BATCH_MAX, pause=pause)
         self._keyed = Committer(self._commit_keyed, batch_max=BATCH_MAX, pause=pause)
         self._grouped = Committer(self._commit_grouped, batch_max=1, pause=pause)
@@ -102,24 +104,39 @@ class Submitter:
 
     # ----------------------------------------------------------------------------------------- with a key each
 
-    async def _commit_keyed(self, batch: list[Submission]) -> list[UUID | WindlassError]:
+    async def _commit_keyed(self, batch: list[Submission]) -> Sequence[Later[UUID]]:
+        try:
+            return await self._add_keyed(batch, SHORT_MS)
+        except LockHeld:  # one of the keys is in somebody's open transaction; the others need not wait for it
+            return [self._patience.later(partial(self._add_one_keyed, s)) for s in batch]
+
+    async def _add_keyed(self, batch: list[Submission], patience_ms: int) -> list[UUID | WindlassError]:
         async with self._store.begin() as tx:
+            await tx.limit_waits(patience_ms)
             outcomes = await _take_keys(tx, batch)
             new = [s for s, outcome in zip(batch, outcomes, strict=True) if outcome == s.id]
             await _add_or_find(tx, new)
         return outcomes
 
+    async def _add_one_keyed(self, submission: Submission) -> UUID | WindlassError:
+        return (await self._add_keyed([submission], LONG_MS))[0]
+
     # ----------------------------------------------------------------------------------------- with runs, all or none
 
-    async def _commit_grouped(self, batch: list[list[Submission]]) -> list[list[UUID] | WindlassError]:
-        assert len(batch) == 1, len(batch)
+    async def _commit_grouped(self, batch: list[list[Submission]]) -> Sequence[Later[list[UUID]]]:
+        [group] = batch
+        try:
+            return [await self._add_grouped(group, SHORT_MS)]
+        except LockHeld:
+            return [self._patience.later(partial(self._add_grouped, group, LONG_MS))]
+
+    async def _add_grouped(self, group: list[Submission], patience_ms: int) -> list[UUID] | WindlassError:
         try:
             async with self._store.begin() as tx:
-                return [await _add_group(tx, batch[0])]
-        except WindlassError as error:
-            if isinstance(error, StoreBusy):
-                raise
-            return [error]
+                await tx.limit_waits(patience_ms)
+                return await _add_group(tx, group)
+        except Rejected as error:
+            return error
 
 
 async def _add_group(tx: Tx, group: list[Submission]) -> list[UUID]:

@@ -21,6 +21,12 @@ class CommitUnknown(StoreBusy):
     code = "commit_unknown"
 
 
+class LockHeld(StoreBusy):
+    """Somebody holds a lock for longer than we wait."""
+
+    code = "lock_held"
+
+
 class Duplicate(Conflict):
     """A row with this id is there already."""
 
@@ -39,7 +45,6 @@ _AWAY = (
 _BUSY = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
-    asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,
     asyncpg.InvalidCachedStatementError,  # a migration ran beside us; the driver has dropped the old plan
 )
@@ -47,6 +52,8 @@ _BUSY = (
 
 def translate(error: BaseException) -> WindlassError | None:
     """Our error for the driver's, or None if it is a defect of ours that must not be hidden."""
+    if isinstance(error, asyncpg.LockNotAvailableError):
+        return LockHeld(f"somebody holds a lock on this: {error}")
     if isinstance(error, _BUSY):
         return StoreBusy(f"the database could not do this now: {error}")
     if isinstance(error, _AWAY):

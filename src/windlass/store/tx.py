@@ -51,6 +51,10 @@ class Tx:
         [[leases, timers, effects]] = await self.session.fetch("pulse")
         return leases, timers, effects
 
+    async def limit_waits(self, patience_ms: int) -> None:
+        """From here on no statement of this transaction waits longer than this for a lock: LockHeld instead."""
+        await self.session.execute(f"set local lock_timeout = {patience_ms}")
+
     async def apply(self, moves: Sequence[Transition]) -> None:
         """Write what the rules decided. `moves` may contain several for one task, in their order."""
         changed = [move for move in moves if move.changed]
