@@ -163,6 +163,35 @@ as $$
         'hex')::uuid
 $$;
 
+-- Raises unless this can be read as a policy (core.retry.Policy; the ranges are those of core.submission).
+create function windlass.check_policy(policy jsonb) returns void
+language plpgsql immutable
+as $$
+declare
+    bad text;
+begin
+    if jsonb_typeof(policy) <> 'object' then
+        raise exception 'policy must be a JSON object' using errcode = 'invalid_parameter_value';
+    end if;
+    select p.key into bad
+      from jsonb_each(policy) as p
+      left join (values ('max_attempts', 1, 1e6), ('max_losses', 0, 1e6), ('timeout_s', 0.001, 3153600000),
+                        ('cancel_grace_s', 0, 3153600000), ('retry_delay_s', 0, 3153600000),
+                        ('retry_factor', 1, 1000), ('retry_delay_max_s', 0, 3153600000)) as f(name, least, most)
+        on f.name = p.key
+     where case when f.name is null then true
+                when jsonb_typeof(p.value) = 'null' then p.key <> 'timeout_s'
+                when jsonb_typeof(p.value) <> 'number' then true
+                when p.key like 'max%' and p.value::text !~ '^[0-9]+$' then true
+                else p.value::numeric not between f.least and f.most end
+     limit 1;
+    if bad is not null then
+        raise exception 'policy: % is not known or has no value that it may have', bad
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+
 -- Submit a task inside your own transaction: a rollback leaves nothing.
 create function windlass.submit(
     kind             text,
@@ -185,9 +214,10 @@ declare
     known     windlass.task;
     name      text;
     body      bytea := convert_to(payload::text, 'UTF8');
+    due       timestamptz := coalesce(available_at, windlass.now() + delay);
 begin
     foreach name in array array[kind, queue, namespace] loop
-        if name is null or length(name) not between 1 and 200 or name ~ '[[:cntrl:]]' then
+        if name is null or length(name) not between 1 and 200 or name ~ '[\u0001-\u001f\u007f-\u009f]' then
             raise exception 'kind, queue and namespace must have 1 to 200 characters and no control characters'
                 using errcode = 'invalid_parameter_value';
         end if;
@@ -198,11 +228,18 @@ begin
     if body is null or length(body) > 2097152 then
         raise exception 'payload must be JSON of at most 2097152 bytes' using errcode = 'invalid_parameter_value';
     end if;
-    if concurrency_key is null or length(concurrency_key) > 500 or concurrency_key ~ '[[:cntrl:]]'
-       or length(idempotency_key) not between 1 and 500 or idempotency_key ~ '[[:cntrl:]]' then
+    if concurrency_key is null or length(concurrency_key) > 500 or concurrency_key ~ '[\u0001-\u001f\u007f-\u009f]'
+       or length(idempotency_key) not between 1 and 500 or idempotency_key ~ '[\u0001-\u001f\u007f-\u009f]' then
         raise exception 'a key must have at most 500 characters and no control characters'
             using errcode = 'invalid_parameter_value';
     end if;
+
+    if due is null or due not between '1970-01-01 00:00+00' and '9000-12-31 23:59:59+00'
+       or deadline_at not between '1970-01-01 00:00+00' and '9000-12-31 23:59:59+00' then
+        raise exception 'available_at and deadline_at must lie between the years 1970 and 9000'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    perform windlass.check_policy(policy);
 
     if idempotency_key is not null then
         insert into windlass.idempotency as i values (namespace, idempotency_key, new_task) on conflict do nothing;
@@ -219,8 +256,8 @@ begin
 
     insert into windlass.task (id, namespace, queue, kind, state, available_at, priority, concurrency_key, created_at,
                                deadline_at, timer_at, idempotency_key, policy, payload)
-    values (new_task, namespace, queue, kind, 'queued', coalesce(available_at, windlass.now() + delay), priority,
-            concurrency_key, windlass.now(), deadline_at, deadline_at, idempotency_key, policy, body);
+    values (new_task, namespace, queue, kind, 'queued', due, priority, concurrency_key,
+            windlass.now(), deadline_at, deadline_at, idempotency_key, policy, body);
     perform pg_notify('windlass', concat_ws(chr(31), 'queue', namespace, queue));
     return new_task;
 end
