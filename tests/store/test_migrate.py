@@ -213,7 +213,7 @@ def test_the_checksum_does_not_depend_on_line_ends(tmp_path: Path) -> None:
 
 def psql(dsn: str, script: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PGOPTIONS": "-c client_min_messages=warning"}
-    command = [find_software(None).program("psql"), "--no-psqlrc", "--quiet", dsn]
+    command = [str(find_software(None).program("psql")), "--no-psqlrc", "--quiet", dsn]
     return subprocess.run(command, input=script, env=environment, capture_output=True, text=True, check=False)
 
 
