@@ -36,9 +36,11 @@ class RetentionTable:
             return
         await self._session.execute(f"set local lock_timeout = {LOCK_TIMEOUT_MS}")
         known = {row[0] for row in await self._session.fetch("history_partitions")}
+        # A clock that went back has left history of days to come in the default partition; those days stay there.
+        taken = {row[0] for row in await self._session.fetch("default_history_days", today)}
         for ahead in range(1, days_ahead + 1):
             day = today + timedelta(days=ahead)
-            if _name(day) not in known:
+            if _name(day) not in known and day not in taken:
                 await self._session.execute(_create(day))
         for name in sorted(known):
             if name.startswith("history_2") and name < _name(oldest):

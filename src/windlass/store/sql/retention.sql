@@ -26,6 +26,11 @@ select c.relname from pg_inherits i
   join pg_class c on c.oid = i.inhrelid
  where i.inhparent = 'windlass.history'::regclass order by c.relname
 
+-- name: default_history_days
+-- The days after this one of which the default partition holds something.
+select distinct (h.at at time zone 'utc')::date from windlass.history_default h
+ where h.at >= ($1::date + 1)::timestamp at time zone 'utc'
+
 -- name: delete_default_history
 -- Forgets old history that no daily partition was there for.
 delete from windlass.history_default h where h.at < $1

@@ -1,0 +1,173 @@
+"""Retention: finished tasks and old history go, what is alive stays, whatever the clock says."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.support.work import CRASH, begin, job, jobs, settle, soon, worker
+
+from windlass import Engine, NotFound, State
+from windlass.engine import retention
+from windlass.engine.retention import PARTITIONS_AHEAD
+from windlass.testing.clock import VirtualClock
+
+DAY = 86400.0
+PARTITIONS = """select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+                 where i.inhparent = 'windlass.history'::regclass and c.relname <> 'history_default' order by 1"""
+
+
+async def count(somebody: asyncpg.Connection, table: str) -> int:
+    return int(await somebody.fetchval(f"select count(*) from windlass.{table}"))
+
+
+async def partitions(somebody: asyncpg.Connection) -> list[str]:
+    return [row[0] for row in await somebody.fetch(PARTITIONS)]
+
+
+async def tidy(engine: Engine) -> None:
+    while await engine.retention_tick():
+        pass
+
+
+async def test_a_finished_task_is_kept_for_its_time_and_then_forgotten(engine: Engine, clock: VirtualClock) -> None:
+    claimed = await begin(engine)
+    await engine.complete(claimed)
+    await clock.advance(7 * DAY - 1)
+    await tidy(engine)
+    assert (await engine.views.get(claimed.task.id)).task.state is State.SUCCEEDED
+    await clock.advance(2)
+    await tidy(engine)
+    with pytest.raises(NotFound):
+        await engine.views.get(claimed.task.id)
+
+
+async def test_what_has_not_ended_is_kept_however_old(engine: Engine, clock: VirtualClock) -> None:
+    lease = await worker(engine, ttl_s=7 * DAY)
+    waiting = await engine.submit(job(available_at=await clock.advance(0) + timedelta(days=365)))
+    running, slept = [await begin(engine, lease) for _ in range(2)]
+    await engine.sleep(slept, None)
+    await clock.advance(100 * DAY)
+    await tidy(engine)
+    for task_id in (waiting, running.task.id, slept.task.id):
+        assert not (await engine.views.get(task_id)).task.terminal
+
+
+async def test_a_walk_goes_on_past_tasks_that_live_long(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 10)
+    lease = await worker(engine)
+    await engine.submit_many(jobs(25, queue="idle"))
+    await engine.submit_many(jobs(25))
+    for claimed in await engine.claim(lease, 25):
+        await engine.complete(claimed)
+    await clock.advance(8 * DAY)
+    await tidy(engine)
+    assert await count(somebody, "task") == 25
+
+
+async def test_what_hangs_on_a_task_goes_with_it(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    run_id, first, second = (engine.chance.new_id() for _ in range(3))
+    await engine.submit_many(
+        [job(id=first, run_id=run_id, idempotency_key="k"), job(id=second, run_id=run_id, after=(first,))]
+    )
+    lease = await worker(engine)
+    for _ in range(2):
+        [claimed] = await engine.claim(lease)
+        await engine.complete(claimed)
+        await settle(engine)
+    await clock.advance(8 * DAY)
+    await tidy(engine)
+    for table in ("task", "run", "edge", "idempotency", "outbox"):
+        assert await count(somebody, table) == 0, table
+
+
+async def test_a_run_is_kept_as_long_as_one_of_its_tasks(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    run_id = engine.chance.new_id()
+    await engine.submit_many([job(run_id=run_id), job(run_id=run_id, queue="idle")])
+    [claimed] = await engine.claim(await worker(engine))
+    await engine.complete(claimed)
+    await clock.advance(8 * DAY)
+    await tidy(engine)
+    assert (await count(somebody, "task"), await count(somebody, "run")) == (1, 1)
+
+
+async def test_partitions_for_the_coming_days_are_there_before_their_days(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    await tidy(engine)
+    today = await clock.now()
+    expected = [f"history_{today + timedelta(days=d):%Y%m%d}" for d in range(1, PARTITIONS_AHEAD + 1)]
+    assert await partitions(somebody) == expected
+    await tidy(engine)
+    assert await partitions(somebody) == expected
+
+
+async def test_history_goes_to_the_partition_of_its_day(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    await tidy(engine)
+    now = await clock.advance(DAY)
+    await engine.fail(await begin(engine), CRASH)
+    assert await count(somebody, f"history_{now:%Y%m%d}") == 1
+    assert await count(somebody, "history_default") == 0
+
+
+async def test_a_clock_that_jumps_ahead_of_the_partitions_finds_the_default_one(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    await tidy(engine)
+    await clock.advance(30 * DAY)
+    await engine.fail(await begin(engine), CRASH)
+    assert await count(somebody, "history_default") == 1
+    await tidy(engine)
+    await clock.advance(8 * DAY)
+    await tidy(engine)
+    assert await count(somebody, "history_default") == 0
+
+
+async def test_a_clock_that_went_back_does_not_stop_retention(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    """History of a day that has no partition yet lies in the default one, so that its partition cannot be made."""
+    await clock.advance(2 * DAY)
+    await engine.fail(await begin(engine), CRASH)
+    await clock.advance(-2 * DAY)
+    await tidy(engine)
+    now = await clock.now()
+    assert f"history_{now + timedelta(days=1):%Y%m%d}" in await partitions(somebody)
+    assert await count(somebody, "history") == 1
+
+
+async def test_old_partitions_are_dropped_whole(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    for day in range(12):
+        await tidy(engine)
+        await engine.fail(await begin(engine, queue=f"day {day}"), CRASH)
+        now = await clock.advance(DAY)
+    await tidy(engine)
+    oldest = f"history_{now - timedelta(days=7):%Y%m%d}"
+    assert min(await partitions(somebody)) >= oldest
+    assert await somebody.fetchval("select min(at) from windlass.history") >= now - timedelta(days=8)
+
+
+async def test_many_engines_that_tidy_at_once_do_not_stumble(
+    new_engine: Any, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    engines = [await new_engine() for _ in range(4)]
+    await engines[0].submit_many(jobs(40))
+    for claimed in await engines[0].claim(await worker(engines[0]), 40):
+        await engines[0].complete(claimed)
+    await clock.advance(8 * DAY)
+    await soon(asyncio.gather(*(tidy(engine) for engine in engines)))
+    assert await count(somebody, "task") == 0
+    assert len(await partitions(somebody)) == PARTITIONS_AHEAD
