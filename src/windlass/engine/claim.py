@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -184,7 +185,8 @@ class Claimer:
             if look.claimed:
                 return look
             if not scan.full_look_due(self._stopwatch()):
-                return Look([], scan.full_look_at_s - self._stopwatch())  # what only a full look can see must not wait
+                full_in_s = scan.full_look_at_s - self._stopwatch()  # what only a full look can see must not wait
+                return replace(look, next_in_s=min(full_in_s, math.inf if look.next_in_s is None else look.next_in_s))
         began_s = self._stopwatch()
         look = await self._look_around(tx, lease, queue, limit, scan)
         ended_s = self._stopwatch()

@@ -17,6 +17,7 @@ from windlass.core.fairness import BEGINNING, FIRST_LANE, Lane, LanePick
 from windlass.core.task import Task
 
 FULL_LOOK_SHARE = 20
+FULL_LOOK_PAUSE_MAX_S = 5.0  # one look that met a database at a standstill must not hide new lanes for minutes
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Scan:
 
     def paid(self, took_s: float, now_s: float) -> None:
         """A full look has ended: when the next one may come."""
-        self.full_look_at_s = now_s + FULL_LOOK_SHARE * took_s
+        self.full_look_at_s = now_s + min(FULL_LOOK_SHARE * took_s, FULL_LOOK_PAUSE_MAX_S)
 
     def with_floors(self, picks: Sequence[LanePick]) -> list[LanePick]:
         return [LanePick(p.priority, p.key, p.take, self.floors.get(Lane(p.priority, p.key), BEGINNING)) for p in picks]
