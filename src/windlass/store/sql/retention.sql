@@ -5,12 +5,13 @@ with old as (
     select t.id, t.namespace, t.idempotency_key, t.finished_at < $1 as gone
       from windlass.task t where t.id > $2 order by t.id limit $3
 ), gone as (
-    delete from windlass.task t using old o where t.id = o.id and o.gone and t.finished_at < $1 returning t.id
+    delete from windlass.task t
+     where t.id = any(array(select o.id from old o where o.gone)) and t.finished_at < $1 returning t.id
 ), keys as (
     delete from windlass.idempotency i using old o
      where o.gone and i.namespace = o.namespace and i.key = o.idempotency_key and i.task_id = o.id
 ), edges as (
-    delete from windlass.edge e using old o where o.gone and e.upstream_id = o.id
+    delete from windlass.edge e where e.upstream_id = any(array(select o.id from old o where o.gone))
 )
 select (select count(*) from gone), (select max(o.id::text)::uuid from old o), (select count(*) from old)
 
@@ -44,7 +45,9 @@ select windlass.now()
 select pg_try_advisory_xact_lock(hashtext('windlass.retention'))
 
 -- name: pulse
--- Whether any loop has something to do: the only query of an idle engine.
+-- Whether any loop has something to do: the only query of an idle engine. The first timer is read from its index
+-- whatever the statistics say; an `exists` might walk all tasks to find that none has one.
 select exists (select from windlass.lease l where l.expires_at <= windlass.now()),
-       exists (select from windlass.task t where t.timer_at <= windlass.now()),
+       coalesce((select t.timer_at <= windlass.now() from windlass.task t
+                  where t.timer_at is not null order by t.timer_at limit 1), false),
        exists (select from windlass.outbox o where o.dead_at is null and o.available_at <= windlass.now())

@@ -12,9 +12,13 @@ select {task_columns}, t.created_at
  order by t.id desc limit $7
 
 -- name: count_unfinished
--- How much waits and runs, by queue and state.
+-- How much waits and runs, by queue and state (indexes task_ready, task_running, task_rare: one branch each).
 select t.queue, t.state, count(*) from windlass.task t
- where t.namespace = $1 and t.state in ('queued', 'running')
+ where t.namespace = $1 and t.state = 'queued'
+ group by t.queue, t.state
+union all
+select t.queue, t.state, count(*) from windlass.task t
+ where t.namespace = $1 and t.state = 'running'
  group by t.queue, t.state
 union all
 select t.queue, t.state, count(*) from windlass.task t
