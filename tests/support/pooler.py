@@ -87,7 +87,11 @@ class Backend:
         backend = cls(*await address.connect())
         pairs = f"user\0{address.user}\0database\0{address.database}\0\0".encode()
         backend.writer.write(struct.pack("!ii", len(pairs) + 8, _PROTOCOL_3) + pairs)
-        await backend._log_in(address.password)
+        try:
+            await backend._log_in(address.password)
+        except BaseException:
+            await close(backend.writer)
+            raise
         return backend
 
     async def _log_in(self, password: str) -> None:
