@@ -155,17 +155,23 @@ class Engine:
         return await self._commands.call(command.Cancel(task_id, clean_text("reason", reason, 1000), force))
 
     async def cancel_run(self, run_id: UUID, reason: str = "") -> int:
-        """Cancel every task of a run that has not ended; returns how many were asked."""
+        """Cancel every task of a run that has not ended; returns how many were asked. Unavailable if one could not be
+        asked, after all others were: then ask again."""
         check_type("run_id", run_id, UUID)
         reason = clean_text("reason", reason, 1000)
-        position, asked = UUID(int=0), 0
+        position, asked, busy = UUID(int=0), 0, None
         while True:
             async with self.store.begin() as tx:
                 ids = await tx.runs.run_task_ids(run_id, position, RUN_PAGE)
+            if not ids and busy is not None:
+                raise busy
             if not ids:
                 return asked
-            await self._commands.call_all([command.Cancel(id_, reason) for id_ in ids])
-            position, asked = ids[-1], asked + len(ids)
+            for outcome in await self._commands.call_all([command.Cancel(id_, reason) for id_ in ids]):
+                if isinstance(outcome, Unavailable):
+                    busy = outcome
+                asked += isinstance(outcome, Task)  # one that ended meanwhile needed no cancel
+            position = ids[-1]
 
     async def wait(self, task_id: UUID, timeout_s: float) -> TaskView:
         """The task when it has ended, or as it is after `timeout_s`. Told by a notification, not by polling."""

@@ -53,7 +53,8 @@ class Submitter:
         ready = [self._identified(s) for s in submissions]
         if len({s.id for s in ready}) < len(ready):
             raise Invalid("the same id is there twice", field="id")
-        if all(s.idempotency_key is None and s.run_id is None for s in ready):
+        # Ids of our own making cannot be taken: only then nothing can be refused after others were added.
+        if all(s.id is None and s.idempotency_key is None and s.run_id is None for s in submissions):
             return _all_or_raise(await self._plain.call_all(ready))
         return await self._grouped.call(ready)
 
