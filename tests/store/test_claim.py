@@ -9,10 +9,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.support.work import held, job, jobs, soon, work_off, worker
+from msgspec.structs import replace
+from tests.support.work import held, job, jobs, soon, waits_for, work_off, worker
 
 from windlass import Claimed, Engine, LeaseLost, State
 from windlass.engine.claim import LANES_MAX
+from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock
 
 
@@ -159,3 +161,20 @@ async def test_a_lease_that_has_run_out_claims_nothing(engine: Engine, clock: Vi
     with pytest.raises(LeaseLost):
         await engine.claim(lease)
     assert await engine.claim(await worker(engine)) != []
+
+
+async def test_a_claim_whose_commit_is_still_on_its_way_is_waited_for_before_it_is_looked_up(
+    engine: Engine, store: Store, somebody: asyncpg.Connection
+) -> None:
+    """The reply was lost with the connection, but the server still works on the commit."""
+    await engine.submit(job())
+    lease = await worker(engine)
+    transaction = somebody.transaction()
+    await transaction.start()
+    await somebody.execute("select from windlass.lease for key share")
+    await somebody.execute("update windlass.task set state = 'running', attempt = 1, lease_id = $1", lease.id)
+    tried = [Claimed(replace((await engine.views.page()).tasks[0].task, attempt=1), b"")]
+    found = asyncio.create_task(engine._claimer.resolve(lease, tried))
+    await waits_for(somebody)
+    await transaction.commit()
+    assert [c.task.id for c in await soon(found)] == [tried[0].task.id]

@@ -113,9 +113,13 @@ class Claimer:
 
     def _rescue(self, claimed: Sequence[Claimed]) -> None:
         if claimed:
-            orphan = asyncio.ensure_future(self._give_back(claimed))
-            self._orphans.add(orphan)
-            orphan.add_done_callback(self._orphans.discard)
+            self._keep(self._give_back(claimed))
+
+    def _keep(self, work: Awaitable[None]) -> None:
+        """Done to its end, also when nobody waits for it."""
+        orphan = asyncio.ensure_future(work)
+        self._orphans.add(orphan)
+        orphan.add_done_callback(self._orphans.discard)
 
     async def close(self) -> None:
         """Wait until all that nobody wants any more has been given back."""
@@ -145,6 +149,19 @@ class Claimer:
         else:
             ticket.claimed = claimed
             ticket.wake("hand-off")
+
+    def hand_over_later(self, ticket: ClaimTicket, claimed: Sequence[Claimed]) -> None:
+        """The submitter went while its commit was on its way: find out what became of it, then hand over."""
+
+        async def find_out() -> None:
+            found: list[Claimed] = []
+            try:
+                with contextlib.suppress(StoreBusy):
+                    found = await self.resolve(ticket.lease, claimed)
+            finally:
+                self.hand_over(ticket, found)
+
+        self._keep(find_out())
 
     # ----------------------------------------------------------------------------------------- looking
 
@@ -251,6 +268,7 @@ class Claimer:
         for _ in range(RESOLVE_TRIES):
             with contextlib.suppress(StoreBusy):
                 async with self._store.begin() as tx:
+                    await tx.leases.outwait_claims(lease.id)
                     rows = await tx.queues.claimed_tasks(lease.id, attempts)
                 return [Claimed(task, payload) for task, payload in rows]
             await self._pause(RESOLVE_PAUSE_S)

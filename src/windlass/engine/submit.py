@@ -6,6 +6,7 @@ An idempotency key is decided by its own table: same key and same content is the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from functools import partial
@@ -98,6 +99,9 @@ class Submitter:
         except CommitUnknown:
             self._claimer.hand_over(waiter, await self._claimer.resolve(waiter.lease, claimed))
             raise  # to be run again, which finds its own rows
+        except asyncio.CancelledError:
+            self._claimer.hand_over_later(waiter, claimed)
+            raise
         except BaseException:
             self._claimer.hand_over(waiter, [])
             raise

@@ -36,6 +36,10 @@ class LeaseTable:
     async def extend_leases(self, ids: Iterable[UUID]) -> dict[UUID, datetime]:
         return {row[0]: row[1] for row in await self._session.fetch("extend_leases", sorted(ids))}
 
+    async def outwait_claims(self, lease_id: UUID) -> None:
+        """Until no claim under this lease is on its way any more: each one holds the lease's row until its end."""
+        await self._session.fetch("outwait_claims", lease_id)
+
     async def end_leases(self, ids: Iterable[UUID]) -> None:
         await self._session.fetch("end_leases", sorted(ids))
 

@@ -18,6 +18,10 @@ update windlass.lease l
  where l.id = any($1::uuid[]) and l.expires_at > windlass.now()
 returning l.id, l.expires_at
 
+-- name: outwait_claims
+-- Waits for the key share lock of every claim under this lease, also of one whose connection we lost.
+select from windlass.lease l where l.id = $1 for update
+
 -- name: end_leases
 -- The workers say goodbye: whatever they still hold is recovered by the next tick.
 update windlass.lease l set expires_at = windlass.now() where l.id = any($1::uuid[]) and l.expires_at > windlass.now()
