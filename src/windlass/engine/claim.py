@@ -201,6 +201,8 @@ class Claimer:
             look = await self._take(tx, lease, queue, limit, view, scan)
             if look.claimed:
                 return look
+            if scan.sees_all(self._hub.news(lease.namespace, queue)):
+                return look
             if not scan.full_look_due(self._stopwatch()):
                 full_in_s = scan.full_look_at_s - self._stopwatch()  # what only a full look can see must not wait
                 return replace(look, next_in_s=min(full_in_s, math.inf if look.next_in_s is None else look.next_in_s))
@@ -215,8 +217,9 @@ class Claimer:
         once more from the beginning, so that nothing is said not to be there that was merely behind us."""
         from_beginning, next_in_s = scan.resume_after == FIRST_LANE, None
         while True:
+            news = self._hub.news(lease.namespace, queue)
             view = await tx.queues.open_claim(lease, queue, scan.resume_after, LANES_MAX)
-            scan.looked_fully(view.lanes, LANES_MAX)
+            scan.looked_fully(view.lanes, LANES_MAX, news)
             look = await self._take(tx, lease, queue, limit, view, scan)
             next_in_s = min((s for s in (next_in_s, look.next_in_s) if s is not None), default=None)
             at_end = scan.resume_after == FIRST_LANE

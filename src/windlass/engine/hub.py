@@ -65,6 +65,7 @@ class Hub:
         self._lines: dict[Hashable, deque[Ticket]] = {}
         self._groups: dict[tuple[str, str], dict[Hashable, None]] = {}  # a set that keeps its order
         self._alarms: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._news: dict[tuple[str, str] | None, int] = {}
         self.on_effects: Callable[[], None] = lambda: None
 
     # ----------------------------------------------------------------------------------------- waiting
@@ -121,6 +122,14 @@ class Hub:
             self.on_effects()
 
     def wake_queue(self, namespace: str, queue: str) -> None:
+        self._news[namespace, queue] = self._news.get((namespace, queue), 0) + 1
+        self._wake_line(namespace, queue)
+
+    def news(self, namespace: str, queue: str) -> int:
+        """Goes up when something may have become claimable; not when a moment comes that was known before."""
+        return self._news.get((namespace, queue), 0) + self._news.get(None, 0)
+
+    def _wake_line(self, namespace: str, queue: str) -> None:
         for key in list(self._groups.get((namespace, queue), ())):
             self._wake_first(key)
 
@@ -150,7 +159,7 @@ class Hub:
 
     def _ring(self, namespace: str, queue: str) -> None:
         self._alarms.pop((namespace, queue), None)
-        self.wake_queue(namespace, queue)
+        self._wake_line(namespace, queue)
 
     def _wake_first(self, key: Hashable) -> None:
         """The first who has not been woken yet; one who was woken will look anyway."""
@@ -164,5 +173,6 @@ class Hub:
             ticket.wake(key)
 
     def _wake_everybody(self) -> None:
+        self._news[None] = self._news.get(None, 0) + 1
         for key in list(self._lines):
             self._wake_all(key)

@@ -29,12 +29,20 @@ class Scan:
     resume_after: Lane = FIRST_LANE
     full_look_at_s: float = 0.0
     floors: dict[Lane, datetime] = field(default_factory=dict)
+    whole: bool = False  # whether `lanes` are all there were
+    news: int = 0  # what had been announced when the last full look began
 
     def full_look_due(self, now_s: float) -> bool:
         return not self.lanes or now_s >= self.full_look_at_s
 
-    def looked_fully(self, lanes: list[Lane], lanes_max: int) -> None:
-        self.lanes = lanes
+    def sees_all(self, news: int) -> bool:
+        """Whether a short look sees what a full one would: no lane was left out or cut, and nothing was announced
+        since. Without this, two queues of one worker would remind each other of their next full looks for ever."""
+        return self.whole and not self.floors and self.news == news
+
+    def looked_fully(self, lanes: list[Lane], lanes_max: int, news: int) -> None:
+        self.lanes, self.news = lanes, news
+        self.whole = self.resume_after == FIRST_LANE and len(lanes) < lanes_max
         self.resume_after = lanes[-1] if len(lanes) >= lanes_max else FIRST_LANE
         self.floors.clear()
 
