@@ -30,6 +30,7 @@ from windlass.store.store import Store
 from windlass.store.tx import Tx
 
 LANES_MAX = 256
+HELD_AGAIN_S = 0.1
 RESOLVE_TRIES, RESOLVE_PAUSE_S = 60, 0.5
 
 
@@ -108,8 +109,12 @@ class Claimer:
         try:
             return await asyncio.shield(look)
         except asyncio.CancelledError:
-            look.add_done_callback(lambda done: self._rescue([] if _failed(done) else done.result()))
+            self._keep(self._give_back_found(look))
             raise
+
+    async def _give_back_found(self, look: asyncio.Future[list[Claimed]]) -> None:
+        with contextlib.suppress(WindlassError):
+            await self._give_back(await look)
 
     def _rescue(self, claimed: Sequence[Claimed]) -> None:
         if claimed:
@@ -245,8 +250,11 @@ class Claimer:
             claimed = await self._start(tx, lease, queue, found, view)
             scan.claimed([task for task, _ in found])
             return Look(claimed)
-        due = await tx.queues.next_due(lease.namespace, queue, view.lanes) if view.lanes else None
-        return Look([], _seconds_until(due, view.now))
+        if not picks:
+            return Look([])
+        # What somebody holds was passed by. Nobody tells of the end of a transaction that changed nothing.
+        due, held = await tx.queues.next_due(lease, queue, picks, admission.full_kinds)
+        return Look([], HELD_AGAIN_S if held else _seconds_until(due, view.now))
 
     async def _admitted(
         self, tx: Tx, lease: Lease, queue: str, limit: int, view: ClaimView
@@ -281,10 +289,6 @@ class Claimer:
 async def _record_rate(tx: Tx, namespace: str, queue: str, config: QueueConfig, now: datetime, count: int) -> None:
     if config.rate is not None:
         await tx.queues.insert_rate_start(namespace, queue, now, count, config.rate.period_s)
-
-
-def _failed(done: asyncio.Future[list[Claimed]]) -> bool:
-    return done.cancelled() or done.exception() is not None
 
 
 def _seconds_until(at: datetime | None, now: datetime) -> float | None:

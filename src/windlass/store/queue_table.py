@@ -97,9 +97,12 @@ class QueueTable:
         rows = await self._session.fetch("claimed_tasks", lease_id, list(attempts), list(attempts.values()))
         return [(record.task_from(row), row[-1]) for row in rows]
 
-    async def next_due(self, namespace: str, queue: str, lanes: Sequence[Lane]) -> datetime | None:
-        rows = await self._session.fetch(
-            "next_due", namespace, queue, [lane.priority for lane in lanes], [lane.key for lane in lanes]
-        )
-        due: datetime | None = rows[0][0]
-        return due
+    async def next_due(
+        self, lease: Lease, queue: str, picks: Sequence[LanePick], full_kinds: Sequence[str]
+    ) -> tuple[datetime | None, bool]:
+        """When the next task of these lanes becomes due, and whether one is due that this lease could claim."""
+        [[due, held]] = await self._session.fetch(
+            "next_due", lease.namespace, queue, [p.priority for p in picks], [p.key for p in picks],
+            lease.kinds, full_kinds, lease.labels,
+        )  # fmt: skip
+        return due, held

@@ -58,14 +58,22 @@ select {task_columns}, t.payload
  where t.lease_id = $1 and t.state = 'running'
 
 -- name: next_due
--- When the first task of these lanes that is not due yet becomes so.
-select min(n.available_at)
+-- For a claim that found nothing: when the first task of these lanes that is not due yet becomes so, and whether one is
+-- due that could have been claimed, had not somebody held its row (index task_ready).
+select min(n.available_at), coalesce(bool_or(h.held), false)
   from unnest($3::smallint[], $4::text[]) as lane(priority, key)
- cross join lateral (
+  left join lateral (
        select t.available_at from windlass.task t
         where t.namespace = $1 and t.queue = $2 and t.state = 'queued'
           and t.priority = lane.priority and t.concurrency_key = lane.key and t.available_at > windlass.now()
-        order by t.available_at limit 1) n
+        order by t.available_at limit 1) n on true
+  left join lateral (
+       select true as held from windlass.task t
+        where t.namespace = $1 and t.queue = $2 and t.state = 'queued'
+          and t.priority = lane.priority and t.concurrency_key = lane.key and t.available_at <= windlass.now()
+          and ($5::text[] is null or t.kind = any($5)) and t.kind <> all($6::text[])
+          and (t.requires is null or t.requires <@ $7::text[])
+        order by t.available_at limit 1) h on true
 
 -- name: lock_queue
 -- The lock under which the limits of a queue are decided. Counts are taken by later statements.
