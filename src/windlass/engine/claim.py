@@ -173,9 +173,9 @@ class Claimer:
     async def look(self, lease: Lease, limit: int) -> list[Claimed]:
         """One round through the queues of this lease, beginning with another one each time."""
         claimed: list[Claimed] = []
-        self._turn += 1
+        turn = self._turn = self._turn + 1  # others take their turns while this look is under way
         for i in range(len(lease.queues)):
-            queue = lease.queues[(self._turn + i) % len(lease.queues)]
+            queue = lease.queues[(turn + i) % len(lease.queues)]
             try:
                 found = await self._look_at(lease, queue, limit - len(claimed))
             except WindlassError:
