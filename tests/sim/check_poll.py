@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 12.0
 EVERY_S = 2.0
+LOOKS_MAX = 30
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class ClaimCall:
     active_at_s: float
     began_calm: bool
     claimed: set[tuple[str, int]] = field(default_factory=set)
+    looks: int = 0  # since anything happened to tasks or queues
+    looked_at: int = 0
 
     def takes(self, row: Row) -> bool:
         lease = self.lease
@@ -42,6 +45,7 @@ class PollChecker:
         self.world, self.mirror = world, world.mirror
         self.calls: dict[int, ClaimCall] = {}
         self.claimable_since: dict[tuple[str, int], float] = {}
+        self.changes = 0  # commits that changed tasks or queues
         self.undelivered: dict[tuple[str, int], float] = {}
 
     # ----------------------------------------------------------------------------------------- what was claimed
@@ -58,6 +62,15 @@ class PollChecker:
         call = ClaimCall(lease, now_s, now_s, self.world.calm)
         self.calls[id(call)] = call
         return call
+
+    def asks(self, call: ClaimCall, name: str) -> None:
+        """A statement of a poll. A look is for something: a commit, a moment that came, or its beginning."""
+        call.active_at_s = self.world.loop.time()
+        if name in ("open_claim", "check_claim"):
+            call.looks = call.looks + 1 if call.looked_at == self.changes else 0
+            call.looked_at = self.changes
+            if call.looks > LOOKS_MAX:
+                self.world.fail(f"{call.lease.worker} has looked {call.looks} times, and nothing happened meanwhile")
 
     def ends(self, call: ClaimCall) -> None:
         self.calls.pop(id(call), None)

@@ -16,6 +16,7 @@ import msgspec
 
 # A statement that has to wait for a row cannot get it: whoever holds it stands still while this one runs.
 LOCK_TIMEOUT_MS = 4
+CONNECTIONS = 24
 SETTINGS = {
     "search_path": "simulation, pg_catalog",
     "timezone": "UTC",
@@ -46,6 +47,7 @@ class Database:
 
     async def open(self) -> None:
         self.own = await self._connect()
+        self.known = [await self._connect() for _ in range(CONNECTIONS)]
         if not await self.own.fetchval("select to_regnamespace('simulation') is not null"):
             await self.own.execute((Path(__file__).parent / "simulation.sql").read_text(encoding="utf-8"))
 
@@ -65,12 +67,6 @@ class Database:
         clear = "truncate simulation.change restart identity; truncate simulation.clock"
         first = "insert into simulation.clock values ('2026-01-01 00:00+00')"
         await self.own.execute("; ".join([*drops, truncate, clear, first]))
-
-    async def take(self) -> Any:
-        if not self.idle:
-            self.known.append(await self._connect())
-            return self.known[-1]
-        return self.idle.pop()
 
     def give_back(self, connection: Any) -> None:
         """In a fixed order, so that a statement meets the same connection in every replay."""

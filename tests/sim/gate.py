@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _LOCK_TIMEOUT = re.compile(r"set local lock_timeout = \d+")
 
+_WRITE = re.compile(r"insert into |update windlass|delete from |pg_notify\(")
+FRAME = ("begin", "commit", "rollback")
+
 
 class GatedConnection:
     """Stands where the driver's connection would be."""
@@ -38,7 +41,7 @@ class GatedConnection:
         self.gate = host.world.gate
         self.in_transaction = self.broken = False
         self.began_at_commit = 0  # how many commits there had been when this transaction began
-        self.names: list[str] = []
+        self.wrote = False
 
     async def fetch(self, sql: str, *args: object) -> Any:
         return await self.gate.statement(self, self.gate.names.get(sql, "?"), args, lambda: self.real.fetch(sql, *args))
@@ -94,17 +97,16 @@ class Gate:
         self.world = world
         self.slot = asyncio.Lock()
         self.names = {sql: name for name, sql in QUERIES.items()}
+        self.reads = {name for name, sql in QUERIES.items() if not _WRITE.search(sql)} | set(FRAME)
         self.statements = 0
         self.left_open: list[GatedConnection] = []
         self._stream = world.seed.stream("gate")
 
     async def connect(self, host: Host) -> GatedConnection:
-        if host.dead or self._stream.often(self.world.weather.no_connection):
+        idle = self.world.database.idle
+        if host.dead or not idle or self._stream.often(self.world.weather.no_connection):
             raise StoreBusy("the simulation has no connection left")
-        async with self.slot:
-            await self._tidy()
-            with self.world.loop.outside():
-                connection = GatedConnection(host, await self.world.database.take())
+        connection = GatedConnection(host, idle.pop())
         host.connections.append(connection)
         return connection
 
@@ -177,7 +179,8 @@ class Gate:
         self, connection: GatedConnection, name: str, args: tuple[object, ...], run: Callable[[], Awaitable[Any]]
     ) -> Any:
         world = self.world
-        await world.database.set_clock(world.now())
+        if name not in FRAME:  # these read no clock
+            await world.database.set_clock(world.now())
         await world.observe_before(connection, name, args)
         try:
             result: Any = await run()
@@ -186,7 +189,7 @@ class Gate:
         else:
             self._follow(connection, name)
             world.observe_after(connection, name, args, result)
-            if not connection.in_transaction:
+            if not connection.in_transaction and name != "rollback" and connection.wrote:
                 world.committed(connection, await world.database.drain())
         return result
 
@@ -194,13 +197,13 @@ class Gate:
         if name == "begin":
             connection.in_transaction = True
             connection.began_at_commit = self.world.commits
-            connection.names = []
+            connection.wrote = False
         elif name in ("commit", "rollback"):
             connection.in_transaction = False
         elif not connection.in_transaction:
             connection.began_at_commit = self.world.commits
-            connection.names = []
-        connection.names.append(name)
+            connection.wrote = False
+        connection.wrote = connection.wrote or name not in self.reads
 
 
 def _gone() -> Exception:

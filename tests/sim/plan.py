@@ -50,7 +50,7 @@ class Plan:
             crash_every_s=stream.pick({None: 2, 25.0: 2, 8.0: 1}),
             worker_death=stream.pick({0.0: 2, 0.02: 1, 0.1: 1}),
             clock_jump=stream.often(0.3),
-            tick_s=stream.pick({1.0: 1, 3.0: 2}),
+            tick_s=stream.pick({0.4: 1, 1.0: 2}),
         )
 
 
@@ -64,7 +64,7 @@ def drawn_limits(stream: Stream) -> dict[str, Any]:
     if stream.often(0.4):
         limits["max_running_per_key"] = stream.randint(1, 2)
     if stream.often(0.25):
-        limits["rate"] = Rate(stream.randint(1, 4), stream.pick({1.0: 1, 3.0: 1, 10.0: 1}))
+        limits["rate"] = Rate(stream.randint(1, 4), stream.pick({0.5: 1, 1.0: 1, 3.0: 1}))
     return limits
 
 

@@ -24,7 +24,7 @@ class Ticker:
     async def run(self) -> None:
         weights = dict(TICKS)
         while True:
-            await asyncio.sleep(self._stream.around(self.world.plan.tick_s / 4))
+            await asyncio.sleep(self._stream.around(self.world.plan.tick_s))
             await self._tick(self._stream.pick(weights))
 
     async def _tick(self, name: str) -> None:

@@ -30,10 +30,12 @@ class Worker:
         self.first = name == "w0"
         self.lease: Lease | None = None
         self.jobs: dict[asyncio.Task[Any], Job] = {}
+        self.late: dict[asyncio.Task[Any], Job] = {}
         self.told: set[tuple[str, int]] = set()
         self.silent_until_s = 0.0
         self.lives_calmly = self.leaves = False
         self.lists = True
+        self.beats: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
         while not self.leaves:
@@ -48,24 +50,28 @@ class Worker:
         lease = self.lease = await self._open()
         if lease is None:
             return
-        beats = self.world.start(self._beats(lease))
-        try:
-            await self._polls(lease)
-        finally:
-            beats.cancel()
-        if self.lives_calmly or self.stream.often(0.5):  # the others go on with what they have, and report late
+        self.beats = self.world.start(self._beats(lease))
+        await self._polls(lease)
+        self.beats.cancel()
+        if self.lives_calmly or self.stream.often(0.5):
             self.die()
+        else:  # goes on with what it has, beside its next life, and reports late
+            self.late |= self.jobs
+            self.jobs.clear()
 
     def die(self) -> None:
         """Without a word."""
-        for job in list(self.jobs):
+        for job in [*self.jobs, *self.late]:
             job.cancel()
         self.jobs.clear()
+        self.late.clear()
 
     async def leave(self) -> None:
         """In calm, at the end: say goodbye properly."""
         self.leaves = True
         self.die()
+        if self.beats is not None:
+            self.beats.cancel()
         if self.lease is not None:
             lease = self.lease
             with contextlib.suppress(Gone, Unavailable):

@@ -182,7 +182,7 @@ class World:
     async def observe_before(self, connection: GatedConnection, name: str, args: tuple[object, ...]) -> None:
         call = self.call.get()
         if isinstance(call, ClaimCall):
-            call.active_at_s = self.loop.time()
+            self.poll_checker.asks(call, name)
         if name == "claim_tasks":
             await self.line_checker.before(args)
 
@@ -219,4 +219,6 @@ class World:
             elif change.relation == "outbox" and change.new is None and change.old["kind"] == "deliver":
                 self.outside_system.removed(change.old["id"])
             self.mirror.apply(change)
+        if any(change.relation in ("task", "queue") for change in changes):
+            self.poll_checker.changes += 1
         self.commit_checker.after(changes, touched, self.now())
