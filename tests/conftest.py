@@ -83,10 +83,15 @@ async def store(mode: str, gateway: str) -> AsyncIterator[Store]:
     await store.close()
 
 
+def by_hand(clock: VirtualClock) -> dict[str, Any]:
+    """The options of an engine that does nothing by itself; it hardly polls, so that no lost wake-up is hidden."""
+    return {"timers": clock, "stopwatch": clock.stopwatch, "listen": False, "poll_s": 3600.0}
+
+
 @pytest.fixture
 async def engine(store: Store, clock: VirtualClock) -> AsyncIterator[Engine]:
     """An engine whose loops do not run: a test calls its ticks, and moves `clock`."""
-    engine = Engine(store, timers=clock, stopwatch=clock.stopwatch, listen=False)
+    engine = Engine(store, **by_hand(clock))
     yield engine
     await engine.close()
 
@@ -101,7 +106,7 @@ async def new_engine(mode: str, gateway: str, clock: VirtualClock) -> AsyncItera
 
         async def new(**options: Any) -> Engine:
             store = Store(gateway, pooled=mode == "pooled")
-            engine = Engine(store, **{"timers": clock, "stopwatch": clock.stopwatch, "listen": False, **options})
+            engine = Engine(store, **{**by_hand(clock), **options})
             stack.push_async_callback(engine.close)
             return engine
 
