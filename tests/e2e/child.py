@@ -175,18 +175,37 @@ async def work(engine: Engine, dsn: str, name: str) -> None:
             concurrency=CONCURRENCY,
             lease_ttl_s=LEASE_TTL_S,
         )
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+        on_stop(worker.stop)
         await worker.run()
 
 
 async def idle() -> None:
     """An engine that only runs its loops."""
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    on_stop(stop.set)
     await stop.wait()
 
 
+def on_stop(call: Callable[[], None]) -> None:
+    """From the line in the log on, this process ends in an orderly way when it is asked to."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, call)
+    logging.getLogger("child").info("%s", ready_line(os.getpid()))
+
+
+def ready_line(pid: int) -> str:
+    return f"process {pid} is ready"
+
+
+def show_tasks() -> None:
+    """For the one who asks why a process does not stop: where everything in it waits."""
+    for task in asyncio.all_tasks():
+        print(task.get_name(), flush=True)
+        task.print_stack(limit=8, file=sys.stdout)
+    sys.stdout.flush()
+
+
 async def main(role: str, dsn: str, *rest: str) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, show_tasks)
     async with open_engine(dsn) as engine:
         match role, rest:
             case "engine", ():

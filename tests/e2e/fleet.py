@@ -15,14 +15,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import asyncpg
-from tests.e2e.child import EXIT_AWAY
+from tests.e2e.child import EXIT_AWAY, LEASE_TTL_S, ready_line
 
 from windlass.core.error import Unavailable
 from windlass.store.embedded import EmbeddedServer
@@ -32,8 +32,10 @@ POLL_S = 0.05
 STOP_S = 20.0
 
 # What is killed how often. A backend's death makes PostgreSQL throw out all others and recover by itself; after the
-# postmaster's death the keeper starts it again.
-TARGETS = {"worker": 8, "engine": 3, "submit": 4, "backend": 4, "postmaster": 3}
+# postmaster's death the keeper starts it again. A frozen worker is thought dead, and comes back with its reports when
+# others have its tasks: what the fence is for.
+TARGETS = {"worker": 7, "frozen": 3, "engine": 3, "submit": 4, "backend": 4, "postmaster": 3}
+FREEZE_S = 2.5 * LEASE_TTL_S
 
 # Written by a trigger in the transaction of every change: a witness that does not trust the engine's own records.
 WITNESS = """
@@ -84,6 +86,7 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     killed: bool = False
     starts: int = 0
+    frozen_until: float | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -92,14 +95,28 @@ class Child:
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
             )
         self.starts += 1
-        self.killed = False
+        self.killed, self.frozen_until = False, None
 
     def kill(self) -> None:
         assert self.process is not None
         self.killed = True
         self.process.kill()
 
-    def tail(self, lines: int = 40) -> str:
+    def freeze(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        self.frozen_until = time.monotonic() + FREEZE_S
+
+    def thaw(self) -> None:
+        if self.process is not None and self.frozen_until is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.frozen_until = None
+
+    @property
+    def ready(self) -> bool:
+        return self.process is not None and ready_line(self.process.pid) in self.log.read_text(errors="replace")
+
+    def tail(self, lines: int = 80) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
 
@@ -171,6 +188,8 @@ class Fleet:
     async def look_after(self) -> None:
         """Start again what died. What died by itself, for another reason than an absent database, is a defect."""
         for child in self.children.values():
+            if child.frozen_until is not None and child.frozen_until <= time.monotonic():
+                child.thaw()
             code = None if child.process is None else child.process.poll()
             if code is None:
                 continue
@@ -199,7 +218,7 @@ class Fleet:
         who = await who if asyncio.iscoroutine(who) else who
         self.done[kill.target] += who is not None
         took = time.monotonic() - self.began
-        print(f"{took:6.2f} s  {self.finished:6d} ended  kill -9 {who or kill.target + ' (none there)'}", flush=True)
+        print(f"{took:6.2f} s  {self.finished:6d} ended  {who or 'no ' + kill.target + ' there'}", flush=True)
 
     def _kill_worker(self, choice: float) -> str | None:
         return self._kill_child(f"worker-{int(choice * self.workers)}")
@@ -215,14 +234,21 @@ class Fleet:
         if child.process is None or child.process.poll() is not None:
             return None
         child.kill()
-        return f"{name} (pid {child.process.pid})"
+        return f"kill -9 {name} (pid {child.process.pid})"
+
+    def _kill_frozen(self, choice: float) -> str | None:
+        child = self.children[f"worker-{int(choice * self.workers)}"]
+        if child.process is None or child.process.poll() is not None:
+            return None
+        child.freeze()
+        return f"kill -STOP {child.name} (pid {child.process.pid})"
 
     def _kill_postmaster(self, _choice: float) -> str | None:
         assert self.server is not None
         with suppress(Unavailable):
             pid = self.server.pid
             os.kill(pid, signal.SIGKILL)
-            return f"the postmaster (pid {pid})"
+            return f"kill -9 the postmaster (pid {pid})"
         return None
 
     async def _kill_backend(self, choice: float) -> str | None:
@@ -236,12 +262,15 @@ class Fleet:
         pid, doing = rows[int(choice**2 * len(rows))]
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        return f"a backend (pid {pid}): {doing}"
+        return f"kill -9 a backend (pid {pid}): {doing}"
 
     # ----------------------------------------------------------------------------------------- the end
 
     async def stop(self, *names: str) -> None:
         """Ask nicely; a process that was asked ends with code 0."""
+        for name in names:
+            self.children[name].thaw()
+        await self._all_ready(names)
         asked = {name: self.children[name].process for name in names}
         for process in asked.values():
             assert process is not None
@@ -250,9 +279,19 @@ class Fleet:
         for name, process in asked.items():
             assert process is not None
             while process.poll() is None:
-                assert time.monotonic() < deadline, self.report(f"{name} did not stop")
+                if time.monotonic() > deadline:
+                    process.send_signal(signal.SIGUSR1)
+                    await asyncio.sleep(1)  # until it has written where it hangs; the test has failed anyway
+                    raise AssertionError(self.report(f"{name} did not stop"))
                 await asyncio.sleep(POLL_S)
             assert process.returncode == 0, self.report(f"{name} ended with {process.returncode}")
+
+    async def _all_ready(self, names: Sequence[str]) -> None:
+        deadline = time.monotonic() + STOP_S
+        while not all(self.children[name].ready for name in names):
+            assert time.monotonic() < deadline, self.report(f"not all of {', '.join(names)} became ready")
+            await self.look_after()
+            await asyncio.sleep(POLL_S)
 
     async def until(self, moment: str, query: str, deadline_s: float) -> None:
         """Wait until a query that counts what should not be there counts nothing."""
