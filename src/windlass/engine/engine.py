@@ -69,7 +69,7 @@ class Engine:
         self.hub = Hub(timers or LoopTimers())
         self.effects = dict(effects or {})
         store.announce = self.hub.announce
-        self._listen, self._poll_s = listen, poll_s
+        self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
         self._patience = Patience()
         self._decider = Decider(store, self._patience)
         self._commands: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
@@ -177,21 +177,23 @@ class Engine:
         """The task when it has ended, or as it is after `timeout_s`. Told by a notification, not by polling."""
         check_type("task_id", task_id, UUID)
         check_seconds("timeout_s", timeout_s)
+        deadline_s = self._stopwatch() + timeout_s
         await self._hear()
-        ticket = self.hub.ticket("task", task_id)
-        try:
-            view = await self.views.get(task_id)
-            if view.task.terminal:
-                return view
+        view = await self.views.get(task_id)
+        if not view.task.terminal:
             async with self.store.begin() as tx:
                 await tx.tasks.await_task(task_id)
-            view = await self.views.get(task_id)
-            if not view.task.terminal:
-                await ticket.wait(self.hub.timers, timeout_s)
+        while not view.task.terminal:
+            ticket = self.hub.ticket("task", task_id)
+            try:
                 view = await self.views.get(task_id)
-            return view
-        finally:
-            self.hub.leave(ticket)
+                left_s = deadline_s - self._stopwatch()
+                if view.task.terminal or left_s <= 0:
+                    return view
+                await ticket.wait(self.hub.timers, left_s)  # a wake-up may be for everybody, and mean nothing to us
+            finally:
+                self.hub.leave(ticket)
+        return view
 
     # ----------------------------------------------------------------------------------------- workers
 
