@@ -1,8 +1,10 @@
 -- name: delete_finished
 -- Forgets tasks that ended before an instant, oldest ids first (ids sort by the time they were made), with all that
--- hangs on them. $2 is the position reached: tasks that live long are not scanned again and again.
+-- hangs on them. $2 is the position reached: tasks that live long are not scanned again and again. One that others still
+-- wait for is kept until they have been told of its end.
 with old as (
-    select t.id, t.namespace, t.idempotency_key, t.finished_at < $1 as gone
+    select t.id, t.namespace, t.idempotency_key,
+           t.finished_at < $1 and not exists (select from windlass.edge e where e.upstream_id = t.id) as gone
       from windlass.task t where t.id > $2 order by t.id limit $3
 ), gone as (
     delete from windlass.task t
@@ -10,8 +12,6 @@ with old as (
 ), keys as (
     delete from windlass.idempotency i using old o
      where o.gone and i.namespace = o.namespace and i.key = o.idempotency_key and i.task_id = o.id
-), edges as (
-    delete from windlass.edge e where e.upstream_id = any(array(select o.id from old o where o.gone))
 )
 select (select count(*) from gone), (select max(o.id::text)::uuid from old o), (select count(*) from old)
 
