@@ -50,8 +50,10 @@ class Loop:
         while True:
             self._woken.clear()
             if await self._once() == 0:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), self._every_s)
+                # Not wait_for: on Python 3.11 it swallows a cancel that comes together with the wake-up.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._every_s):
+                        await self._woken.wait()
 
     async def _once(self) -> int:
         try:

@@ -79,7 +79,10 @@ class Pool:
             if self._made < self._size:
                 return Session(await self._connect())
             with translated():
-                await asyncio.wait_for(self._in_line(), ACQUIRE_TIMEOUT_S)
+                async with asyncio.timeout(
+                    ACQUIRE_TIMEOUT_S
+                ):  # not wait_for, which may swallow a cancel on Python 3.11
+                    await self._in_line()
 
     def release(self, session: Session) -> None:
         """Back to the others, unless it broke or was left in the middle of something."""
