@@ -81,7 +81,7 @@ class Pool:
             with translated():
                 async with asyncio.timeout(
                     ACQUIRE_TIMEOUT_S
-                ):  # not wait_for, which may swallow a cancel on Python 3.11
+                ):  # wait_for may swallow a cancel on Python 3.11
                     await self._in_line()
 
     def release(self, session: Session) -> None:
