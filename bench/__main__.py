@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import random
 import signal
 import sys
@@ -44,12 +45,16 @@ def main() -> int:
     reps = 1 if arguments.quick else arguments.reps
     scale = QUICK if arguments.quick else FULL
     contestants, absent = _contestants(peers=not arguments.no_peers and any(row.peers() for row in rows))
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        console.print(f"[yellow]this machine is busy (load {load:.1f}): believe ratios of processor time, not rates[/]")
     results = Results([name for name in contestants if name != OURS], absent)
     with Server() as server:
         _run(server, scale, rows, reps, contestants, results)
     settings = {name: who.subject.settings for name, who in contestants.items()}
     told = Console(width=None if sys.stdout.isatty() else 180)
-    entries = report.publish(told, rows, results, report.facts(reps, quick=arguments.quick, settings=settings))
+    facts = report.facts(reps, quick=arguments.quick, load=load, settings=settings)
+    entries = report.publish(told, rows, results, facts)
     return int(any(entry["errors"] for entry in entries))
 
 

@@ -144,6 +144,10 @@ class Stage:
         self.server, self.scale = server, scale
         self.folder = Path(tempfile.mkdtemp(prefix="wl-bench-"))
         self._kept = False
+        # A run takes long, and somebody may edit meanwhile: all of it measures the code that was there when it began.
+        self.code = self.folder / "code"
+        for package in (ROOT / "bench", ROOT / "src" / "windlass"):
+            shutil.copytree(package, self.code / package.name, ignore=shutil.ignore_patterns("__pycache__", "out"))
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -186,14 +190,14 @@ class Stage:
     def crew(self, who: Contestant, place: Place, count: int, *, capacity: int) -> Iterator[Crew]:
         """`count` workers, ended afterwards whatever happens."""
         with self._fresh() as folder:
-            environment = self._environment() | {
+            environment = self.environment() | {
                 recorder.FOLDER: str(folder),
                 recorder.CAPACITY: str(capacity + 5_000),  # room for warm-up and for what should not be there
             }
             children: list[Child] = []
             try:
                 for command in who.subject.worker_commands(who.python, place.url, count):
-                    children.append(Child(command, environment=environment, log=folder / "log"))
+                    children.append(Child(command, environment=environment, folder=self.code, log=folder / "log"))
                 yield Crew(children, folder)
             finally:
                 for child in children:
@@ -212,15 +216,15 @@ class Stage:
         flags = [f"--{name}={value}" for name, value in options.items()]
         command = [str(python), "-m", module, *words, *flags]
         done = subprocess.run(
-            command, env=self._environment(), capture_output=True, text=True, check=False, timeout=1800, cwd=ROOT
+            command, env=self.environment(), capture_output=True, text=True, check=False, timeout=1800, cwd=self.code
         )
         if done.returncode:
             raise Failed(f"{module} {words[0]} {words[1]}: {(done.stderr or done.stdout).strip()[-600:]}")
         figures: Figures = json.loads(done.stdout.splitlines()[-1])
         return figures
 
-    def _environment(self) -> dict[str, str]:
-        return {**self.server.environment(), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    def environment(self) -> dict[str, str]:
+        return {**self.server.environment(), "PYTHONPATH": str(self.code), "PYTHONUNBUFFERED": "1"}
 
     @contextmanager
     def _fresh(self) -> Iterator[Path]:

@@ -7,7 +7,6 @@ first start and the end, so that starting a process is not part of it.
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -266,12 +265,14 @@ def importing(stage: Stage, who: Contestant) -> Figures:
     """What a worker's first line costs beside what any asyncio program pays."""
     times: dict[str, list[float]] = {"from windlass import Worker": [], "import asyncio, ssl": []}
     modules: set[str] = set()
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {name: value for name, value in stage.environment().items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(stage.folder / "compiled")
     for _ in range(16):
         for statement, found in times.items():
             command = [sys.executable, "-c", _IMPORT.format(statement)]
-            words = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+            words = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=True, cwd=stage.code
+            ).stdout.split()
             found.append(float(words[0]))
             modules |= set(words[1:])
     # The first round writes the compiled modules, which an installed package has.

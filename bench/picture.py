@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-_WIDTH, _LEFT, _RIGHT, _LINE = 1100, 560, 130, 26
+_WIDTH, _LEFT, _RIGHT, _LINE = 1200, 650, 120, 26
 _SPAN = 8.0  # the axis runs from 1/8 to 8 times the target, logarithmic
 _COLOURS = {True: "#2e7d32", False: "#c62828", None: "#9e9e9e"}
 

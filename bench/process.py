@@ -20,11 +20,19 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Child:
     """A process in a group of its own; its output goes to a file that an error quotes."""
 
-    def __init__(self, command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], *, environment: Mapping[str, str], folder: Path, log: Path
+    ) -> None:
         self.log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                env=environment,
+                cwd=folder,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
 
     @property

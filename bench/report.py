@@ -99,7 +99,7 @@ def number_text(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def facts(reps: int, *, quick: bool, settings: dict[str, str]) -> dict[str, Any]:
+def facts(reps: int, *, quick: bool, load: float, settings: dict[str, str]) -> dict[str, Any]:
     """The commit and the machine, without a name that would identify it."""
     return {
         "commit": _git("rev-parse", "HEAD")
@@ -108,6 +108,7 @@ def facts(reps: int, *, quick: bool, settings: dict[str, str]) -> dict[str, Any]
         "python": platform.python_version(),
         "repetitions": reps,
         "quick": quick,
+        "load": [round(load, 2), round(os.getloadavg()[0], 2)],  # before and after
         "settings": settings,
     }
 
