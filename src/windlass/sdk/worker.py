@@ -13,6 +13,7 @@ import os
 import socket
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -70,7 +71,7 @@ class Worker:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self._source, self._handlers, self._queues = source, dict(handlers), tuple(queues)
         self._concurrency, self._lease_ttl_s = concurrency, lease_ttl_s
-        self._running: dict[Attempt, asyncio.Task[None]] = {}
+        self._running: dict[Attempt, asyncio.Task[bytes]] = {}
         self._told_to_cancel: set[Attempt] = set()
         self._reports: list[Report] = []
         self._held: set[Attempt] = set()  # claimed, and not reported yet
@@ -109,11 +110,11 @@ class Worker:
         stop = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({beats, claims, stop}, return_when=asyncio.FIRST_COMPLETED)
-            await _ended(claims)
+            await _stopped(claims)
             if self._stopping.is_set():
                 await self._drain()
         finally:
-            await _ended(beats, claims, stop)
+            await _stopped(beats, claims, stop)
             await self._abandon(lease)
 
     async def _drain(self) -> None:
@@ -156,7 +157,8 @@ class Worker:
         for one in claimed:
             attempt = (one.task.id, one.task.attempt)
             self._held.add(attempt)
-            self._running[attempt] = asyncio.create_task(self._run_one(one, lease.id))
+            running = self._running[attempt] = asyncio.create_task(self._run_one(one))
+            running.add_done_callback(partial(self._ended, one.task, lease.id))
 
     async def _beat_loop(self, lease: Lease) -> None:
         while True:
@@ -187,12 +189,21 @@ class Worker:
             self._something_to_report.clear()
             while self._reports:
                 batch, self._reports = self._reports[:BATCH_MAX], self._reports[BATCH_MAX:]
-                await self._send(batch)
-                self._held.difference_update((report.task_id, report.attempt) for report in batch)
+                again = await self._send(batch)
+                self._held.difference_update(
+                    (report.task_id, report.attempt) for report in batch if report not in again
+                )
                 self._slot_free.set()
+                if again:
+                    asyncio.get_running_loop().call_later(AFTER_ERROR_S, self._say, again)
 
-    async def _send(self, batch: list[Report]) -> None:
-        """A report is sent until it was answered: to lose an answer is harmless, to lose a report is not."""
+    def _say(self, reports: Sequence[Report]) -> None:
+        self._reports += reports
+        self._something_to_report.set()
+
+    async def _send(self, batch: list[Report]) -> list[Report]:
+        """A report is sent until it was answered: to lose an answer is harmless, to lose a report is not. Returns those
+        that could not be decided now (somebody holds the task's row): the others do not wait for them."""
         while True:
             try:
                 answers = await self._source.report(batch)
@@ -203,23 +214,28 @@ class Worker:
             for report, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, WindlassError):
                     log.warning("report on task %s, attempt %d: %s", report.task_id, report.attempt, answer)
-            return
+            return [report for report, answer in zip(batch, answers, strict=True) if isinstance(answer, Unavailable)]
 
     # ----------------------------------------------------------------------------------------- one task
 
-    async def _run_one(self, claimed: Claimed, lease_id: UUID) -> None:
-        task = claimed.task
-        try:
-            result = await self._handlers[task.kind](msgspec.json.decode(claimed.payload))
-            report: Report = Complete(task.id, task.attempt, lease_id, msgspec.json.encode(result))
-        except asyncio.CancelledError:
-            report = self._on_cancelled(task, lease_id)
-        except Exception as error:
-            report = Fail(task.id, task.attempt, lease_id, failure_of(error))
+    async def _run_one(self, claimed: Claimed) -> bytes:
+        """What the handler returned, as JSON."""
+        return msgspec.json.encode(await self._handlers[claimed.task.kind](msgspec.json.decode(claimed.payload)))
+
+    def _ended(self, task: Task, lease_id: UUID, ended: asyncio.Task[bytes]) -> None:
+        """Every attempt that was begun comes here, also one that was cancelled before its first step."""
         del self._running[task.id, task.attempt]
+        self._say([self._report_of(task, lease_id, ended)])
         self._told_to_cancel.discard((task.id, task.attempt))
-        self._reports.append(report)
-        self._something_to_report.set()
+
+    def _report_of(self, task: Task, lease_id: UUID, ended: asyncio.Task[bytes]) -> Report:
+        if ended.cancelled() and ended.cancelling():
+            return self._on_cancelled(task, lease_id)
+        # Cancelled, but not by us: something inside the handler was. Given back, it would be claimed again at once.
+        error = asyncio.CancelledError() if ended.cancelled() else ended.exception()
+        if error is not None:
+            return Fail(task.id, task.attempt, lease_id, failure_of(error))
+        return Complete(task.id, task.attempt, lease_id, ended.result())
 
     def _on_cancelled(self, task: Task, lease_id: UUID) -> Report:
         """Told to stop by a cancel, or torn away because the worker goes: then somebody else may run it."""
@@ -234,7 +250,7 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(Category.USER_CODE, str(error) or type(error).__name__, type(error).__name__, trace)
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _stopped(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
