@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_count, check_names, check_seconds
+from windlass.core.check import check_count, check_name, check_names, check_payload, check_seconds
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
 from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
 from windlass.core.failure import Category, Failure
@@ -65,9 +65,13 @@ class Worker:
         check_names("queues", queues)
         check_count("concurrency", concurrency, least=1, most=100_000)
         check_seconds("lease_ttl_s", lease_ttl_s, least=0.5)
-        if not handlers or not all(callable(handler) for handler in handlers.values()):
+        if not queues:
+            raise Invalid("must name at least one queue", field="queues")
+        if not isinstance(handlers, Mapping) or not handlers or not all(map(callable, handlers.values())):
             raise Invalid("must map at least one kind to an async function", field="handlers")
         check_names("handlers", list(handlers))
+        if name is not None:
+            check_name("name", name)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self._source, self._handlers, self._queues = source, dict(handlers), tuple(queues)
         self._concurrency, self._lease_ttl_s = concurrency, lease_ttl_s
@@ -219,8 +223,10 @@ class Worker:
     # ----------------------------------------------------------------------------------------- one task
 
     async def _run_one(self, claimed: Claimed) -> bytes:
-        """What the handler returned, as JSON."""
-        return msgspec.json.encode(await self._handlers[claimed.task.kind](msgspec.json.decode(claimed.payload)))
+        """What the handler returned, as JSON. What the engine would not keep is a failure of the handler."""
+        result = msgspec.json.encode(await self._handlers[claimed.task.kind](msgspec.json.decode(claimed.payload)))
+        check_payload("result", result)
+        return result
 
     def _ended(self, task: Task, lease_id: UUID, ended: asyncio.Task[bytes]) -> None:
         """Every attempt that was begun comes here, also one that was cancelled before its first step."""
