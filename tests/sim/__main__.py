@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 
+from tests.sim.bugs import BUGS
 from tests.sim.runner import Result, Simulator
 from tests.support import database as databases
 
@@ -20,11 +21,14 @@ def main() -> int:
     run.add_argument("--from", dest="first", type=int, default=0)
     run.add_argument("--verbose", action="store_true", help="print every line of the trace")
     run.add_argument("--keep-going", action="store_true", help="do not stop at a seed that fails")
+    bugs = commands.add_parser("bugs", help="plant each bug, and simulate until it is found")
+    bugs.add_argument("names", nargs="*", choices=[*BUGS, []], help="these bugs only")
+    bugs.add_argument("--within", type=float, default=120.0, help="seconds for each")
     options = parser.parse_args()
     with databases.open_server() as server:
         dsn = asyncio.run(databases.fresh_database(server))
         with Simulator(dsn) as simulator:
-            return run_seeds(simulator, options)
+            return run_seeds(simulator, options) if options.command == "run" else find_bugs(simulator, options)
 
 
 def run_seeds(simulator: Simulator, options: argparse.Namespace) -> int:
@@ -36,6 +40,21 @@ def run_seeds(simulator: Simulator, options: argparse.Namespace) -> int:
         if failed and not options.keep_going:
             break
     return 1 if failed else 0
+
+
+def find_bugs(simulator: Simulator, options: argparse.Namespace) -> int:
+    """Every planted bug has to be found, each within its time."""
+    missed = []
+    for bug in [BUGS[name] for name in options.names] or BUGS.values():
+        found, seeds, took_s = simulator.hunt(bug, options.within)
+        print(f"{bug.name}: {'found' if found else 'NOT FOUND'} with {seeds} seeds in {took_s:.1f} s", flush=True)
+        print(
+            f"    {bug.says}\n    {(found.violation or '').splitlines()[0] if found else 'nothing was seen'}",
+            flush=True,
+        )
+        missed += [] if found else [bug.name]
+    print(f"{len(missed)} not found: {', '.join(missed)}" if missed else "all planted bugs were found")
+    return 1 if missed else 0
 
 
 def tell(result: Result) -> None:

@@ -18,14 +18,14 @@ class Chaos:
 
     async def run(self) -> None:
         while not self.world.calm:
-            await asyncio.sleep(self._stream.around(4.0))
+            await asyncio.sleep(self._stream.around(1.5))
             if self.world.calm:
                 return
             await self._once()
 
     async def _once(self) -> None:
         plan = self.world.plan
-        if plan.crash_every_s is not None and self._stream.often(4.0 / plan.crash_every_s):
+        if plan.crash_every_s is not None and self._stream.often(1.5 / plan.crash_every_s):
             await self.crash(self._stream.randrange(len(self.world.hosts)))
         if self._stream.often(0.1):
             self._stream.choice(self.world.hosts).lose_listener()
@@ -37,6 +37,6 @@ class Chaos:
         world, host = self.world, self.world.hosts[place]
         world.say("chaos", f"{host.name} crashes")
         await host.crash()
-        await asyncio.sleep(self._stream.around(1.0))
+        await asyncio.sleep(self._stream.around(0.5))
         world.hosts[place] = Host(world, host.name, host.life + 1)
         world.say("chaos", f"{host.name} is back")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 12.0
 EVERY_S = 2.0
-LOOKS_MAX = 30
+LOOKS_MAX = 150
 
 
 @dataclass(slots=True)

@@ -51,8 +51,19 @@ class TaskChecker:
         ids = self.token_ids.setdefault(token, set())
         kept = [id_ for id_ in ids if id_ in self.mirror.tasks]
         require(not kept, row, f"is the submission {token} once more: {kept} has it already")
-        require(not ids or row["idempotency_key"] is not None, row, f"is the submission {token} for a second time")
+        again = row["idempotency_key"] is not None or row["id"] in self.mirror.gone
+        require(not ids or again, row, f"is the submission {token} for a second time")
         ids.add(row["id"])
+        if row["id"] in self.mirror.gone:
+            self._forget(row["id"])
+
+    def _forget(self, task_id: str) -> None:
+        """An id or key is good for as long as its task is kept; used again after that, it is a new task."""
+        self.unblocked.discard(task_id)
+        self.lease_of = {attempt: lease for attempt, lease in self.lease_of.items() if attempt[0] != task_id}
+        self.world.model.cancelled.pop(task_id, None)
+        self.world.model.results.pop(task_id, None)
+        self.mirror.history.pop(task_id, None)
 
     def _removed(self, row: Row, at: datetime) -> None:
         require(row["state"] in TERMINAL, row, "was removed before its end")

@@ -39,6 +39,12 @@ class Client:
             await asyncio.sleep(self.stream.around(pause_s))
             await getattr(self, f"_{self.stream.pick(OPERATIONS)}")()
 
+    async def calmly(self) -> None:
+        """In calm, too, there is something to do: for those who wait."""
+        for _ in range(3):
+            await asyncio.sleep(self.stream.around(1.5))
+            await getattr(self, f"_{self.stream.pick({'one': 2, 'many': 1, 'run': 1})}")()
+
     def _token(self) -> str:
         self._count += 1
         return f"{self.name}-{self._count}"
@@ -138,7 +144,8 @@ class Client:
     async def _cancel(self) -> None:
         if not self.world.model.known:
             return
-        task_id = self.stream.choice(self.world.model.known)
+        running = [UUID(row["id"]) for row in self.world.mirror.tasks.values() if row["state"] == "running"]
+        task_id = self.stream.choice(running if running and self.stream.often(0.6) else self.world.model.known)
         force = self.stream.often(0.3)
         answer = await self._ask(lambda engine: engine.cancel(task_id, "changed my mind", force=force))
         if answer is not None and not isinstance(answer, WindlassError):

@@ -7,7 +7,7 @@ a statement behave the same on a fresh connection and on one that has served a h
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+CLOCK_STEP = timedelta(milliseconds=4)
 TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history")
 
 
@@ -44,6 +46,7 @@ class Database:
     own: Any = None
     idle: list[Any] = field(default_factory=list)
     known: list[Any] = field(default_factory=list)
+    clock_at: datetime = BEGINNING
 
     async def open(self) -> None:
         self.own = await self._connect()
@@ -58,6 +61,7 @@ class Database:
     async def reset(self) -> None:
         """As if no seed had ever run."""
         self.idle = list(reversed(self.known))
+        self.clock_at = BEGINNING
         days = await self.own.fetch(
             "select c.relname from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid"
             " where i.inhparent = 'windlass.history'::regclass and c.relname like 'history\\_2%' order by 1"
@@ -65,7 +69,7 @@ class Database:
         drops = [f"drop table windlass.{row[0]}" for row in days]
         truncate = "truncate " + ", ".join(f"windlass.{name}" for name in TABLES)
         clear = "truncate simulation.change restart identity; truncate simulation.clock"
-        first = "insert into simulation.clock values ('2026-01-01 00:00+00')"
+        first = f"insert into simulation.clock values ('{BEGINNING}')"
         await self.own.execute("; ".join([*drops, truncate, clear, first]))
 
     def give_back(self, connection: Any) -> None:
@@ -74,7 +78,10 @@ class Database:
         self.idle.sort(key=self.known.index, reverse=True)
 
     async def set_clock(self, at: datetime) -> None:
-        await self.own.fetch("update simulation.clock set at = $1", at)
+        """In small steps, each ahead of the time that was given: a statement per step instead of one per statement."""
+        if at > self.clock_at:
+            self.clock_at = at + CLOCK_STEP
+            await self.own.fetch("update simulation.clock set at = $1", self.clock_at)
 
     async def drain(self) -> list[Change]:
         """What has been committed since the last call, in the order in which it was written."""

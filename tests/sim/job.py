@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.worker import Worker
 
 CHAOS = {
-    "complete": 8.0, "fail": 4.0, "twice": 1.5, "contradict": 1.0, "lie": 1.5, "late": 1.0, "sleep": 1.0,
+    "complete": 8.0, "fail": 4.0, "twice": 1.5, "contradict": 2.0, "lie": 1.0, "late": 1.5, "sleep": 1.0,
     "sleep_for_signal": 0.3, "release": 1.0, "park": 0.4, "cancelled": 0.5, "hang": 0.7,
 }  # fmt: skip
 CALM = {"complete": 8.0, "fail": 1.0}
@@ -40,7 +40,7 @@ class Job:
         self.result = msgspec.json.encode(said)
 
     async def run(self) -> None:
-        if await self._work(self.stream.around(0.8)):
+        if await self._work(self.stream.around(0.3)):
             await self._say(Cancelled(self.task.id, self.task.attempt, self.lease_id, "told to"))
             return
         match self.way:
@@ -53,8 +53,8 @@ class Job:
                 await self._lie()
                 await self._complete()
             case "twice":
-                await self._complete()
-                await asyncio.sleep(self.stream.around(1.0))
+                await asyncio.gather(self._complete(), self._complete())
+                await asyncio.sleep(self.stream.around(0.5))
                 await self._complete()
             case "contradict":
                 await self._contradict()
@@ -67,7 +67,7 @@ class Job:
         """True if it was told to stop, and obeys."""
         until_s = self.world.loop.time() + takes_s
         while (left_s := until_s - self.world.loop.time()) > 0:
-            await asyncio.sleep(min(left_s, 0.5))
+            await asyncio.sleep(min(left_s, 0.2))
             if self.obeys and (str(self.task.id), self.task.attempt) in self.worker.told:
                 return True
         return False
@@ -78,7 +78,7 @@ class Job:
         task_id, attempt, lease_id = self.task.id, self.task.attempt, self.lease_id
         match self.way:
             case "sleep":
-                until = self.world.now() + timedelta(seconds=self.stream.around(3.0))
+                until = self.world.now() + timedelta(seconds=self.stream.around(1.5))
                 return Sleep(task_id, attempt, lease_id, until)
             case "sleep_for_signal":
                 return Sleep(task_id, attempt, lease_id, None)
@@ -104,7 +104,7 @@ class Job:
         """The worker is cut off until its lease has run out, and reports then."""
         lease = self.worker.lease
         ttl_s = lease.ttl_s if lease is not None else 5.0
-        self.worker.silent_until_s = self.world.loop.time() + 1.6 * ttl_s
+        self.worker.silent_until_s = self.world.loop.time() + self.stream.between(0.8, 1.6) * ttl_s
         await asyncio.sleep(ttl_s * self.stream.between(1.0, 2.5))
         if self.stream.often(0.7):
             await self._complete()
@@ -131,8 +131,7 @@ class Job:
         if self.stream.often(0.5):
             await self._ask(reports)
         else:
-            for report in reports:
-                await self._say(report)
+            await asyncio.gather(*(self._say(report) for report in reports))
 
     # ----------------------------------------------------------------------------------------- how it is said
 
@@ -146,7 +145,7 @@ class Job:
                 break
             if not self.calm and self.stream.often(0.3):
                 return None
-            await asyncio.sleep(self.stream.around(0.7))
+            await asyncio.sleep(self.stream.around(0.4))
         if honest and isinstance(answer, LeaseLost):
             self.world.model.refused(report.task_id, report.attempt, report.lease_id)
         return answer

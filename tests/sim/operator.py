@@ -19,6 +19,7 @@ class Operator:
     def __init__(self, world: World) -> None:
         self.world = world
         self.stream = world.seed.stream("operator")
+        self._turn = asyncio.Lock()
         self.limits = {queue: drawn_limits(self.stream) for queue in world.plan.queues}
 
     async def set_up(self) -> None:
@@ -28,9 +29,10 @@ class Operator:
 
     async def run(self) -> None:
         while not self.world.calm:
-            await asyncio.sleep(self.stream.around(5.0))
-            if not self.world.calm:
-                await self._ask(self._wish())
+            await asyncio.sleep(self.stream.around(2.0))
+            async with self._turn:
+                if not self.world.calm:
+                    await self._ask(self._wish())
 
     def _wish(self) -> Any:
         queue = self.stream.choice(self.world.plan.queues)
@@ -47,8 +49,9 @@ class Operator:
 
     async def calm_down(self) -> None:
         """Nothing is paused any more; limits stay."""
-        for queue, limits in self.limits.items():
-            await self._surely(lambda engine, q=queue, li=limits: engine.configure_queue(q, **li))
+        async with self._turn:
+            for queue, limits in self.limits.items():
+                await self._surely(lambda engine, q=queue, li=limits: engine.configure_queue(q, **li))
 
     async def unstick(self) -> None:
         """Whoever waits for a person is helped."""

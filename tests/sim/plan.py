@@ -41,13 +41,13 @@ class Plan:
         stream = seed.stream("plan")
         return cls(
             hosts=stream.pick({1: 1, 2: 3, 3: 1}),
-            queues=("q0", "q1", "q2")[: stream.randint(1, 3)],
-            workers=stream.randint(2, 4),
+            queues=("q0", "q1", "q2")[: stream.pick({1: 3, 2: 3, 3: 1})],
+            workers=stream.pick({2: 2, 3: 2, 4: 1}),
             clients=stream.randint(1, 3),
-            chaos_s=stream.between(20.0, 50.0),
-            operations=stream.randint(15, 40),
-            keep_finished_s=stream.pick({90.0: 1, 3600.0: 1}),
-            crash_every_s=stream.pick({None: 2, 25.0: 2, 8.0: 1}),
+            chaos_s=stream.between(5.0, 15.0),
+            operations=stream.randint(15, 35),
+            keep_finished_s=stream.pick({8.0: 2, 60.0: 1, 3600.0: 3}),
+            crash_every_s=stream.pick({None: 2, 10.0: 2, 3.0: 1}),
             worker_death=stream.pick({0.0: 2, 0.02: 1, 0.1: 1}),
             clock_jump=stream.often(0.3),
             tick_s=stream.pick({0.4: 1, 1.0: 2}),
@@ -64,7 +64,7 @@ def drawn_limits(stream: Stream) -> dict[str, Any]:
     if stream.often(0.4):
         limits["max_running_per_key"] = stream.randint(1, 2)
     if stream.often(0.25):
-        limits["rate"] = Rate(stream.randint(1, 4), stream.pick({0.5: 1, 1.0: 1, 3.0: 1}))
+        limits["rate"] = Rate(stream.randint(1, 4), stream.pick({0.5: 1, 1.0: 1, 2.0: 1}))
     return limits
 
 
@@ -74,11 +74,11 @@ def drawn_policy(stream: Stream) -> Policy:
     return Policy(
         max_attempts=stream.randint(1, 4),
         max_losses=stream.randint(0, 3),
-        timeout_s=stream.pick({None: 3, 2.0: 1, 8.0: 1}),
-        cancel_grace_s=stream.pick({0.0: 1, 2.0: 2, 6.0: 1}),
-        retry_delay_s=stream.pick({0.0: 1, 0.5: 2, 2.0: 1}),
+        timeout_s=stream.pick({None: 3, 0.5: 1, 3.0: 1}),
+        cancel_grace_s=stream.pick({0.0: 1, 1.0: 2, 3.0: 1}),
+        retry_delay_s=stream.pick({0.0: 1, 0.2: 2, 1.0: 1}),
         retry_factor=stream.pick({1.0: 1, 2.0: 1}),
-        retry_delay_max_s=8.0,
+        retry_delay_max_s=3.0,
     )
 
 
@@ -86,8 +86,8 @@ def drawn_submission(stream: Stream, plan: Plan, token: str, now: datetime, **fi
     """Plain half of the time, since plain ones take another path through the store."""
     if stream.often(0.4):
         return Submission(kind="a", queue=stream.choice(plan.queues), payload=payload(token), **fields)
-    delay_s = stream.around(4.0) if stream.often(0.25) else None
-    deadline_s = stream.between(1.0, 30.0) if stream.often(0.15) else None
+    delay_s = stream.around(1.5) if stream.often(0.25) else None
+    deadline_s = stream.between(0.5, 10.0) if stream.often(0.15) else None
     chosen: dict[str, Any] = {
         "kind": stream.choice(KINDS),
         "queue": stream.choice(plan.queues),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tests.sim.bugs import Bug
 from tests.sim.database import Database
 from tests.sim.loop import Stuck, VirtualLoop
 from tests.sim.violation import Violation
@@ -56,9 +56,17 @@ class Simulator:
             time.perf_counter() - began_s,
         )  # fmt: skip
 
-    def run_all(self, seeds: Iterable[int]) -> Iterator[Result]:
-        for seed in seeds:
-            yield self.run(seed)
+    def hunt(self, bug: Bug, within_s: float) -> tuple[Result | None, int, float]:
+        """Seed after seed with the bug planted, until it shows: the result that shows it, how many seeds, how long."""
+        began_s = time.perf_counter()
+        seeds = 0
+        with bug.plant():
+            while time.perf_counter() - began_s < within_s:
+                result = self.run(seeds)
+                seeds += 1
+                if result.violation is not None:
+                    return result, seeds, time.perf_counter() - began_s
+        return None, seeds, time.perf_counter() - began_s
 
     def _real(self, coroutine: object) -> None:
         async def work() -> None:

@@ -86,7 +86,7 @@ class Worker:
         queues = list(plan.queues) if everything or stream.often(0.6) else stream.some(plan.queues)
         kinds = None if everything or stream.often(0.6) else stream.some(KINDS)
         labels = LABELS if self.first or stream.often(0.3) else ()
-        ttl_s = stream.pick({2.0: 1, 5.0: 2, 12.0: 1})
+        ttl_s = stream.pick({1.0: 1, 2.0: 2, 5.0: 1})
         try:
             return await self.host().ask(
                 lambda engine: engine.open_lease(self.name, queues, kinds=kinds, labels=labels, ttl_s=ttl_s)
@@ -98,7 +98,10 @@ class Worker:
 
     async def _beats(self, lease: Lease) -> None:
         while True:
-            await asyncio.sleep(lease.ttl_s * self.stream.between(0.2, 0.45))
+            hiccup = not self.lives_calmly and self.stream.often(0.08)
+            await asyncio.sleep(
+                lease.ttl_s * (self.stream.between(0.8, 1.6) if hiccup else self.stream.between(0.25, 0.5))
+            )
             if self.world.loop.time() < self.silent_until_s and not self.lives_calmly:
                 continue
             active = [job.task.id for job in self.jobs.values() if not job.hung] if self.lists else None
@@ -121,14 +124,14 @@ class Worker:
                 self.die()
                 return
             if len(self.jobs) >= slots:
-                await asyncio.sleep(self.stream.between(0.05, 0.5))
+                await asyncio.sleep(self.stream.between(0.02, 0.2))
                 continue
             if not await self._poll(lease, slots - len(self.jobs)):
                 return
 
     async def _poll(self, lease: Lease, limit: int) -> bool:
         """False if this life is over."""
-        wait_s = CALM_WAIT_S if self.lives_calmly else self.stream.pick({0.0: 1, 1.0: 2, 8.0: 2})
+        wait_s = CALM_WAIT_S if self.lives_calmly else self.stream.pick({0.0: 1, 0.5: 2, 4.0: 2})
         call = self.world.poll_checker.begins(lease)
         try:
             claimed = await self._ask(lease, limit, wait_s, call)

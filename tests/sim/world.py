@@ -10,7 +10,7 @@ import asyncio
 import traceback
 from collections.abc import Coroutine
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from tests.sim.chaos import Chaos
@@ -19,7 +19,7 @@ from tests.sim.check_line import LineChecker
 from tests.sim.check_poll import ClaimCall, PollChecker
 from tests.sim.check_task import TaskChecker
 from tests.sim.client import Client
-from tests.sim.database import Change, Database
+from tests.sim.database import BEGINNING, Change, Database
 from tests.sim.fault import Weather
 from tests.sim.gate import Gate, GatedConnection
 from tests.sim.host import HOST, Host
@@ -34,7 +34,6 @@ from tests.sim.trace import Trace
 from tests.sim.violation import Violation
 from tests.sim.worker import Worker
 
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 SETTLE_MAX_S = 900.0
 
 
@@ -61,7 +60,7 @@ class World:
     # ----------------------------------------------------------------------------------------- time
 
     def now(self) -> datetime:
-        return EPOCH + timedelta(seconds=self.loop.time() + self.clock_ahead_s)
+        return BEGINNING + timedelta(seconds=self.loop.time() + self.clock_ahead_s)
 
     def epoch_ms(self) -> int:
         return int(self.now().timestamp() * 1000)
@@ -97,6 +96,7 @@ class World:
         self.weather.stop()
         self.say("world", "calm")
         await operator.calm_down()
+        await asyncio.wait([self.start(client.calmly()) for client in clients])
         await self._settle(operator, workers)
 
     async def _settle(self, operator: Operator, workers: list[Worker]) -> None:
@@ -183,11 +183,11 @@ class World:
         call = self.call.get()
         if isinstance(call, ClaimCall):
             self.poll_checker.asks(call, name)
-        if name == "claim_tasks":
+        if name.startswith("claim_tasks"):
             await self.line_checker.before(args)
 
     def observe_after(self, connection: GatedConnection, name: str, args: tuple[object, ...], result: Any) -> None:
-        if name == "claim_tasks":
+        if name.startswith("claim_tasks"):
             try:
                 self.line_checker.after(args, result)
             except Violation as violation:

@@ -1,0 +1,410 @@
+"""Planted bugs: each a small change of the real code, to prove that the simulation would find it.
+
+A bug is planted for the length of a `with` block and taken out again. What it breaks is a promise of the documentation;
+how it is found is the business of the checkers, which know nothing of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from windlass.core import run as run_rules
+from windlass.core import task as rules
+from windlass.core.fairness import LanePick
+from windlass.core.lease import Lease
+from windlass.core.submission import Submission
+from windlass.core.task import Task
+from windlass.core.transition import TABLE, Instant, State, Transition, Verb
+from windlass.engine import claim, outbox, submit
+from windlass.store import record
+from windlass.store import tx as store_tx
+from windlass.store.query import QUERIES
+from windlass.store.queue_table import QueueTable
+from windlass.store.wake import Wakes, wakes_of
+
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """`slow` ones need more seeds than a quick test run can afford."""
+
+    name: str
+    plant: Plant
+    says: str
+    slow: bool
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(*, slow: bool = False) -> Callable[[Plant], Plant]:
+    """Adds a bug under the name of its function; its docstring says what is wrong."""
+
+    def add(plant: Plant) -> Plant:
+        name = getattr(plant, "__name__", "")
+        BUGS[name] = Bug(name, plant, (plant.__doc__ or "").strip(), slow)
+        return plant
+
+    return add
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def reworded(**changes: tuple[str, str]) -> Iterator[None]:
+    """In each of these queries, one text instead of another."""
+    before = dict(QUERIES)
+    for name, (old, new) in changes.items():
+        assert old in QUERIES[name], f"the query {name} no longer contains {old!r}"
+        QUERIES[name] = QUERIES[name].replace(old, new)
+    try:
+        yield
+    finally:
+        QUERIES.clear()
+        QUERIES.update(before)
+
+
+@contextmanager
+def together(*parts: AbstractContextManager[None]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(part)
+        yield
+
+
+# --------------------------------------------------------------------------------------------- the fence
+
+
+@bug()
+def no_fence() -> AbstractContextManager[None]:
+    """A report is believed whichever attempt it is about."""
+    real = rules._held
+
+    def held(task: Task, attempt: int, lease_id: Any, *args: Any, **more: Any) -> Transition | None:
+        return real(task, task.attempt, task.lease_id, *args, **more)  # type: ignore[arg-type]
+
+    return patched(rules, "_held", held)
+
+
+@bug()
+def no_row_lock() -> AbstractContextManager[None]:
+    """Tasks are loaded without being locked."""
+    return reworded(load_tasks=("for update skip locked", ""))
+
+
+@bug()
+def terminal_overwritten() -> AbstractContextManager[None]:
+    """A report about an attempt that has ended is applied once more."""
+    real = rules._held
+
+    def held(task: Task, attempt: int, lease_id: Any, *args: Any, **more: Any) -> Transition | None:
+        return (
+            None
+            if (attempt, lease_id) == (task.attempt, task.lease_id)
+            else real(task, attempt, lease_id, *args, **more)
+        )
+
+    everywhere = frozenset((one, other) for one in State for other in State)
+    return together(patched(rules, "_held", held), _table({Verb.COMPLETE: everywhere, Verb.FAIL: everywhere}))
+
+
+@contextmanager
+def _table(changes: dict[Verb, frozenset[tuple[State, State]]]) -> Iterator[None]:
+    before = dict(TABLE)
+    TABLE.update(changes)
+    try:
+        yield
+    finally:
+        TABLE.update(before)
+
+
+@bug()
+def expiry_clears_token() -> AbstractContextManager[None]:
+    """Expiry takes the lease off the row, so that the late reply of its holder is refused."""
+    real = rules.expire
+
+    def expire(*args: Any, **more: Any) -> Transition:
+        move = real(*args, **more)
+        return replace(move, after=replace(move.after, lease_id=None))
+
+    return patched(rules, "expire", expire)
+
+
+@bug()
+def release_takes_attempt_back() -> AbstractContextManager[None]:
+    """A released task goes back to the attempt before, whose number is then given out twice."""
+    real = rules.release
+
+    def release(*args: Any, **more: Any) -> Transition:
+        move = real(*args, **more)
+        return replace(move, after=replace(move.after, attempt=move.after.attempt - 1)) if move.changed else move
+
+    return patched(rules, "release", release)
+
+
+# --------------------------------------------------------------------------------------------- leases and counters
+
+
+@bug()
+def heartbeat_revives_lease() -> AbstractContextManager[None]:
+    """A heartbeat extends a lease that has run out."""
+    return reworded(extend_leases=("and l.expires_at > windlass.now()", ""))
+
+
+@bug()
+def claim_under_dead_lease() -> AbstractContextManager[None]:
+    """A claim does not hold on to its lease, which may end while the claim is under way."""
+    return reworded(open_claim=("for key share", ""), check_claim=("for key share", ""))
+
+
+@bug()
+def loss_counted_as_failure() -> AbstractContextManager[None]:
+    """A worker that dies costs the task one of its attempts."""
+    real = rules.expire
+
+    def expire(task: Task, *args: Any, **more: Any) -> Transition:
+        move = real(task, *args, **more)
+        return replace(move, after=replace(move.after, losses=task.losses, failures=task.failures + 1))
+
+    return patched(rules, "expire", expire)
+
+
+@bug()
+def lost_claim_reply_forgotten() -> AbstractContextManager[None]:
+    """When the reply to a claim's commit is lost, the worker is told that there was nothing."""
+
+    async def resolve(*_: Any) -> list[Any]:
+        return []
+
+    return patched(claim.Claimer, "resolve", resolve)
+
+
+# --------------------------------------------------------------------------------------------- cancel and timers
+
+
+@bug()
+def cancel_lost_to_retry() -> AbstractContextManager[None]:
+    """A task that is to be cancelled fails, and is tried again."""
+    real = rules.fail
+
+    def fail(task: Task, *args: Any, **more: Any) -> Transition:
+        move = real(replace(task, cancel=None), *args, **more)
+        return replace(move, before=task) if move.changed else real(task, *args, **more)
+
+    return patched(rules, "fail", fail)
+
+
+@bug()
+def grace_ignored() -> AbstractContextManager[None]:
+    """The grace of a cancel is over as soon as the worker has been told."""
+    real = rules._timer
+
+    def timer(task: Task) -> Instant | None:
+        told = task.cancel is not None and task.cancel.signalled_at is not None
+        return task.cancel.signalled_at if told and task.cancel is not None else real(task)
+
+    def over(task: Task, _now: Instant) -> bool:
+        return task.cancel is not None and task.cancel.signalled_at is not None
+
+    return together(patched(rules, "_timer", timer), patched(rules, "_grace_over", over))
+
+
+# --------------------------------------------------------------------------------------------- limits and the line
+
+
+@bug()
+def limit_without_lock() -> AbstractContextManager[None]:
+    """What runs in a queue is counted without the queue's lock."""
+    return reworded(lock_queue=(" for update", ""))
+
+
+@bug()
+def limit_counted_before_lock() -> AbstractContextManager[None]:
+    """What runs in a queue is counted, and then the queue is locked."""
+
+    async def admitted(self: Any, tx: Any, lease: Lease, queue: str, limit: int, view: Any) -> Any:
+        usage = await tx.queues.queue_usage(lease.namespace, queue, view.config)
+        config = await tx.queues.lock_queue(lease.namespace, queue)
+        now = await tx.now()
+        return claim.replace(view, config=config, now=now), claim.admit(config, usage, limit, now)
+
+    return patched(claim.Claimer, "_admitted", admitted)
+
+
+@bug()
+def rate_window_forgets() -> AbstractContextManager[None]:
+    """Starts are forgotten after half of the window in which they count."""
+    return reworded(insert_rate_start=("$5::double precision *", "0.5 * $5::double precision *"))
+
+
+@bug()
+def claim_jumps_the_line() -> AbstractContextManager[None]:
+    """Of a lane, the youngest task is claimed first."""
+    return reworded(claim_tasks=("order by t.available_at", "order by t.available_at desc"))
+
+
+class _YoungestFirst(QueueTable):
+    async def claim_tasks(
+        self, lease: Lease, queue: str, picks: Any, total: int, full_kinds: Any
+    ) -> list[tuple[Task, bytes]]:
+        some: list[LanePick] = list(picks)
+        rows = await self._session.fetch(
+            "claim_tasks_youngest", lease.namespace, queue, [p.priority for p in some], [p.key for p in some],
+            [p.take for p in some], [p.floor_at for p in some], total, lease.kinds, full_kinds, lease.labels,
+        )  # fmt: skip
+        return [(record.task_from(row), row[-1]) for row in rows]
+
+
+@bug()
+@contextmanager
+def hand_off_jumps_the_line() -> Iterator[None]:
+    """What was just submitted is handed to the one who waits, though older tasks are there."""
+    real = claim.Claimer.look_for
+
+    async def look_for(self: Any, tx: Any, ticket: Any, queue: str) -> Any:
+        tx.queues = _YoungestFirst(tx.session)
+        return await real(self, tx, ticket, queue)
+
+    youngest = QUERIES["claim_tasks"].replace("order by t.available_at", "order by t.available_at desc")
+    with patched(claim.Claimer, "look_for", look_for):
+        QUERIES["claim_tasks_youngest"] = youngest
+        yield
+        del QUERIES["claim_tasks_youngest"]
+
+
+# --------------------------------------------------------------------------------------------- submit
+
+
+@bug()
+def batch_rerun_with_new_ids() -> AbstractContextManager[None]:
+    """A batch of submissions that is run again after a lost reply gets new ids."""
+    real = submit.Submitter._commit_plain
+    seen: set[Any] = set()
+
+    async def commit_plain(self: Any, batch: list[Submission]) -> Any:
+        again = [replace(s, id=self._chance.new_id()) if s.id in seen else s for s in batch]
+        seen.update(s.id for s in batch)
+        return await real(self, again)
+
+    return patched(submit.Submitter, "_commit_plain", commit_plain)
+
+
+@bug()
+def idempotency_key_without_table() -> AbstractContextManager[None]:
+    """Whether a key was used is seen from the tasks, not decided by a row of its own."""
+    real = QUERIES["insert_idempotency_keys"]
+    looked_up = (
+        "select u.namespace, u.key from unnest($1::text[], $2::text[], $3::uuid[]) as u(namespace, key, task_id)"
+        " where not exists (select from windlass.task t where t.namespace = u.namespace and t.idempotency_key = u.key)"
+    )
+    by_table = (
+        "join windlass.idempotency i on i.namespace = u.namespace and i.key = u.key\n"
+        "  join windlass.task t on t.id = i.task_id"
+    )
+    by_task = (
+        "join windlass.task t on t.namespace = u.namespace and t.idempotency_key = u.key\n"
+        "  cross join lateral (select u.namespace, u.key) i"
+    )
+    return reworded(insert_idempotency_keys=(real, looked_up), find_idempotency_keys=(by_table, by_task))
+
+
+# --------------------------------------------------------------------------------------------- runs and effects
+
+
+@bug()
+def early_fan_in() -> AbstractContextManager[None]:
+    """Whoever waits for many is released by the first that ends."""
+    real = run_rules.settle
+    return patched(run_rules, "settle", lambda task, ended, _open, now: real(task, ended, 0, now))
+
+
+@bug()
+def double_fan_in() -> AbstractContextManager[None]:
+    """Two engines may settle the same end at once, each without the other's locks."""
+    return reworded(
+        lock_effects=("for update skip locked", ""),
+        lock_free_runs=("for update skip locked", ""),
+        load_tasks=("for update skip locked", ""),
+    )
+
+
+@bug()
+def effect_removed_before_it_is_carried_out() -> AbstractContextManager[None]:
+    """An effect is taken off the outbox, and then delivered."""
+    real = outbox._carry_out
+
+    async def carry_out(store: Any, chance: Any, handler: Any, effect: Any, tries: int) -> None:
+        async with store.begin() as tx:
+            await tx.outbox.delete_effects([effect.id])
+        await real(store, chance, handler, effect, tries)
+
+    return patched(outbox, "_carry_out", carry_out)
+
+
+@bug()
+def ended_task_tells_nobody() -> AbstractContextManager[None]:
+    """A task that is cancelled does not tell those who wait for it."""
+    real = rules._settle
+    return patched(rules, "_settle", lambda after: () if after.state is State.CANCELLED else real(after))
+
+
+# --------------------------------------------------------------------------------------------- wake-ups
+
+
+@bug()
+def retry_wakes_nobody() -> AbstractContextManager[None]:
+    """A task that goes back in line is not announced."""
+
+    def quiet(moves: Any) -> tuple[Wakes, set[tuple[str, str]]]:
+        wakes, freed = wakes_of(moves)
+        wakes.queues.clear()
+        return wakes, freed
+
+    return patched(store_tx, "wakes_of", quiet)
+
+
+@bug()
+def freed_place_wakes_nobody() -> AbstractContextManager[None]:
+    """A place that becomes free in a full queue is not announced."""
+
+    def quiet(moves: Any) -> tuple[Wakes, set[tuple[str, str]]]:
+        return wakes_of(moves)[0], set()
+
+    return patched(store_tx, "wakes_of", quiet)
+
+
+@bug()
+def found_work_not_passed_on() -> AbstractContextManager[None]:
+    """Whoever was woken and found work does not wake the next in line."""
+    return patched(claim.Hub, "pass_on", lambda self, ticket: None)
+
+
+@bug()
+def looks_before_it_stands_in_line() -> AbstractContextManager[None]:
+    """A poll stands in line after its look, and misses what came in between."""
+    real = claim.Claimer._look_to_the_end
+
+    async def look(self: Any, lease: Lease, limit: int) -> Any:
+        before = {key: list(line) for key, line in self._hub._lines.items()}
+        mine = [t for line in before.values() for t in line if getattr(t, "lease", None) is lease and not t.left]
+        found = await real(self, lease, limit)
+        for ticket in mine:
+            ticket._event.clear()
+            ticket.woken_by = None
+        return found
+
+    return patched(claim.Claimer, "_look_to_the_end", look)
