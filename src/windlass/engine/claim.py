@@ -20,6 +20,7 @@ from windlass.core.error import LeaseLost, StoreBusy, WindlassError
 from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
 from windlass.core.lease import Lease
 from windlass.core.queue import OPEN, Admission, QueueConfig, admit
+from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.engine.committer import Pause
 from windlass.engine.hub import Hub, Ticket
@@ -31,6 +32,7 @@ from windlass.store.tx import Tx
 
 LANES_MAX = 256
 HELD_AGAIN_S = 0.1
+HAND_OFF_COST_MAX_S = 0.02
 RESOLVE_TRIES, RESOLVE_PAUSE_S = 60, 0.5
 
 
@@ -133,19 +135,18 @@ class Claimer:
 
     # ----------------------------------------------------------------------------------------- hand-off
 
-    def waiter(self, namespace: str, queue: str, kind: str) -> ClaimTicket | None:
-        """Somebody in this process who waits for just this, and is spoken for from now on."""
-        for ticket in self._hub.idle(namespace, queue):
-            if isinstance(ticket, ClaimTicket) and ticket.takes(kind):
+    def waiter(self, batch: Sequence[Submission]) -> ClaimTicket | None:
+        """Somebody in this process who waits for just these tasks, and is spoken for from now on. None where looking
+        whether others wait in the queue has become dear."""
+        first = batch[0]
+        scan = self._scans.get((first.namespace, first.queue))
+        if scan is not None and scan.cost_s > HAND_OFF_COST_MAX_S:
+            return None
+        for ticket in self._hub.idle(first.namespace, first.queue):
+            if isinstance(ticket, ClaimTicket) and ticket.takes(first.kind) and len(batch) <= ticket.limit:
                 ticket.idle = False
                 return ticket
         return None
-
-    async def look_for(self, tx: Tx, ticket: ClaimTicket, queue: str) -> list[Claimed]:
-        """Claim for a waiter inside the submitter's transaction. It is an ordinary claim: whoever is first in line is
-        taken, within the limits, so that a new task cannot jump the line."""
-        scan = self._scans.setdefault((ticket.lease.namespace, queue), Scan())
-        return (await self.look_within(tx, ticket.lease, queue, ticket.limit, scan)).claimed
 
     def hand_over(self, ticket: ClaimTicket, claimed: list[Claimed]) -> None:
         """After the commit. A waiter that has gone meanwhile, or for whom nothing was found, is not left hanging."""

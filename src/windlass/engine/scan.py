@@ -28,6 +28,7 @@ class Scan:
     last_key: str = ""
     resume_after: Lane = FIRST_LANE
     full_look_at_s: float = 0.0
+    cost_s: float = 0.0  # of the last full look
     floors: dict[Lane, datetime] = field(default_factory=dict)
     whole: bool = False  # whether `lanes` are all there were
     news: int = 0  # what had been announced when the last full look began
@@ -48,6 +49,7 @@ class Scan:
 
     def paid(self, took_s: float, now_s: float) -> None:
         """A full look has ended: when the next one may come."""
+        self.cost_s = took_s
         self.full_look_at_s = now_s + min(FULL_LOOK_SHARE * took_s, FULL_LOOK_PAUSE_MAX_S)
 
     def with_floors(self, picks: Sequence[LanePick]) -> list[LanePick]:

@@ -7,29 +7,33 @@ An idempotency key is decided by its own table: same key and same content is the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
+from windlass.core import task as rules
 from windlass.core.command import Claimed
-from windlass.core.error import Conflict, Invalid, LeaseLost, Rejected, StoreBusy, WindlassError
+from windlass.core.error import Conflict, Invalid, Rejected, StoreBusy, WindlassError
 from windlass.core.id import derived_id
+from windlass.core.lease import Lease
 from windlass.core.submission import Submission, check_submission
-from windlass.core.transition import TERMINAL, Effect
+from windlass.core.task import Task
+from windlass.core.transition import TERMINAL, Effect, State
 from windlass.engine.chance import Chance
 from windlass.engine.claim import Claimer, ClaimTicket
 from windlass.engine.committer import Committer, Later, Pause
 from windlass.engine.patience import LONG_MS, SHORT_MS, Patience
-from windlass.store.fault import CommitUnknown, Duplicate, LockHeld
+from windlass.store.fault import Duplicate, LockHeld
 from windlass.store.store import Store
-from windlass.store.tx import Tx
+from windlass.store.tx import Tx, is_plain
 from windlass.store.wake import Wakes
 
 BATCH_MAX = 1000
+UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database has said
 
 
 class Submitter:
@@ -69,10 +73,10 @@ class Submitter:
     # ----------------------------------------------------------------------------------------- without key and run
 
     async def _commit_plain(self, batch: list[Submission]) -> list[UUID | WindlassError]:
-        waiter = self._claimer.waiter(batch[0].namespace, batch[0].queue, batch[0].kind)
+        waiter = self._claimer.waiter(batch) if is_plain(batch) else None
         try:
             if waiter is not None:
-                await self._add_and_hand_off(batch, waiter)
+                await self._hand_off(batch, waiter)
             else:
                 async with self._store.single() as tx:
                     await tx.add(batch)
@@ -86,26 +90,24 @@ class Submitter:
             new = await tx.add_missing(batch)
             return [_id(s) if _id(s) in new else await _told_apart(tx, s) for s in batch]
 
-    async def _add_and_hand_off(self, batch: list[Submission], waiter: ClaimTicket) -> None:
-        """Somebody here waits for just this: claim for it in the same transaction; saves a commit and a wake-up."""
-        claimed: list[Claimed] = []
+    async def _hand_off(self, batch: list[Submission], waiter: ClaimTicket) -> None:
+        """Somebody here waits for just these: they are begun for it in the statement that adds them, unless that would
+        pass by others who wait, or a limit. What a begun task is, is said by the rule."""
+        lease = waiter.lease
+        claimed = [_begun(s, lease, UNKNOWN) for s in batch]
         try:
-            async with self._store.begin() as tx:
-                await tx.add(batch, wake=False)
-                with contextlib.suppress(LeaseLost):
-                    claimed = await self._claimer.look_for(tx, waiter, batch[0].queue)
-                if {c.task.id for c in claimed} != {s.id for s in batch}:
-                    await tx.wake(Wakes(queues={(s.namespace, s.queue) for s in batch}))
-        except CommitUnknown:
-            self._claimer.hand_over(waiter, await self._claimer.resolve(waiter.lease, claimed))
-            raise  # to be run again, which finds its own rows
+            async with self._store.single() as tx:
+                started, at = await tx.add_started(batch, claimed[0].task)
         except asyncio.CancelledError:
             self._claimer.hand_over_later(waiter, claimed)
+            raise
+        except StoreBusy:  # it may have been committed; it is run again, and then finds its own rows
+            self._claimer.hand_over(waiter, await self._claimer.resolve(lease, claimed))
             raise
         except BaseException:
             self._claimer.hand_over(waiter, [])
             raise
-        self._claimer.hand_over(waiter, claimed)
+        self._claimer.hand_over(waiter, [_begun(s, lease, at) for s in batch] if started else [])
 
     # ----------------------------------------------------------------------------------------- with a key each
 
@@ -295,6 +297,12 @@ def same_json(one: bytes, other: bytes) -> bool:
 
 def _canonical(payload: bytes) -> bytes:
     return msgspec.json.encode(msgspec.json.decode(payload), order="deterministic")
+
+
+def _begun(s: Submission, lease: Lease, at: datetime) -> Claimed:
+    """A plain task, claimed at the moment of its submission."""
+    queued = Task(_id(s), s.namespace, s.queue, s.kind, State.QUEUED, at)
+    return Claimed(rules.claim(queued, lease.id, lease.worker, at).after, s.payload)
 
 
 def _id(submission: Submission) -> UUID:

@@ -79,9 +79,7 @@ class Pool:
             if self._made < self._size:
                 return Session(await self._connect())
             with translated():
-                async with asyncio.timeout(
-                    ACQUIRE_TIMEOUT_S
-                ):  # wait_for may swallow a cancel on Python 3.11
+                async with asyncio.timeout(ACQUIRE_TIMEOUT_S):  # wait_for may swallow a cancel on Python 3.11
                     await self._in_line()
 
     def release(self, session: Session) -> None:

@@ -72,22 +72,31 @@ class TaskTable:
     # ----------------------------------------------------------------------------------------- submissions
 
     async def insert_tasks(
-        self, submissions: Sequence[Submission], upstream: frozenset[UUID], blocked: frozenset[UUID], wake: bool
+        self, submissions: Sequence[Submission], upstream: frozenset[UUID], blocked: frozenset[UUID]
     ) -> set[UUID]:
         """Add new tasks; returns the ids that were new."""
         columns = _submission_columns(submissions, upstream, blocked)
-        rows = await self._session.fetch("insert_tasks", *columns, wake)
+        rows = await self._session.fetch("insert_tasks", *columns)
         return {row[0] for row in rows}
 
-    async def insert_plain_tasks(self, submissions: Sequence[Submission], wake: bool) -> None:
+    async def insert_plain_tasks(self, submissions: Sequence[Submission]) -> None:
         """The short way for tasks that differ in id and payload only. Raises Duplicate if an id is there already."""
         first = submissions[0]
-        rest = (first.namespace, first.queue, first.kind, wake)
+        rest = (first.namespace, first.queue, first.kind)
         if len(submissions) == 1:
             await self._session.fetch("insert_plain_task", first.id, first.payload, *rest)
         else:
             ids, payloads = [s.id for s in submissions], [s.payload for s in submissions]
             await self._session.fetch("insert_plain_tasks", ids, payloads, *rest)
+
+    async def insert_started_tasks(self, submissions: Sequence[Submission], begun: Task) -> tuple[bool, datetime]:
+        """Add plain tasks, begun as `begun` is if nobody is passed by. Says whether they were, and when."""
+        first = submissions[0]
+        [[started, at, _]] = await self._session.fetch(
+            "insert_started_tasks", [s.id for s in submissions], [s.payload for s in submissions],
+            first.namespace, first.queue, first.kind, begun.lease_id, begun.worker, begun.state, begun.attempt,
+        )  # fmt: skip
+        return started, at
 
     async def same_tasks(self, ids: Sequence[UUID]) -> dict[UUID, tuple[str, str, str, bytes]]:
         """What was submitted under these ids: namespace, queue, kind and payload."""

@@ -14,6 +14,7 @@ from uuid import UUID
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.submission import Submission
+from windlass.core.task import Task
 from windlass.core.transition import Transition, Verb
 from windlass.store.fault import Duplicate
 from windlass.store.lease_table import LeaseTable
@@ -64,16 +65,22 @@ class Tx:
         await self.tasks.insert_history([entry for move in moves for entry in move.history])
         await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
 
-    async def add(self, submissions: Sequence[Submission], *, wake: bool = True) -> None:
+    async def add(self, submissions: Sequence[Submission]) -> None:
         """Add tasks that are new. Raises Duplicate if one is there already: then nothing was added."""
-        if not _plain(submissions):
-            added = await self.add_missing(submissions, wake=wake)
+        if not is_plain(submissions):
+            added = await self.add_missing(submissions)
             if len(added) < len(submissions):
                 raise Duplicate
             return
-        if wake:
+        self.wakes.queues.add((submissions[0].namespace, submissions[0].queue))
+        await self.tasks.insert_plain_tasks(submissions)
+
+    async def add_started(self, submissions: Sequence[Submission], begun: Task) -> tuple[bool, datetime]:
+        """Add plain tasks, begun at once if nobody is passed by; otherwise queued, and their queue is woken."""
+        started, at = await self.tasks.insert_started_tasks(submissions, begun)
+        if not started:
             self.wakes.queues.add((submissions[0].namespace, submissions[0].queue))
-        await self.tasks.insert_plain_tasks(submissions, wake)
+        return started, at
 
     async def add_missing(
         self,
@@ -81,12 +88,10 @@ class Tx:
         *,
         upstream: frozenset[UUID] = frozenset(),
         blocked: frozenset[UUID] = frozenset(),
-        wake: bool = True,
     ) -> set[UUID]:
         """Add those that are not there yet; returns their ids."""
-        if wake:
-            self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
-        return await self.tasks.insert_tasks(submissions, upstream, blocked, wake)
+        self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
+        return await self.tasks.insert_tasks(submissions, upstream, blocked)
 
     async def configure(self, namespace: str, queue: str, config: QueueConfig) -> None:
         await self.queues.put_queue(namespace, queue, config)
@@ -119,7 +124,7 @@ def _folded(moves: list[Transition]) -> list[Transition]:
     return list(by_task.values())
 
 
-def _plain(submissions: Sequence[Submission]) -> bool:
+def is_plain(submissions: Sequence[Submission]) -> bool:
     """Whether they use nothing but a payload, and share all else."""
     first = submissions[0]
     return all(

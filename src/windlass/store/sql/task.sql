@@ -18,7 +18,7 @@ with new as (
     returning id, namespace, queue, state
 ), woken as (
     select pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.queue))
-      from (select distinct namespace, queue from new where state = 'queued' and $16) q
+      from (select distinct namespace, queue from new where state = 'queued') q
 )
 select id, (select count(*) from woken) from new
 
@@ -30,7 +30,7 @@ with new as (
     select u.id, $3, $4, $5, 'queued', c.now, c.now, u.payload
       from (select windlass.now() as now) c, unnest($1::uuid[], $2::bytea[]) as u(id, payload)
 )
-select case when $6 then pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text)) end
+select pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text))
 
 -- name: insert_plain_task
 -- The same for one such task.
@@ -38,7 +38,31 @@ with new as (
     insert into windlass.task (id, namespace, queue, kind, state, available_at, created_at, payload)
     values ($1, $3, $4, $5, 'queued', windlass.now(), windlass.now(), $2)
 )
-select case when $6 then pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text)) end
+select pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text))
+
+-- name: insert_started_tasks
+-- New plain tasks for a worker that waits for them, begun in the statement that adds them: one commit, no wake-up. Only
+-- if the lease is live (and kept so: see open_claim), the queue has no limits, and nothing waits in it, so that nobody is
+-- passed by (index task_ready); otherwise they are queued, and the queue is woken.
+with lease as materialized (
+    select l.id from windlass.lease l where l.id = $6 and l.expires_at > windlass.now() for key share
+), free as materialized (
+    select (select count(*) from lease) = 1
+       and not exists (select from windlass.queue q where q.namespace = $3 and q.name = $4)
+       and (select count(*) from (select from windlass.task t
+                                   where t.namespace = $3 and t.queue = $4 and t.state = 'queued'
+                                   order by t.priority, t.concurrency_key, t.available_at limit 1) waiting) = 0 as now,
+           windlass.now() as at
+), new as (
+    insert into windlass.task (id, namespace, queue, kind, state, attempt, lease_id, worker, started_at, available_at,
+                               created_at, payload)
+    select u.id, $3, $4, $5, case when f.now then $8 else 'queued' end, case when f.now then $9::integer else 0 end,
+           case when f.now then $6 end, case when f.now then $7 end, case when f.now then f.at end, f.at, f.at, u.payload
+      from free f, unnest($1::uuid[], $2::bytea[]) as u(id, payload)
+)
+select f.now, f.at,
+       case when not f.now then pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text)) end
+  from free f
 
 -- name: load_tasks
 -- Locks what can be locked at once and returns it, in id order, driven from the id array to the primary key. It never
