@@ -15,16 +15,13 @@ from msgspec.structs import replace
 
 from windlass.core import run as run_rules
 from windlass.core import task as rules
-from windlass.core.fairness import LanePick
 from windlass.core.lease import Lease
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import TABLE, Instant, State, Transition, Verb
 from windlass.engine import claim, outbox, submit
-from windlass.store import record
 from windlass.store import tx as store_tx
 from windlass.store.query import QUERIES
-from windlass.store.queue_table import QueueTable
 from windlass.store.wake import Wakes, wakes_of
 
 Plant = Callable[[], AbstractContextManager[None]]
@@ -257,33 +254,10 @@ def claim_jumps_the_line() -> AbstractContextManager[None]:
     return reworded(claim_tasks=("order by t.available_at", "order by t.available_at desc"))
 
 
-class _YoungestFirst(QueueTable):
-    async def claim_tasks(
-        self, lease: Lease, queue: str, picks: Any, total: int, full_kinds: Any
-    ) -> list[tuple[Task, bytes]]:
-        some: list[LanePick] = list(picks)
-        rows = await self._session.fetch(
-            "claim_tasks_youngest", lease.namespace, queue, [p.priority for p in some], [p.key for p in some],
-            [p.take for p in some], [p.floor_at for p in some], total, lease.kinds, full_kinds, lease.labels,
-        )  # fmt: skip
-        return [(record.task_from(row), row[-1]) for row in rows]
-
-
 @bug()
-@contextmanager
-def hand_off_jumps_the_line() -> Iterator[None]:
+def hand_off_jumps_the_line() -> AbstractContextManager[None]:
     """What was just submitted is handed to the one who waits, though older tasks are there."""
-    real = claim.Claimer.look_for
-
-    async def look_for(self: Any, tx: Any, ticket: Any, queue: str) -> Any:
-        tx.queues = _YoungestFirst(tx.session)
-        return await real(self, tx, ticket, queue)
-
-    youngest = QUERIES["claim_tasks"].replace("order by t.available_at", "order by t.available_at desc")
-    with patched(claim.Claimer, "look_for", look_for):
-        QUERIES["claim_tasks_youngest"] = youngest
-        yield
-        del QUERIES["claim_tasks_youngest"]
+    return reworded(insert_started_tasks=("limit 1) waiting) = 0", "limit 1) waiting) >= 0"))
 
 
 # --------------------------------------------------------------------------------------------- submit

@@ -103,7 +103,8 @@ class CommitChecker:
 
 
 def is_claim(change: Change) -> bool:
-    return change.old is not None and change.new is not None and change.old["attempt"] < change.new["attempt"]
+    before = 0 if change.old is None else change.old["attempt"]
+    return change.new is not None and before < change.new["attempt"]
 
 
 def _check(what: str, count: int, most: int | None) -> None:

@@ -27,8 +27,12 @@ class LineChecker:
         self.world = world
         self._claimable: list[Any] = []
 
-    async def before(self, args: tuple[Any, ...]) -> None:
-        self._claimable = await self.world.database.own.fetch(_CLAIMABLE, args[0], args[1])
+    async def before(self, namespace: str, queue: str) -> None:
+        self._claimable = await self.world.database.own.fetch(_CLAIMABLE, namespace, queue)
+
+    def after_hand_off(self, started: bool) -> None:
+        if started and self._claimable:
+            raise Violation(f"{short(self._claimable[0][0])} was passed over by a hand-off")
 
     def after(self, args: tuple[Any, ...], taken: list[Any]) -> None:
         _, _, priorities, keys, takes, floors, _, kinds, full_kinds, labels = args

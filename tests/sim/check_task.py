@@ -46,7 +46,9 @@ class TaskChecker:
     # ----------------------------------------------------------------------------------------- there and gone
 
     def _inserted(self, row: Row) -> None:
-        require(row["state"] in ("queued", "blocked") and row["attempt"] == 0, row, "begins in the middle of its life")
+        handed_off = (row["state"], row["attempt"]) == ("running", 1) and row["lease_id"] is not None
+        waits = row["state"] in ("queued", "blocked") and row["attempt"] == 0
+        require(waits or handed_off, row, "begins in the middle of its life")
         token = content(row["payload"])["token"]
         ids = self.token_ids.setdefault(token, set())
         kept = [id_ for id_ in ids if id_ in self.mirror.tasks]

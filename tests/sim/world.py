@@ -183,15 +183,19 @@ class World:
         call = self.call.get()
         if isinstance(call, ClaimCall):
             self.poll_checker.asks(call, name)
-        if name.startswith("claim_tasks"):
-            await self.line_checker.before(args)
+        if name == "claim_tasks":
+            await self.line_checker.before(args[0], args[1])
+        elif name == "insert_started_tasks":
+            await self.line_checker.before(args[2], args[3])
 
     def observe_after(self, connection: GatedConnection, name: str, args: tuple[object, ...], result: Any) -> None:
-        if name.startswith("claim_tasks"):
-            try:
+        try:
+            if name == "claim_tasks":
                 self.line_checker.after(args, result)
-            except Violation as violation:
-                self.fail(str(violation))
+            elif name == "insert_started_tasks":
+                self.line_checker.after_hand_off(result[0][0])
+        except Violation as violation:
+            self.fail(str(violation))
 
     def committed(self, connection: GatedConnection, changes: list[Change]) -> None:
         """A transaction is durable: check what it wrote, then let it be heard."""
