@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -29,7 +30,18 @@ def check_type(field: str, value: object, kind: type) -> None:
 
 def check_name(field: str, value: object) -> None:
     """A name of ours: queue, kind, namespace, worker, label."""
-    check_text(field, value, NAME_MAX)
+    if value.__class__ is not str or not _is_name(value):
+        check_text(field, value, NAME_MAX)
+
+
+@lru_cache(maxsize=4096)
+def _is_name(value: object) -> bool:
+    """Remembered, since the same few names come with every task."""
+    try:
+        check_text("", value, NAME_MAX)
+    except Invalid:
+        return False
+    return True
 
 
 def check_names(field: str, values: object) -> None:

@@ -9,21 +9,19 @@ from uuid import UUID, SafeUUID, uuid5
 
 _NAMESPACE = UUID("6f3d2c1e-5a47-5b0e-9a55-77696e646c61")
 RANDOM_BITS = 74
+_MS_END, _RANDOM_END, _LOW = 1 << 48, 1 << RANDOM_BITS, (1 << 62) - 1
+_VERSION, _VARIANT = 7 << 76, 2 << 62
+_new, _set, _UNKNOWN = object.__new__, object.__setattr__, SafeUUID.unknown
 
 
 def uuid7(ms: int, random: int) -> UUID:
     """The id for this millisecond of the Unix epoch and these 74 bits of chance."""
-    assert 0 <= ms < 1 << 48, ms
-    assert 0 <= random < 1 << RANDOM_BITS, random
-    high, low = random >> 62, random & ((1 << 62) - 1)
-    return _uuid(ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low)
-
-
-def _uuid(value: int) -> UUID:
-    """UUID(int=value), which spends most of its time on checking arguments that we know."""
-    made = object.__new__(UUID)
-    object.__setattr__(made, "int", value)
-    object.__setattr__(made, "is_safe", SafeUUID.unknown)
+    assert 0 <= ms < _MS_END, ms
+    assert 0 <= random < _RANDOM_END, random
+    # Not UUID(int=…), which spends most of its time on checking arguments that are right here.
+    made = _new(UUID)
+    _set(made, "int", ms << 80 | _VERSION | random >> 62 << 64 | _VARIANT | random & _LOW)
+    _set(made, "is_safe", _UNKNOWN)
     return made
 
 

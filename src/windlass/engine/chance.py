@@ -27,7 +27,9 @@ class SystemChance:
         self._last_ms = 0
 
     def new_id(self) -> UUID:
-        self._last_ms = max(self._last_ms, time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        if now_ms > self._last_ms:  # a clock that goes back does not make ids go back
+            self._last_ms = now_ms
         return uuid7(self._last_ms, self._fast.getrandbits(RANDOM_BITS))
 
     def jitter(self) -> float:
