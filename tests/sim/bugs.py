@@ -19,7 +19,8 @@ from windlass.core.lease import Lease
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import TABLE, Instant, State, Transition, Verb
-from windlass.engine import claim, outbox, submit
+from windlass.engine import claim, outbox, submit, tick
+from windlass.store import record
 from windlass.store import tx as store_tx
 from windlass.store.query import QUERIES
 from windlass.store.wake import Wakes, wakes_of
@@ -307,13 +308,18 @@ def early_fan_in() -> AbstractContextManager[None]:
 
 
 @bug()
-def double_fan_in() -> AbstractContextManager[None]:
+@contextmanager
+def double_fan_in() -> Iterator[None]:
     """Two engines may settle the same end at once, each without the other's locks."""
-    return reworded(
-        lock_effects=("for update skip locked", ""),
-        lock_free_runs=("for update skip locked", ""),
-        load_tasks=("for update skip locked", ""),
-    )
+
+    async def load(tx: Any, ids: Any, _patiently: bool) -> tuple[dict[Any, Task], set[Any]]:
+        rows = await tx.session.fetch("load_tasks_unlocked", ids)
+        return {row[0]: record.task_from(row) for row in rows}, set()
+
+    unlocked = ("for update skip locked", "")
+    with patched(tick, "_load", load), reworded(lock_effects=unlocked, lock_free_runs=unlocked):
+        QUERIES["load_tasks_unlocked"] = QUERIES["load_tasks"].replace(*unlocked)
+        yield
 
 
 @bug()
@@ -359,26 +365,3 @@ def freed_place_wakes_nobody() -> AbstractContextManager[None]:
         return wakes_of(moves)[0], set()
 
     return patched(store_tx, "wakes_of", quiet)
-
-
-@bug()
-def found_work_not_passed_on() -> AbstractContextManager[None]:
-    """Whoever was woken and found work does not wake the next in line."""
-    return patched(claim.Hub, "pass_on", lambda self, ticket: None)
-
-
-@bug()
-def looks_before_it_stands_in_line() -> AbstractContextManager[None]:
-    """A poll stands in line after its look, and misses what came in between."""
-    real = claim.Claimer._look_to_the_end
-
-    async def look(self: Any, lease: Lease, limit: int) -> Any:
-        before = {key: list(line) for key, line in self._hub._lines.items()}
-        mine = [t for line in before.values() for t in line if getattr(t, "lease", None) is lease and not t.left]
-        found = await real(self, lease, limit)
-        for ticket in mine:
-            ticket._event.clear()
-            ticket.woken_by = None
-        return found
-
-    return patched(claim.Claimer, "_look_to_the_end", look)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from msgspec.structs import replace
 from tests.sim.host import Gone
 from tests.sim.plan import drawn_run, drawn_submission, payload
 from tests.sim.seed import SeededChance
@@ -108,10 +109,11 @@ class Client:
             kind="a", queue=self.world.plan.queues[0], payload=payload(token), idempotency_key=key,
             id=self._ids.new_id() if self.stream.often(0.5) else None,
         )  # fmt: skip
-        if self.stream.often(0.2):
-            answer = await self._submit([submission, self._drawn()])
-        else:
-            answer = await self._submit([submission])
+        if self.stream.often(0.5):  # at the same time, perhaps by another engine
+            await asyncio.gather(self._submit([submission]), self._submit([replace(submission, id=None)]))
+            return
+        with_others = self.stream.often(0.2)
+        answer = await self._submit([submission, self._drawn()] if with_others else [submission])
         if isinstance(answer, Conflict) and not other:
             token_ids = self.world.task_checker.token_ids.get(key, set())
             if token_ids and not any(f"{key}-other" in t for t in self.world.task_checker.token_ids):

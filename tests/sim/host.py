@@ -7,6 +7,7 @@ takes all of them at once; the next life is a new Host.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tests.sim.gate import GatedConnection, GatedStore
 from tests.sim.seed import SeededChance
 
-from windlass.core.error import WindlassError
+from windlass.core.error import Unavailable, WindlassError
 from windlass.engine.engine import Engine
 from windlass.store.wake import Wakes, parse
 
@@ -48,6 +49,9 @@ class Host:
             effects={"deliver": world.outside_system.deliver},
             keep_finished_s=world.plan.keep_finished_s,
         )
+        self.engine.hub.on_effects = self._effects_due
+        self._ticks_soon = False
+        world.lives.append(self)
 
     async def ask(self, what: Callable[[Engine], Awaitable[T]], call: object = None) -> T:
         """A request over the network. Raises Gone when no answer comes; what was asked may have happened."""
@@ -79,6 +83,23 @@ class Host:
         context.run(HOST.set, self)
         context.run(self.world.call.set, call)
         return self.world.loop.create_task(coroutine, context=context)  # type: ignore[arg-type]
+
+    # ----------------------------------------------------------------------------------------- ticks
+
+    async def tick(self, name: str) -> None:
+        with contextlib.suppress(Gone, Unavailable):
+            await self.ask(lambda engine: getattr(engine, f"{name}_tick")())
+
+    def _effects_due(self) -> None:
+        """Something was written to the outbox: as the engine's loops would, look soon."""
+        if not self._ticks_soon and not self.dead:
+            self._ticks_soon = True
+            self.world.loop.call_later(self._notify.around(0.01), lambda: self.world.start(self._carry_out()))
+
+    async def _carry_out(self) -> None:
+        self._ticks_soon = False
+        await self.tick("settle")
+        await self.tick("effects")
 
     # ----------------------------------------------------------------------------------------- notifications
 

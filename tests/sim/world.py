@@ -29,7 +29,7 @@ from tests.sim.model import Model, OutsideSystem
 from tests.sim.operator import Operator
 from tests.sim.plan import Plan
 from tests.sim.seed import Seed
-from tests.sim.ticker import Ticker
+from tests.sim.ticker import Ticker, Undertaker
 from tests.sim.trace import Trace
 from tests.sim.violation import Violation
 from tests.sim.worker import Worker
@@ -54,6 +54,7 @@ class World:
         self.task_checker, self.commit_checker = TaskChecker(self), CommitChecker(self)
         self.line_checker, self.poll_checker = LineChecker(self), PollChecker(self)
         self.gate = Gate(self)
+        self.lives: list[Host] = []
         self.hosts = [Host(self, f"e{i}", 0) for i in range(self.plan.hosts)]
         self.actors: dict[asyncio.Task[Any], None] = {}
 
@@ -87,7 +88,8 @@ class World:
         clients = [Client(self, f"c{i}") for i in range(self.plan.clients)]
         operator = Operator(self)
         await operator.set_up()
-        for actor in [*workers, operator, *(Ticker(self, i) for i in range(len(self.hosts))), Chaos(self)]:
+        tickers = [Ticker(self, i) for i in range(len(self.hosts))]
+        for actor in [*workers, operator, *tickers, Chaos(self), Undertaker(self)]:
             self.start(actor.run())
         working = [self.start(client.run()) for client in clients]
         self.start(self.poll_checker.run())
@@ -159,6 +161,8 @@ class World:
         if host is not None:
             host.tasks[task] = None
             task.add_done_callback(lambda done: host.tasks.pop(done, None))
+            if host.dead:
+                self.loop.call_soon(task.cancel)
         return task
 
     def fail(self, text: str, error: BaseException | None = None) -> None:
@@ -174,7 +178,9 @@ class World:
         left = [*tasks, *self.actors]
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, *(task for host in self.hosts for task in host.tasks), return_exceptions=True)
+        while left:
+            await asyncio.gather(*left, return_exceptions=True)
+            left = [task for host in self.lives for task in host.tasks]
         self.loop.set_task_factory(None)
 
     # ----------------------------------------------------------------------------------------- what the gate tells
