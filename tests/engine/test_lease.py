@@ -254,6 +254,16 @@ async def test_news_of_a_cancel_wakes_the_worker_that_waits_for_it(engine: Engin
     assert await soon(news) is True
 
 
+async def test_news_that_came_before_the_worker_waited_is_not_lost(engine: Engine) -> None:
+    lease = await worker(engine)
+    claimed = await begin(engine, lease)
+    await engine.await_news(lease, 0)
+    await engine.cancel(claimed.task.id)
+    assert await soon(engine.await_news(lease, 3600)) is True
+    await engine.extend_lease(lease)
+    assert await engine.await_news(lease, 0) is False, "what was told is no news"
+
+
 async def test_without_news_the_wait_ends_with_its_time(engine: Engine, clock: VirtualClock) -> None:
     lease = await worker(engine)
     await engine.await_news(lease, 0)  # the first one begins to poll, which wakes whoever waits

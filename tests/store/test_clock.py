@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import asyncpg
@@ -66,3 +67,9 @@ async def test_two_clocks_of_one_database_are_one_time(clock: VirtualClock, data
 async def test_a_clock_may_be_set_back(clock: VirtualClock, seconds: float) -> None:
     before = await clock.now()
     assert await clock.advance(seconds) == before + timedelta(seconds=seconds)
+
+
+async def test_an_alarm_without_delay_needs_no_move(clock: VirtualClock) -> None:
+    rang = asyncio.Event()
+    clock.call_later(0.0, rang.set)
+    await asyncio.wait_for(rang.wait(), 10)

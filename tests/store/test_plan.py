@@ -94,6 +94,7 @@ def scans(plan: dict[str, Any]) -> set[tuple[str, str | None]]:
         ("pulse", "task_timer"),
         ("delete_finished", "task_pkey"),
         ("cancelling_tasks", "task_cancelling"),
+        ("unheard_cancels", "task_cancelling"),
         ("run_task_ids", "task_run"),
     ],
 )

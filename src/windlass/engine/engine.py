@@ -264,6 +264,10 @@ class Engine:
         await self._hear()
         ticket = self.hub.ticket("lease", lease.id)
         try:
+            with contextlib.suppress(Unavailable):  # the heartbeat that follows will tell
+                async with self.store.views() as views:  # what was announced before we stood here
+                    if await views.unheard_cancels(lease.id):
+                        return True
             return await ticket.wait(self.hub.timers, timeout_s)
         finally:
             self.hub.leave(ticket)

@@ -105,6 +105,10 @@ class Views:
         rows: Any = await self._session.fetch("capable_workers", task.namespace, task.queue, task.kind, requires)
         return int(rows[0][0])
 
+    async def unheard_cancels(self, lease_id: UUID) -> bool:
+        [[unheard]] = await self._session.fetch("unheard_cancels", lease_id)
+        return bool(unheard)
+
     async def list_leases(self, namespace: str) -> list[Lease]:
         return [record.lease_from(row) for row in await self._session.fetch("list_leases", namespace)]
 

@@ -34,6 +34,10 @@ class Alarm:
     def cancel(self) -> None:
         self.cancelled = True
 
+    def ring(self) -> None:
+        if not self.cancelled:
+            self.callback()
+
 
 class VirtualClock:
     """Get it from `virtual_clock`. `Engine(store, timers=clock, stopwatch=clock.stopwatch)` waits by it too."""
@@ -62,8 +66,7 @@ class VirtualClock:
         due = sorted(entry for entry in self._alarms if entry[0] <= self._elapsed_s)
         self._alarms = [entry for entry in self._alarms if entry[0] > self._elapsed_s]
         for _, _, alarm in due:
-            if not alarm.cancelled:
-                alarm.callback()
+            alarm.ring()
         return now
 
     def stopwatch(self) -> float:
@@ -71,7 +74,11 @@ class VirtualClock:
         return self._elapsed_s
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Alarm:
+        """Ring when the clock was moved this far; without a delay, as soon as the event loop comes to it."""
         alarm = Alarm(self._elapsed_s + delay_s, callback)
+        if delay_s <= 0:
+            asyncio.get_running_loop().call_soon(alarm.ring)
+            return alarm
         self._alarms = [entry for entry in self._alarms if not entry[2].cancelled]
         self._alarms.append((alarm.due_s, next(self._numbers), alarm))
         return alarm

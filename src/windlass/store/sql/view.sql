@@ -44,6 +44,13 @@ select count(*) from windlass.lease l
  where l.namespace = $1 and $2 = any(l.queues) and (l.kinds is null or $3 = any(l.kinds))
    and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now()
 
+-- name: unheard_cancels
+-- Whether something runs under a lease that is to be cancelled and whose worker has not been told (index
+-- task_cancelling).
+select exists (
+    select from windlass.task t
+     where t.lease_id = $1 and t.state = 'running' and t.cancel is not null and t.cancel ->> 'signalled_at' is null)
+
 -- name: list_leases
 -- The workers that are alive.
 select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at
