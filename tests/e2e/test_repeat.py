@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
 from windlass import Conflict, Engine, Lease, State, Submission
-from windlass.store.store import Store
-
-
-@pytest.fixture
-async def engine(database: str) -> AsyncIterator[Engine]:
-    """Without its loops: the tests call the ticks."""
-    engine = Engine(Store(database), listen=False)
-    await engine.store.open()
-    yield engine
-    await engine.close()
 
 
 @pytest.fixture
@@ -49,15 +38,13 @@ async def test_a_run_that_is_submitted_again_after_each_of_its_tasks_still_ends(
     assert await engine.views.run_totals(run_id) == {State.SUCCEEDED: 4}
 
 
-async def test_a_repeat_leaves_no_edges_behind(engine: Engine, lease: Lease, database: str) -> None:
+async def test_a_repeat_leaves_no_edges_behind(engine: Engine, lease: Lease, somebody: asyncpg.Connection) -> None:
     group = fan_in(uuid4(), members=2)
     await engine.submit_many(group)
     for _ in group:
         await run_one(engine, lease)
     await engine.submit_many(group)
-    connection = await asyncpg.connect(database)
-    assert await connection.fetchval("select count(*) from windlass.edge") == 0
-    await connection.close()
+    assert await somebody.fetchval("select count(*) from windlass.edge") == 0
 
 
 async def test_a_new_task_may_come_together_with_a_repeat_of_the_ended_task_that_it_waits_for(
