@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import asyncpg
 
+from windlass import sdk
 from windlass.core.error import Invalid, WindlassError
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import EffectHandler
@@ -79,6 +80,24 @@ async def open_engine(
         Engine(Store(url, pooled=pooled), listen=listen, effects=effects, **options) as engine,
     ):
         yield engine
+
+
+class App(sdk.App):
+    """An app on an engine in its own process: `App("shop")` uses DATABASE_URL, else a PostgreSQL of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        database_url: str | None = None,
+        *,
+        data_dir: str | os.PathLike[str] = DATA_DIR,
+        pooled: bool = False,
+        **settings: Unpack[sdk.AppSettings],
+    ) -> None:
+        def connect() -> AbstractAsyncContextManager[Engine]:
+            return open_engine(database_url, data_dir=data_dir, pooled=pooled, listen=not pooled)
+
+        super().__init__(name, connect, **settings)
 
 
 async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:

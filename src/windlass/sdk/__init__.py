@@ -1,0 +1,31 @@
+"""What Python programs use: an app with its handlers, handles of tasks, the context of an attempt, workers.
+
+Knows the engine only as a `Client`, so that none of the server is imported; `windlass.App` brings one.
+"""
+
+from windlass.sdk.app import App, AppSettings, Client
+from windlass.sdk.context import Context, current
+from windlass.sdk.duration import Duration
+from windlass.sdk.handle import TaskHandle
+from windlass.sdk.handler import Handler
+from windlass.sdk.option import TaskOptions
+from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
+from windlass.sdk.worker import Worker, WorkSource
+
+__all__ = [
+    "App",
+    "AppSettings",
+    "Cancel",
+    "Client",
+    "Context",
+    "Duration",
+    "Fail",
+    "Handler",
+    "Retry",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskOptions",
+    "WorkSource",
+    "Worker",
+    "current",
+]

@@ -11,10 +11,9 @@ import contextlib
 import logging
 import os
 import socket
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 import msgspec
@@ -22,9 +21,10 @@ import msgspec
 from windlass.core.check import check_count, check_name, check_names, check_payload, check_seconds
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
 from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
-from windlass.core.failure import Category, Failure
+from windlass.core.failure import Failure
 from windlass.core.lease import Extension, Lease
 from windlass.core.task import Task
+from windlass.sdk.signals import Cancel, failure_of
 
 log = logging.getLogger("windlass.worker")
 
@@ -49,13 +49,34 @@ class WorkSource(Protocol):
     async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]: ...
 
 
+class Runnable(Protocol):
+    """What a worker runs: one attempt to its result, as JSON text, and what an exception of it means."""
+
+    async def run(self, claimed: Claimed) -> bytes: ...
+
+    def failure(self, error: BaseException) -> Failure: ...
+
+
+class PlainHandler:
+    """An async function that takes a payload and returns a result, both as JSON values."""
+
+    def __init__(self, function: Handler) -> None:
+        self._function = function
+
+    async def run(self, claimed: Claimed) -> bytes:
+        return msgspec.json.encode(await self._function(msgspec.json.decode(claimed.payload)))
+
+    def failure(self, error: BaseException) -> Failure:
+        return failure_of(error)
+
+
 class Worker:
-    """Runs handlers by kind. `handler(payload)` is awaited; what it returns is the result, as JSON."""
+    """Runs handlers by kind: those of an app, or plain async functions of one payload."""
 
     def __init__(
         self,
         source: WorkSource,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, Handler | Runnable],
         *,
         queues: Sequence[str] = ("default",),
         name: str | None = None,
@@ -67,13 +88,11 @@ class Worker:
         check_seconds("lease_ttl_s", lease_ttl_s, least=0.5)
         if not queues:
             raise Invalid("must name at least one queue", field="queues")
-        if not isinstance(handlers, Mapping) or not handlers or not all(map(callable, handlers.values())):
-            raise Invalid("must map at least one kind to an async function", field="handlers")
-        check_names("handlers", list(handlers))
+        self._handlers = _runnable(handlers)
         if name is not None:
             check_name("name", name)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
-        self._source, self._handlers, self._queues = source, dict(handlers), tuple(queues)
+        self._source, self._queues = source, tuple(queues)
         self._concurrency, self._lease_ttl_s = concurrency, lease_ttl_s
         self._running: dict[Attempt, asyncio.Task[bytes]] = {}
         self._told_to_cancel: set[Attempt] = set()
@@ -224,7 +243,7 @@ class Worker:
 
     async def _run_one(self, claimed: Claimed) -> bytes:
         """What the handler returned, as JSON. What the engine would not keep is a failure of the handler."""
-        result = msgspec.json.encode(await self._handlers[claimed.task.kind](msgspec.json.decode(claimed.payload)))
+        result = await self._handlers[claimed.task.kind].run(claimed)
         check_payload("result", result)
         return result
 
@@ -239,8 +258,10 @@ class Worker:
             return self._on_cancelled(task, lease_id)
         # Cancelled, but not by us: something inside the handler was. Given back, it would be claimed again at once.
         error = asyncio.CancelledError() if ended.cancelled() else ended.exception()
+        if isinstance(error, Cancel):
+            return Cancelled(task.id, task.attempt, lease_id, str(error))
         if error is not None:
-            return Fail(task.id, task.attempt, lease_id, failure_of(error))
+            return Fail(task.id, task.attempt, lease_id, self._handlers[task.kind].failure(error))
         return Complete(task.id, task.attempt, lease_id, ended.result())
 
     def _on_cancelled(self, task: Task, lease_id: UUID) -> Report:
@@ -250,10 +271,19 @@ class Worker:
         return Release(task.id, task.attempt, lease_id)
 
 
-def failure_of(error: BaseException) -> Failure:
-    """What an exception of a handler means: the user's code is to blame unless it says otherwise."""
-    trace = "".join(traceback.format_exception(error))
-    return Failure(Category.USER_CODE, str(error) or type(error).__name__, type(error).__name__, trace)
+def _runnable(handlers: Mapping[str, Handler | Runnable]) -> dict[str, Runnable]:
+    if not isinstance(handlers, Mapping) or not handlers:
+        raise Invalid("must map at least one kind to a handler", field="handlers")
+    check_names("handlers", list(handlers))
+    made: dict[str, Runnable] = {}
+    for kind, handler in handlers.items():
+        if hasattr(handler, "run") and hasattr(handler, "failure"):
+            made[kind] = cast("Runnable", handler)
+        elif callable(handler):
+            made[kind] = PlainHandler(handler)
+        else:
+            raise Invalid(f"{kind} must be an async function or a handler of an app", field="handlers")
+    return made
 
 
 async def _stopped(*tasks: asyncio.Task[Any]) -> None:

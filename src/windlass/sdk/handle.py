@@ -1,0 +1,59 @@
+"""A handle: what a client holds of a task that it submitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.transition import State
+from windlass.sdk.duration import Duration, seconds
+from windlass.sdk.signals import TaskFailed
+
+if TYPE_CHECKING:
+    from windlass.sdk.app import App
+    from windlass.sdk.schema import Schema
+
+R = TypeVar("R")
+
+FOREVER_S = 10 * 365 * 86400.0
+
+
+class TaskHandle(Generic[R]):
+    """One task. `await handle.result()` is what its handler returned, with its type."""
+
+    def __init__(self, app: App, task_id: UUID, schema: Schema | None = None) -> None:
+        self._app, self.id, self._schema = app, task_id, schema
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({str(self.id)!r})"
+
+    async def result(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 (the word that people look for)
+        """Wait for the end. Raises TaskFailed if it is not a success, TimeoutError if it does not come in time."""
+        timeout_s = FOREVER_S if timeout is None else seconds("timeout", timeout)
+        view = await self._app.client.wait(self.id, timeout_s)
+        task = view.task
+        if not task.terminal:
+            raise TimeoutError(f"task {self.id} is still {task.state} after {timeout_s:g} s")
+        if task.state is not State.SUCCEEDED:
+            raise TaskFailed(task.id, task.state, task.error)
+        return cast("R", self._schema.read_result(task.result) if self._schema else _read(task.result))
+
+    async def state(self) -> State:
+        return (await self._app.client.wait(self.id, 0)).task.state
+
+    async def cancel(self, reason: str = "", *, force: bool = False) -> None:
+        """Ask it to stop; `force` ends it at once, whatever its worker does."""
+        await self._app.client.cancel(self.id, reason, force=force)
+
+    def result_sync(self, timeout: Duration | None = None) -> R:
+        """`result` for code without an event loop."""
+        return self._app.call_sync(lambda: self.result(timeout))
+
+    def cancel_sync(self, reason: str = "", *, force: bool = False) -> None:
+        self._app.call_sync(lambda: self.cancel(reason, force=force))
+
+
+def _read(result: bytes | None) -> Any:
+    return None if result is None else msgspec.json.decode(result)

@@ -1,0 +1,166 @@
+"""A handler: the user's function with its name, its options and its schema. It stays callable as it was.
+
+Knows how to submit itself through its app, and how to run one attempt for a worker; what the app and the worker are
+made of it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from copy import copy
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from uuid import UUID
+
+from windlass.core.command import Claimed
+from windlass.core.error import Invalid
+from windlass.core.failure import Failure
+from windlass.core.retry import Policy
+from windlass.core.submission import Submission
+from windlass.sdk.context import Context, enter
+from windlass.sdk.duration import Duration, seconds
+from windlass.sdk.handle import TaskHandle
+from windlass.sdk.schema import Schema
+from windlass.sdk.signals import failure_of
+
+if TYPE_CHECKING:
+    from windlass.sdk.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SubmitOptions(TypedDict, total=False):
+    """How a submission may differ from the handler's own settings."""
+
+    queue: str
+    priority: int
+    delay: Duration
+    available_at: datetime
+    deadline_at: datetime
+    idempotency_key: str
+    concurrency_key: str
+    run_id: UUID
+    after: Sequence[UUID]
+
+
+class Handler(Generic[P, R]):
+    """Made by `@app.task`."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[P, Awaitable[R] | R],
+        *,
+        kind: str,
+        queue: str,
+        priority: int,
+        policy: Policy,
+        concurrency_key: Callable[..., object] | None,
+        retry_on: tuple[type[BaseException], ...] | None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._app, self._function = app, function
+        self.kind, self.queue, self.priority, self.policy = kind, queue, priority, policy
+        self._concurrency_key, self._retry_on = concurrency_key, retry_on
+        self._is_async = inspect.iscoroutinefunction(function)
+        self.schema = Schema(function, Context)
+        self._options: SubmitOptions = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R] | R:
+        """The function itself, as if it had not been decorated."""
+        return self._function(*args, **kwargs)
+
+    # ----------------------------------------------------------------------------------------- submitting
+
+    def options(self, **changes: Unpack[SubmitOptions]) -> Handler[P, R]:
+        """The same handler, submitting with other options: `send.options(delay="5m").submit(…)`."""
+        unknown = set(changes) - SubmitOptions.__annotations__.keys()
+        if unknown:
+            raise Invalid(f"there is no option {min(unknown)}", field="options")
+        other: Handler[P, R] = copy(self)
+        other._options = {**self._options, **changes}
+        return other
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Submit one task. When this returns, it is durable."""
+        task_id = await self._app.client.submit(self.submission(args, kwargs))
+        return TaskHandle(self._app, task_id, self.schema)
+
+    async def submit_many(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
+        """Submit a task for each tuple of arguments, all or none, in one transaction."""
+        submissions = [self.submission(tuple(args), {}) for args in calls]
+        ids = await self._app.client.submit_many(submissions)
+        return [TaskHandle(self._app, task_id, self.schema) for task_id in ids]
+
+    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """`submit` for code without an event loop."""
+        return self._app.call_sync(lambda: self.submit(*args, **kwargs))
+
+    def submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
+        """What would be submitted, checked against the function's own signature."""
+        options = self._options
+        return Submission(
+            kind=self.kind,
+            payload=self.schema.payload(args, kwargs),
+            queue=options.get("queue", self.queue),
+            namespace=self._app.namespace,
+            priority=options.get("priority", self.priority),
+            available_at=_due(options),
+            deadline_at=options.get("deadline_at"),
+            concurrency_key=self._key(args, kwargs),
+            idempotency_key=options.get("idempotency_key"),
+            policy=self.policy,
+            run_id=options.get("run_id"),
+            after=tuple(options.get("after", ())),
+        )
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if "concurrency_key" in self._options:
+            return self._options["concurrency_key"]
+        return "" if self._concurrency_key is None else str(self._concurrency_key(*args, **kwargs))
+
+    # ----------------------------------------------------------------------------------------- running
+
+    async def run(self, claimed: Claimed) -> bytes | None:
+        """One attempt. Payloads that do not fit the signature are bad data, and not tried again."""
+        context = Context(claimed)
+        arguments = self.schema.arguments(claimed.payload)
+        if self.schema.context_parameter is not None:
+            arguments[self.schema.context_parameter] = context
+        enter(context)
+        if self._is_async:
+            result = await cast("Awaitable[R]", self._function(**arguments))  # type: ignore[call-arg]
+        else:
+            call = functools.partial(contextvars.copy_context().run, functools.partial(self._function, **arguments))
+            result = await in_thread(self._app.threads, call, context)
+        return self.schema.result(result)
+
+    def failure(self, error: Exception) -> Failure:
+        """What an exception means. `retry_on` names those worth another try; without it, all are."""
+        return failure_of(error, None if self._retry_on is None else isinstance(error, self._retry_on))
+
+
+def _due(options: SubmitOptions) -> datetime | None:
+    """A delay runs from now by this machine's clock; the database decides when that moment has come."""
+    if "delay" not in options:
+        return options.get("available_at")
+    return datetime.now(UTC) + timedelta(seconds=seconds("delay", options["delay"]))
+
+
+async def in_thread(threads: Executor, call: Callable[[], Any], context: Context) -> Any:
+    """Run a blocking function. A thread cannot be stopped: it is told, waited for, and keeps its place until then."""
+    running = asyncio.get_running_loop().run_in_executor(threads, call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        context.tell_cancelled()
+        await asyncio.wait({running})
+        if running.exception() is None:
+            return running.result()  # it finished all the same
+        raise

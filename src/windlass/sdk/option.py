@@ -1,0 +1,74 @@
+"""What can be said where a handler is declared: the options of `@app.task`, and the policy that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
+
+from windlass.core.check import check_count, check_name
+from windlass.core.error import Invalid
+from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, check_policy
+from windlass.sdk.duration import Duration, seconds
+from windlass.sdk.handler import Handler
+
+if TYPE_CHECKING:
+    from windlass.sdk.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskOptions(TypedDict, total=False):
+    """All have defaults. Durations are text ("90s", "10m", "2d"), timedeltas, or seconds."""
+
+    kind: str  # the name under which tasks are submitted; default: app.function
+    queue: str
+    priority: int
+    max_attempts: int
+    max_losses: int
+    timeout: Duration | None
+    retry_delay: Duration
+    retry_delay_max: Duration
+    retry_factor: float
+    cancel_grace: Duration
+    concurrency_key: Callable[..., object]  # called with the arguments of a submission
+    retry_on: tuple[type[BaseException], ...]  # only these are tried again
+
+
+class Decorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R]: ...
+
+
+def made_handler(app: App, function: Callable[..., Any], options: TaskOptions) -> Handler[..., Any]:
+    unknown = set(options) - TaskOptions.__annotations__.keys()
+    if unknown:
+        raise Invalid(f"there is no option {min(unknown)}", field="options")
+    kind = options.get("kind", f"{app.name}.{function.__name__}")
+    queue, priority = options.get("queue", app.queue), options.get("priority", 0)
+    check_name("kind", kind)
+    check_name("queue", queue)
+    check_count("priority", priority, least=PRIORITY_MIN, most=PRIORITY_MAX)
+    return Handler(
+        app, function, kind=kind, queue=queue, priority=priority, policy=_policy(options),
+        concurrency_key=options.get("concurrency_key"), retry_on=options.get("retry_on"),
+    )  # fmt: skip
+
+
+def _policy(options: TaskOptions) -> Policy:
+    timeout = options.get("timeout")
+    default = DEFAULT_POLICY
+    policy = Policy(
+        max_attempts=options.get("max_attempts", default.max_attempts),
+        max_losses=options.get("max_losses", default.max_losses),
+        timeout_s=None if timeout is None else seconds("timeout", timeout, least=0.001),
+        cancel_grace_s=seconds("cancel_grace", options.get("cancel_grace", default.cancel_grace_s)),
+        retry_delay_s=seconds("retry_delay", options.get("retry_delay", default.retry_delay_s)),
+        retry_factor=options.get("retry_factor", default.retry_factor),
+        retry_delay_max_s=seconds("retry_delay_max", options.get("retry_delay_max", default.retry_delay_max_s)),
+    )
+    check_policy(policy)
+    return default if policy == default else policy  # the very object, which submissions recognise at no cost

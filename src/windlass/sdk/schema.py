@@ -1,0 +1,131 @@
+"""Type hints are the schema: how the arguments of a handler become a payload and back, and what its result is.
+
+A payload is a JSON object with one member per parameter. Scalars, lists, dicts, dataclasses, TypedDicts, msgspec
+structs and pydantic models are all read and written here, and nowhere else; there is no pickle.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from windlass.core.error import Invalid
+
+_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Schema:
+    """The shape of one handler's arguments and result. `context_type` marks the parameter that the worker fills in."""
+
+    def __init__(self, function: Callable[..., Any], context_type: type) -> None:
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        hints = _hints(function, self.name)
+        signature = inspect.signature(function)
+        self.context_parameter = _context_parameter(signature, hints, context_type)
+        taken = [p for p in signature.parameters.values() if p.name != self.context_parameter]
+        for parameter in taken:
+            if parameter.kind not in _KINDS:
+                raise Invalid(f"{self.name}: {parameter} cannot be sent by name", field=parameter.name)
+        self._signature = inspect.Signature(taken)
+        fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in taken]
+        self._arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        self._result_type = hints.get("return", Any)
+        self._encoder = msgspec.json.Encoder(enc_hook=_to_builtin)
+        self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_from_builtin)
+        self._result_decoder = msgspec.json.Decoder(self._result_type, dec_hook=_from_builtin)
+
+    def payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """What is stored. Read once as the worker will read it, so that what cannot be run is refused here."""
+        bound = self.bound(args, kwargs)
+        encoded = self._encode("payload", bound)
+        self.arguments(encoded)
+        return encoded
+
+    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise Invalid(f"{self.name}: {error}", field="arguments") from None
+
+    def arguments(self, payload: bytes) -> dict[str, Any]:
+        """The arguments in a payload, by name, with their types."""
+        try:
+            read = self._decoder.decode(payload)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise Invalid(f"{self.name}: {error}", field="payload") from None
+        return {name: getattr(read, name) for name in read.__struct_fields__}
+
+    def result(self, value: Any) -> bytes:
+        return self._encode("result", value)
+
+    def read_result(self, result: bytes | None) -> Any:
+        return None if result is None else self._result_decoder.decode(result)
+
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the payload, for forms and checks elsewhere."""
+        return msgspec.json.schema(self._arguments, schema_hook=_schema_of)
+
+    def _encode(self, field: str, value: Any) -> bytes:
+        try:
+            return self._encoder.encode(value)
+        except (TypeError, ValueError, msgspec.MsgspecError, OverflowError, RecursionError) as error:
+            raise Invalid(f"{self.name}: cannot be written as JSON: {error}", field=field) from None
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except NameError as error:
+        raise Invalid(f"{name}: a type hint cannot be resolved: {error}", field="type hints") from None
+
+
+def _context_parameter(signature: inspect.Signature, hints: dict[str, Any], context_type: type) -> str | None:
+    for name in signature.parameters:
+        hint = hints.get(name)
+        if inspect.isclass(hint) and issubclass(hint, context_type):
+            return name
+    return None
+
+
+def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
+    if parameter.default is inspect.Parameter.empty:
+        return (parameter.name, hint)
+    return (parameter.name, hint, msgspec.field(default_factory=partial(_same, parameter.default)))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# --------------------------------------------------------------------------------------------- pydantic, without it
+
+
+def _is_model(kind: Any) -> bool:
+    return inspect.isclass(kind) and hasattr(kind, "model_validate") and hasattr(kind, "model_json_schema")
+
+
+def _to_builtin(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"{type(value).__name__} is not a type that can be sent")
+
+
+def _from_builtin(kind: Any, value: Any) -> Any:
+    if _is_model(kind):
+        try:
+            return kind.model_validate(value)
+        except ValueError as error:
+            raise msgspec.ValidationError(str(error)) from None
+    raise NotImplementedError(f"{kind!r} is not a type that can be received")
+
+
+def _schema_of(kind: Any) -> dict[str, Any]:
+    if _is_model(kind):
+        schema: dict[str, Any] = kind.model_json_schema()
+        return schema
+    raise NotImplementedError(f"{kind!r} has no JSON Schema")

@@ -1,0 +1,73 @@
+"""What a handler may raise to say how its attempt is to end, and what a caller gets when a task did not succeed.
+
+`Retry`, `Fail` and `Cancel` are for handlers. Any other exception is a failure of the user's code, which is tried again
+unless the handler's `retry_on` says otherwise.
+"""
+
+from __future__ import annotations
+
+import traceback
+from uuid import UUID
+
+from windlass.core.error import Invalid, WindlassError
+from windlass.core.failure import Category, Failure
+from windlass.core.transition import State
+from windlass.sdk.duration import Duration, seconds
+
+
+class Retry(Exception):
+    """Try again, after a while of your choice or as the policy says. Counts as a failed attempt."""
+
+    def __init__(self, message: str = "the handler asked for another try", *, after: Duration | None = None) -> None:
+        super().__init__(message)
+        self.after_s = None if after is None else seconds("after", after)
+
+
+class Fail(Exception):
+    """End as failed; by default without another try."""
+
+    def __init__(self, message: str, *, category: Category | str = Category.USER_CODE, retryable: bool = False) -> None:
+        super().__init__(message)
+        if category not in Category.__members__.values():
+            raise Invalid(f"{category!r} is not a category", field="category")
+        self.category, self.retryable = Category(category), retryable
+
+
+class Cancel(Exception):
+    """End as cancelled."""
+
+
+def failure_of(error: BaseException, retryable: bool | None = None) -> Failure:
+    """What an exception of a handler means: the user's code is to blame unless the exception says otherwise."""
+    message, reason = str(error) or type(error).__name__, type(error).__name__
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, Retry):
+        return Failure(Category.USER_CODE, message, reason, trace, retryable=True, retry_after_s=error.after_s)
+    if isinstance(error, Fail):
+        return Failure(error.category, message, reason, trace, retryable=error.retryable)
+    if isinstance(error, Invalid):
+        return Failure(Category.DATA_QUALITY, message, reason, trace)
+    return Failure(Category.USER_CODE, message, reason, trace, retryable=retryable)
+
+
+class TaskFailed(WindlassError):
+    """The task did not succeed."""
+
+    code = "task_failed"
+
+    def __init__(self, task_id: UUID, state: State, failure: Failure | None) -> None:
+        said = failure.message if failure is not None else "no reason was given"
+        super().__init__(f"task {task_id} {_PAST[state]}: {said}", task_id=task_id, state=state)
+        self.task_id, self.state, self.failure = task_id, state, failure
+
+    @property
+    def category(self) -> Category | None:
+        return self.failure.category if self.failure is not None else None
+
+    @property
+    def remote_traceback(self) -> str:
+        """The traceback in the worker, as text."""
+        return self.failure.trace if self.failure is not None else ""
+
+
+_PAST = {State.FAILED: "failed", State.CANCELLED: "was cancelled", State.SKIPPED: "was skipped"}
