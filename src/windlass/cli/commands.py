@@ -14,6 +14,7 @@ from rich.console import Console
 from windlass import __version__
 from windlass.app import DATA_DIR, migrate_database, open_database
 from windlass.cli.dev import run_dev
+from windlass.cli.worker import run_worker
 from windlass.core.error import Unavailable, WindlassError
 from windlass.store.migrate import load_migrations, render_sql
 
@@ -33,6 +34,30 @@ DataDir = Annotated[Path, Parameter(help="Where the embedded PostgreSQL keeps it
 def dev(*, data_dir: DataDir = DATA_DIR, database_url: DatabaseUrl = None) -> None:
     """Run PostgreSQL, an engine and a sample worker on this machine, until Ctrl-C."""
     _run(run_dev(console, database_url, data_dir))
+
+
+@app.command
+def worker(
+    target: str,
+    *,
+    queue: Annotated[tuple[str, ...], Parameter(name=("--queue", "-q"), negative="")] = (),
+    concurrency: Annotated[int, Parameter(name=("--concurrency", "-c"))] = 32,
+    name: str | None = None,
+) -> None:
+    """Run the handlers of an app: `windlass worker shop.tasks:app -q mail -c 32`. Ctrl-C or SIGTERM drains it.
+
+    Parameters
+    ----------
+    target
+        The module and the name of the app in it, such as `shop.tasks:app`.
+    queue
+        Take tasks of these queues only (may be given several times); default: all that the app's handlers name.
+    concurrency
+        How many tasks run side by side.
+    name
+        How the worker is called in timelines; default: host and process id.
+    """
+    _run(run_worker(console, target, queue, concurrency, name))
 
 
 @app.command

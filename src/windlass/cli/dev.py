@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 from rich.console import Console
 
 from windlass.app import open_database
+from windlass.cli.stop import stop_signal
 from windlass.core.submission import Submission
 from windlass.core.transition import State
 from windlass.engine.engine import Engine
@@ -38,7 +38,7 @@ async def run_dev(console: Console, database_url: str | None, data_dir: Path) ->
         console.print("Submit a task from any program that can speak SQL:")
         console.print(f"""  psql '{shown}' -c "select windlass.submit('greet', '{SAMPLE}')" """, soft_wrap=True)
         console.print("Stop with Ctrl-C.")
-        stop = _stop_signal()
+        stop = stop_signal()
         worker = Worker(engine, {"greet": greet}, name="dev-worker")
         running = asyncio.create_task(worker.run())
         samples = asyncio.create_task(_samples(console, engine))
@@ -65,19 +65,6 @@ async def _samples(console: Console, engine: Engine) -> None:
             soft_wrap=True,
         )
         await asyncio.sleep(EVERY_S)
-
-
-def _stop_signal() -> asyncio.Event:
-    """Set at the first signal; the second one ends the process at once."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def first(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, first, number)
-    return stop
 
 
 def hidden_password(url: str) -> str:

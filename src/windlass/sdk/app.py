@@ -174,3 +174,9 @@ class App:
         if self._portal is None:
             self._portal = Portal(self)
         return self._portal.call(call)
+
+    def close_sync(self) -> None:
+        """End the thread that `call_sync` began; otherwise it ends with the program."""
+        if self._portal is not None:
+            self._portal.close()
+            self._portal = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -56,7 +57,7 @@ class Schema:
         """The arguments in a payload, by name, with their types."""
         try:
             read = self._decoder.decode(payload)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError) as error:
             raise Invalid(f"{self.name}: {error}", field="payload") from None
         return {name: getattr(read, name) for name in read.__struct_fields__}
 
@@ -73,7 +74,14 @@ class Schema:
     def _encode(self, field: str, value: Any) -> bytes:
         try:
             return self._encoder.encode(value)
-        except (TypeError, ValueError, msgspec.MsgspecError, OverflowError, RecursionError) as error:
+        except (
+            TypeError,
+            ValueError,
+            NotImplementedError,
+            msgspec.MsgspecError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise Invalid(f"{self.name}: cannot be written as JSON: {error}", field=field) from None
 
 
@@ -95,11 +103,7 @@ def _context_parameter(signature: inspect.Signature, hints: dict[str, Any], cont
 def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
     if parameter.default is inspect.Parameter.empty:
         return (parameter.name, hint)
-    return (parameter.name, hint, msgspec.field(default_factory=partial(_same, parameter.default)))
-
-
-def _same(value: Any) -> Any:
-    return value
+    return (parameter.name, hint, msgspec.field(default_factory=partial(deepcopy, parameter.default)))
 
 
 # --------------------------------------------------------------------------------------------- pydantic, without it

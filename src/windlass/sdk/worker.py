@@ -115,6 +115,10 @@ class Worker:
             with contextlib.suppress(asyncio.CancelledError):
                 await reporter
 
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return self._queues
+
     def stop(self) -> None:
         """Claim nothing more."""
         self._stopping.set()

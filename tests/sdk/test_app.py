@@ -1,0 +1,224 @@
+"""An app: functions become handlers, stay callable, submit themselves, and are run by its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from windlass import Category, Conflict, Invalid, InvalidState, State
+from windlass.app import App
+from windlass.sdk import Cancel, Context, Fail, Retry, TaskFailed, current
+
+
+async def test_a_handler_is_still_the_function(app: App) -> None:
+    @app.task
+    async def double(number: int) -> int:
+        """Twice as much."""
+        return 2 * number
+
+    @app.task
+    def half(number: int) -> int:
+        return number // 2
+
+    assert await double(4) == 8
+    assert half(4) == 2
+    assert double.__name__ == "double"
+    assert double.__doc__ == "Twice as much."
+    assert double.kind == "shop.double"
+
+
+async def test_what_is_submitted_is_run_and_its_result_comes_back(app: App, working: Any) -> None:
+    @app.task
+    async def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    async with working():
+        assert await (await add.submit(1)).result("10s") == 3
+        assert await (await add.submit(1, b=5)).result("10s") == 6
+        handles = await add.submit_many([(number,) for number in range(20)])
+        assert [await handle.result("10s") for handle in handles] == list(range(2, 22))
+
+
+async def test_blocking_functions_run_in_threads_side_by_side(app: App, working: Any) -> None:
+    together = threading.Barrier(3)
+
+    @app.task
+    def meet() -> str:
+        together.wait(10)
+        return threading.current_thread().name
+
+    async with working():
+        handles = [await meet.submit() for _ in range(3)]
+        names = {await handle.result("20s") for handle in handles}
+    assert len(names) == 3
+    assert threading.current_thread().name not in names
+
+
+async def test_a_failing_handler_is_tried_again_and_knows_its_attempt(app: App, working: Any) -> None:
+    @app.task(retry_delay="1ms")
+    async def third_time_lucky(ctx: Context) -> tuple[int, int]:
+        if ctx.attempt < 3:
+            raise OSError("not yet")
+        return current().attempt, ctx.failures
+
+    async with working():
+        assert await (await third_time_lucky.submit()).result("20s") == (3, 2)
+
+
+async def test_only_what_retry_on_names_is_tried_again(app: App, working: Any) -> None:
+    attempts = []
+
+    @app.task(retry_on=(OSError,), retry_delay="1ms")
+    async def unlucky(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        raise OSError("again") if ctx.attempt == 1 else ValueError("for good")
+
+    async with working():
+        with pytest.raises(TaskFailed, match="for good") as failed:
+            await (await unlucky.submit()).result("20s")
+    assert attempts == [1, 2]
+    assert failed.value.category is Category.USER_CODE
+    assert 'raise OSError("again") if' in failed.value.remote_traceback
+
+
+@pytest.mark.parametrize(
+    ("signal", "state", "category", "attempts"),
+    [
+        (lambda: Fail("bad rows", category="DATA_QUALITY"), State.FAILED, Category.DATA_QUALITY, 1),
+        (lambda: Fail("no key", category=Category.CONFIGURATION), State.FAILED, Category.CONFIGURATION, 1),
+        (lambda: Fail("once more", retryable=True), State.FAILED, Category.USER_CODE, 2),
+        (lambda: Retry("busy", after="1ms"), State.FAILED, Category.USER_CODE, 2),
+        (lambda: Cancel("not needed"), State.CANCELLED, Category.CANCELLED, 1),
+    ],
+)
+async def test_a_handler_says_how_its_attempt_ends(
+    app: App, working: Any, signal: Any, state: State, category: Category, attempts: int
+) -> None:
+    seen = []
+
+    @app.task(max_attempts=2, retry_delay="1ms")
+    async def speak(ctx: Context) -> None:
+        seen.append(ctx.attempt)
+        raise signal()
+
+    async with working():
+        with pytest.raises(TaskFailed) as failed:
+            await (await speak.submit()).result("20s")
+    assert (failed.value.state, failed.value.category, len(seen)) == (state, category, attempts)
+
+
+async def test_cancel_interrupts_async_code_and_is_seen_by_threads_that_ask(app: App, working: Any) -> None:
+    begun = asyncio.Event()
+    running = threading.Event()
+    loop = asyncio.get_running_loop()
+
+    @app.task
+    async def wait_long() -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    @app.task
+    def ask(ctx: Context) -> str:
+        loop.call_soon_threadsafe(running.set)
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        raise Cancel("as you wish")
+
+    async with working():
+        sleeper, asker = await wait_long.submit(), await ask.submit()
+        await begun.wait()
+        await asyncio.to_thread(running.wait, 10)
+        for handle in (sleeper, asker):
+            await handle.cancel("enough")
+            with pytest.raises(TaskFailed) as failed:
+                await handle.result("20s")
+            assert failed.value.state is State.CANCELLED
+
+
+async def test_options_of_one_submission_do_not_touch_the_handler(app: App, database: str) -> None:
+    @app.task(queue="mail", priority=5, timeout="10m", concurrency_key=lambda to: to.split("@")[1])
+    async def send(to: str) -> None: ...
+
+    urgent = send.options(priority=-5, idempotency_key="order 7", queue="fast")
+    async with app:
+        first, again = await urgent.submit("ada@example.org"), await urgent.submit("ada@example.org")
+        plain = await send.submit("ada@example.org")
+        tasks = [(await app.client.wait(handle.id, 0)).task for handle in (first, plain)]
+        with pytest.raises(Conflict):
+            await urgent.submit("bob@example.org")
+    assert first.id == again.id != plain.id
+    assert [(t.queue, t.priority, t.concurrency_key, t.policy.timeout_s) for t in tasks] == [
+        ("fast", -5, "example.org", 600.0),
+        ("mail", 5, "example.org", 600.0),
+    ]
+
+
+async def test_a_result_that_does_not_come_in_time_is_a_timeout(app: App) -> None:
+    @app.task
+    async def nobody_runs_this() -> None: ...
+
+    async with app:
+        handle = await nobody_runs_this.submit()
+        with pytest.raises(TimeoutError, match="still queued"):
+            await handle.result(0)
+        assert await handle.state() is State.QUEUED
+
+
+async def test_hooks_run_when_the_app_is_opened_and_closed(app: App) -> None:
+    seen = []
+
+    @app.on_start
+    async def started() -> None:
+        seen.append("start")
+
+    @app.on_end
+    async def ended() -> None:
+        seen.append("end")
+
+    async with app:
+        assert seen == ["start"]
+    assert seen == ["start", "end"]
+
+
+def test_programs_without_an_event_loop_submit_and_wait_too(database: str) -> None:
+    app = App("script", database)
+
+    @app.task
+    def nothing() -> None: ...
+
+    handle = nothing.submit_sync()
+    with pytest.raises(TimeoutError):
+        handle.result_sync(0)
+    handle.cancel_sync("never mind")
+    with pytest.raises(TaskFailed, match="was cancelled: never mind"):
+        handle.result_sync("10s")
+    app.close_sync()
+
+
+async def test_mistakes_are_named_before_anything_is_written(app: App) -> None:
+    @app.task
+    async def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    with pytest.raises(InvalidState, match="not open"):
+        await add.submit(1)
+    async with app:
+        for wrong in (lambda: add.submit("x"), add.submit, lambda: add.submit(1, c=3)):  # type: ignore[call-arg, arg-type]
+            with pytest.raises(Invalid, match="add"):
+                await wrong()
+    with pytest.raises(Conflict, match="already"):
+        app.task(kind="shop.add")(add)
+    for options in ({"tmeout": "1s"}, {"timeout": "soon"}, {"max_attempts": 0}, {"priority": 1000}, {"queue": ""}):
+        with pytest.raises(Invalid):
+            app.task(**options)(lambda: None)  # type: ignore[arg-type]
+
+
+def test_a_signature_that_cannot_be_sent_by_name_is_refused(app: App) -> None:
+    with pytest.raises(Invalid, match="cannot be sent by name"):
+
+        @app.task
+        async def many(*numbers: int) -> None: ...
