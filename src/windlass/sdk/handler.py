@@ -127,7 +127,7 @@ class Handler(Generic[P, R]):
 
     # ----------------------------------------------------------------------------------------- running
 
-    async def run(self, claimed: Claimed) -> bytes | None:
+    async def run(self, claimed: Claimed) -> bytes:
         """One attempt. Payloads that do not fit the signature are bad data, and not tried again."""
         context = Context(claimed)
         arguments = self.schema.arguments(claimed.payload)
@@ -141,7 +141,7 @@ class Handler(Generic[P, R]):
             result = await in_thread(self._app.threads, call, context)
         return self.schema.result(result)
 
-    def failure(self, error: Exception) -> Failure:
+    def failure(self, error: BaseException) -> Failure:
         """What an exception means. `retry_on` names those worth another try; without it, all are."""
         return failure_of(error, None if self._retry_on is None else isinstance(error, self._retry_on))
 
