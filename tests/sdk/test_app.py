@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from windlass import Category, Conflict, Invalid, InvalidState, State
 from windlass.app import App
 from windlass.sdk import Cancel, Context, Fail, Retry, TaskFailed, current
+from windlass.testing.clock import VirtualClock
 
 
 async def test_a_handler_is_still_the_function(app: App) -> None:
@@ -222,3 +224,15 @@ def test_a_signature_that_cannot_be_sent_by_name_is_refused(app: App) -> None:
 
         @app.task
         async def many(*numbers: int) -> None: ...
+
+
+async def test_a_delay_runs_by_the_clock_of_the_database(app: App, clock: VirtualClock) -> None:
+    @app.task
+    async def later() -> None: ...
+
+    async with app:
+        handle = await later.options(delay="10m").submit()
+        task = (await app.client.wait(handle.id, 0)).task
+        assert task.available_at == await clock.now() + timedelta(minutes=10)
+        with pytest.raises(Invalid, match="not both"):
+            await later.options(delay="10m", available_at=await clock.now()).submit()

@@ -28,7 +28,10 @@ PRIORITY_MIN, PRIORITY_MAX = -100, 100
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """One task to be. Like `nice`, a lower `priority` runs first. `payload` is JSON text in UTF-8."""
+    """One task to be. Like `nice`, a lower `priority` runs first. `payload` is JSON text in UTF-8.
+
+    It becomes available `delay_s` after its submission by the database's clock, or at `available_at`.
+    """
 
     kind: str
     payload: bytes = b"null"
@@ -36,6 +39,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "default"
     id: UUID | None = None
     priority: int = 0
+    delay_s: float = 0.0
     available_at: Instant | None = None
     deadline_at: Instant | None = None
     concurrency_key: str = ""
@@ -72,6 +76,10 @@ def _check_optional(submission: Submission) -> None:
         value = getattr(submission, field)
         if value is not None:
             check_instant(field, value)
+    if submission.delay_s != 0.0:
+        check_seconds("delay_s", submission.delay_s)
+        if submission.available_at is not None:
+            raise Invalid("give a delay or available_at, not both", field="delay_s")
     if submission.requires != ():
         check_names("requires", submission.requires)
     if submission.run_id is not None:

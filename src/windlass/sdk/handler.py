@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
 from uuid import UUID
 
@@ -111,7 +111,8 @@ class Handler(Generic[P, R]):
             queue=options.get("queue", self.queue),
             namespace=self._app.namespace,
             priority=options.get("priority", self.priority),
-            available_at=_due(options),
+            delay_s=seconds("delay", options["delay"]) if "delay" in options else 0.0,
+            available_at=options.get("available_at"),
             deadline_at=options.get("deadline_at"),
             concurrency_key=self._key(args, kwargs),
             idempotency_key=options.get("idempotency_key"),
@@ -144,13 +145,6 @@ class Handler(Generic[P, R]):
     def failure(self, error: BaseException) -> Failure:
         """What an exception means. `retry_on` names those worth another try; without it, all are."""
         return failure_of(error, None if self._retry_on is None else isinstance(error, self._retry_on))
-
-
-def _due(options: SubmitOptions) -> datetime | None:
-    """A delay runs from now by this machine's clock; the database decides when that moment has come."""
-    if "delay" not in options:
-        return options.get("available_at")
-    return datetime.now(UTC) + timedelta(seconds=seconds("delay", options["delay"]))
 
 
 async def in_thread(threads: Executor, call: Callable[[], Any], context: Context) -> Any:
