@@ -166,7 +166,8 @@ def heartbeat_revives_lease() -> AbstractContextManager[None]:
 @bug()
 def claim_under_dead_lease() -> AbstractContextManager[None]:
     """A claim does not hold on to its lease, which may end while the claim is under way."""
-    return reworded(open_claim=("for key share", ""), check_claim=("for key share", ""))
+    held = ("for key share", "")
+    return reworded(open_claim=held, check_claim=held, insert_started_tasks=held)
 
 
 @bug()

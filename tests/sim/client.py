@@ -38,6 +38,8 @@ class Client:
         pause_s = 0.5 * plan.chaos_s / plan.operations
         for _ in range(plan.operations // plan.clients):
             await asyncio.sleep(self.stream.around(pause_s))
+            if self.world.calm:
+                return
             await getattr(self, f"_{self.stream.pick(OPERATIONS)}")()
 
     async def calmly(self) -> None:

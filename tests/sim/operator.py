@@ -20,7 +20,9 @@ class Operator:
         self.world = world
         self.stream = world.seed.stream("operator")
         self._turn = asyncio.Lock()
-        self.limits = {queue: drawn_limits(self.stream) for queue in world.plan.queues}
+        # A queue that nobody ever configured has paths of its own through the engine.
+        touched = [queue for queue in world.plan.queues if self.stream.often(0.6)]
+        self.limits = {queue: drawn_limits(self.stream) for queue in touched}
 
     async def set_up(self) -> None:
         for queue, limits in self.limits.items():
@@ -35,8 +37,8 @@ class Operator:
                     await self._ask(self._wish())
 
     def _wish(self) -> Any:
-        queue = self.stream.choice(self.world.plan.queues)
-        match self.stream.pick({"pause": 1, "resume": 2, "limit": 1, "unstick": 2}):
+        queue = self.stream.choice(list(self.limits) or [""])
+        match self.stream.pick({"pause": 1, "resume": 2, "limit": 1, "unstick": 2}) if queue else "unstick":
             case "pause":
                 return lambda engine: engine.pause_queue(queue)
             case "resume":

@@ -25,6 +25,15 @@ class Result:
     took_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The end of a hunt: the run that shows the bug, or None, after so many seeds."""
+
+    result: Result | None
+    seeds: int
+    took_s: float
+
+
 class Simulator:
     """A database, ready for seeds. Use as a context manager."""
 
@@ -56,17 +65,18 @@ class Simulator:
             time.perf_counter() - began_s,
         )  # fmt: skip
 
-    def hunt(self, bug: Bug, within_s: float) -> tuple[Result | None, int, float]:
-        """Seed after seed with the bug planted, until it shows: the result that shows it, how many seeds, how long."""
+    def hunt(self, bug: Bug, within_s: float) -> Found:
+        """Seed after seed with the bug planted, until it shows."""
         began_s = time.perf_counter()
-        seeds = 0
+        seeds, result = 0, None
         with bug.plant():
             while time.perf_counter() - began_s < within_s:
                 result = self.run(seeds)
                 seeds += 1
                 if result.violation is not None:
-                    return result, seeds, time.perf_counter() - began_s
-        return None, seeds, time.perf_counter() - began_s
+                    break
+        shown = result if result is not None and result.violation is not None else None
+        return Found(shown, seeds, time.perf_counter() - began_s)
 
     def _real(self, coroutine: object) -> None:
         async def work() -> None:

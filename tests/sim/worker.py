@@ -99,6 +99,8 @@ class Worker:
     async def _beats(self, lease: Lease) -> None:
         while True:
             hiccup = not self.lives_calmly and self.stream.often(0.08)
+            if hiccup:
+                self.silent_until_s = self.world.loop.time() + 1.6 * lease.ttl_s
             await asyncio.sleep(
                 lease.ttl_s * (self.stream.between(0.8, 1.6) if hiccup else self.stream.between(0.25, 0.5))
             )
@@ -131,7 +133,9 @@ class Worker:
 
     async def _poll(self, lease: Lease, limit: int) -> bool:
         """False if this life is over."""
-        wait_s = CALM_WAIT_S if self.lives_calmly else self.stream.pick({0.0: 1, 0.5: 2, 4.0: 2})
+        eager = self.world.loop.time() < self.silent_until_s  # its lease may run out at any moment
+        wait_s = self.stream.pick({0.0: 9 if eager else 1, 0.5: 2, 4.0: 2})
+        wait_s = CALM_WAIT_S if self.lives_calmly else wait_s
         call = self.world.poll_checker.begins(lease)
         try:
             claimed = await self._ask(lease, limit, wait_s, call)
@@ -148,7 +152,7 @@ class Worker:
         for each in claimed:
             self._begin(each)
         if not claimed and wait_s == 0.0:
-            await asyncio.sleep(self.stream.around(0.5))
+            await asyncio.sleep(self.stream.around(0.05 if eager else 0.3))
         return True
 
     async def _ask(self, lease: Lease, limit: int, wait_s: float, call: Any) -> list[Claimed]:

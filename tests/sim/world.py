@@ -98,6 +98,7 @@ class World:
         self.weather.stop()
         self.say("world", "calm")
         await operator.calm_down()
+        await asyncio.wait(working)
         await asyncio.wait([self.start(client.calmly()) for client in clients])
         await self._settle(operator, workers)
 

@@ -1,0 +1,84 @@
+"""A fixed share of the simulation: seeds that must pass, one that is run twice, and the planted bugs that show quickly.
+
+Each test runs the simulation's own command in a process of its own, as `make sim` does: the order of sets is fixed
+there, so that what fails here replays there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.sim.bugs import BUGS
+from tests.support import database as databases
+
+ROOT = Path(__file__).parents[2]
+SEEDS, SEEDS_SLOW = 12, 40
+WITHIN_S = 120.0
+
+Simulate = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def simulate(postgres: databases.Server) -> Simulate:
+    """Runs the command on this session's server and returns what it said."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONHASHSEED": "0", "WINDLASS_TEST_DATABASE_URL": postgres.maintenance}
+        command = [sys.executable, "-m", "tests.sim", *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+
+    return run
+
+
+def test_all_seeds_pass(simulate: Simulate) -> None:
+    said = simulate("run", "--seeds", str(SEEDS), "--from", "0", "--jobs", "2")
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+@pytest.mark.slow
+def test_more_seeds_pass(simulate: Simulate) -> None:
+    said = simulate("run", "--seeds", str(SEEDS_SLOW), "--from", str(SEEDS), "--jobs", "2")
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_a_seed_replays_exactly_whatever_ran_before(simulate: Simulate) -> None:
+    after_others = simulate("run", "--seeds", "3", "--from", "7")
+    alone = simulate("run", "--seeds", "1", "--from", "9", "--verbose")
+    assert digest_of(9, after_others.stdout) == digest_of(9, alone.stdout), alone.stderr
+    assert "insert_tasks" in alone.stdout
+
+
+def test_a_failing_seed_prints_the_command_that_replays_it(simulate: Simulate) -> None:
+    failed = simulate("run", "--seeds", "3", "--from", "0", "--bug", "claim_jumps_the_line")
+    assert failed.returncode == 1, failed.stdout
+    match = re.search(r"replay: python -m tests.sim (.+)", failed.stdout)
+    assert match is not None, failed.stdout
+    seed = int(match[1].split("--from ")[1].split()[0])
+    again = simulate(*match[1].split())
+    assert again.returncode == 1, again.stdout
+    assert digest_of(seed, again.stdout) == digest_of(seed, failed.stdout)
+
+
+def test_planted_bugs_that_show_quickly_are_found(simulate: Simulate) -> None:
+    quick = [bug.name for bug in BUGS.values() if not bug.slow]
+    said = simulate("bugs", *quick, "--within", str(WITHIN_S), "--jobs", "2")
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+@pytest.mark.slow
+def test_planted_bugs_that_take_longer_are_found(simulate: Simulate) -> None:
+    slow = [bug.name for bug in BUGS.values() if bug.slow]
+    said = simulate("bugs", *slow, "--within", str(WITHIN_S), "--jobs", "2")
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def digest_of(seed: int, text: str) -> str:
+    match = re.search(rf"^seed {seed}: .*, ([0-9a-f]+)\)$", text, re.MULTILINE)
+    assert match is not None, text
+    return match[1]
