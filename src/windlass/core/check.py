@@ -7,12 +7,17 @@ of refused (`clean_text`), since losing it would be worse.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
 from windlass.core.error import Invalid
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 NAME_MAX = 200
 KEY_MAX = 500
@@ -53,6 +58,13 @@ def check_list(field: str, values: object) -> tuple[object, ...] | list[object]:
     if not isinstance(values, tuple | list):
         raise Invalid(f"must be a list, not {type(values).__name__}", field=field)
     return values
+
+
+def check_mapping(field: str, values: Mapping[K, V]) -> dict[K, V]:
+    """A copy, so that what the caller does with its own later changes nothing."""
+    if not isinstance(values, Mapping):
+        raise Invalid(f"must be a mapping, not {type(values).__name__}", field=field)
+    return dict(values)
 
 
 def check_text(field: str, value: object, longest: int) -> None:

@@ -16,7 +16,15 @@ from types import TracebackType
 from uuid import UUID
 
 from windlass.core import command
-from windlass.core.check import check_count, check_list, check_name, check_seconds, check_type, clean_text
+from windlass.core.check import (
+    check_count,
+    check_list,
+    check_mapping,
+    check_name,
+    check_seconds,
+    check_type,
+    clean_text,
+)
 from windlass.core.command import Claimed, Command, Report, checked_report
 from windlass.core.error import Invalid, Unavailable, WindlassError
 from windlass.core.failure import Failure
@@ -67,7 +75,7 @@ class Engine:
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
-        self.effects = dict(effects or {})
+        self.effects = {} if effects is None else check_mapping("effects", effects)
         store.announce = self.hub.announce
         self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
         self._patience = Patience()
@@ -288,7 +296,8 @@ class Engine:
         """Set all of what is wanted of a queue; what is not given has no limit."""
         check_name("queue", queue)
         check_name("namespace", namespace)
-        config = QueueConfig(paused, max_running, dict(max_running_per_kind or {}), max_running_per_key, rate)
+        per_kind = {} if max_running_per_kind is None else check_mapping("max_running_per_kind", max_running_per_kind)
+        config = QueueConfig(paused, max_running, per_kind, max_running_per_key, rate)
         check_config(config)
         async with self.store.begin() as tx:
             await tx.configure(namespace, queue, config)

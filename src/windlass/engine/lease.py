@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core import task as rules
-from windlass.core.check import check_name, check_names, check_seconds, check_type
+from windlass.core.check import check_list, check_name, check_names, check_seconds, check_type
 from windlass.core.error import Invalid, LeaseLost, WindlassError
 from windlass.core.lease import CancelSignal, Extension, Lease
 from windlass.core.task import Task
@@ -73,6 +73,8 @@ class Leases:
 
     async def extend(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
         check_type("lease", lease, Lease)
+        for task_id in check_list("active", active) if active is not None else ():
+            check_type("active", task_id, UUID)
         return await self._beats.call(Beat(lease, None if active is None else tuple(active)))
 
     async def end(self, lease: Lease) -> None:
