@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 OPERATIONS = {
-    "one": 6.0, "many": 3.0, "keyed": 4.0, "run": 3.0, "join": 1.0, "cancel": 3.0, "cancel_run": 0.6, "effect": 1.5,
-    "wait": 1.0,
+    "one": 4.0, "burst": 2.0, "many": 2.0, "keyed": 3.0, "run": 4.0, "join": 1.0, "cancel": 3.0, "cancel_run": 0.5,
+    "effect": 1.0, "wait": 0.7,
 }  # fmt: skip
 
 
@@ -75,6 +75,14 @@ class Client:
     async def _one(self) -> None:
         submission = self._drawn()
         await self._submit([submission], repeats=submission.id is not None and self.stream.often(0.3))
+
+    async def _burst(self) -> None:
+        """At the same time: by one engine they share a transaction, by several they meet in the database."""
+        queue = self.stream.choice(self.world.plan.queues)
+        plain = [
+            Submission(kind="a", queue=queue, payload=payload(self._token())) for _ in range(self.stream.randint(2, 5))
+        ]
+        await asyncio.gather(*(self._submit([submission]) for submission in plain))
 
     async def _many(self) -> None:
         await self._submit([self._drawn() for _ in range(self.stream.randint(2, 6))])

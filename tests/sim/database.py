@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 # A statement that has to wait for a row cannot get it: whoever holds it stands still while this one runs.
-LOCK_TIMEOUT_MS = 4
+LOCK_TIMEOUT_MS = 1
 CONNECTIONS = 24
 SETTINGS = {
     "search_path": "simulation, pg_catalog",

@@ -94,7 +94,7 @@ class Host:
         """Something was written to the outbox: as the engine's loops would, look soon."""
         if not self._ticks_soon and not self.dead:
             self._ticks_soon = True
-            self.world.loop.call_later(self._notify.around(0.01), lambda: self.world.start(self._carry_out()))
+            self.world.loop.call_later(self._notify.around(0.003), lambda: self.world.start(self._carry_out()))
 
     async def _carry_out(self) -> None:
         self._ticks_soon = False
