@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Category, Conflict, Invalid, InvalidState, State
+from windlass import Category, Conflict, Invalid, InvalidState, State, Submission
 from windlass.app import App
 from windlass.sdk import Cancel, Context, Fail, Retry, TaskFailed, current
 from windlass.testing.clock import VirtualClock
@@ -236,3 +236,15 @@ async def test_a_delay_runs_by_the_clock_of_the_database(app: App, clock: Virtua
         assert task.available_at == await clock.now() + timedelta(minutes=10)
         with pytest.raises(Invalid, match="not both"):
             await later.options(delay="10m", available_at=await clock.now()).submit()
+
+
+async def test_a_payload_that_does_not_fit_the_handler_is_bad_data_and_not_tried_again(app: App, working: Any) -> None:
+    @app.task
+    async def add(a: int) -> int:
+        return a
+
+    async with working():
+        task_id = await app.client.submit(Submission(kind="shop.add", payload=b'{"a": "many"}'))
+        with pytest.raises(TaskFailed, match="Expected `int`") as failed:
+            await app.handle(task_id).result("20s")
+    assert failed.value.category is Category.DATA_QUALITY

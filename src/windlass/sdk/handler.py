@@ -19,14 +19,14 @@ from uuid import UUID
 
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid
-from windlass.core.failure import Failure
+from windlass.core.failure import Category, Failure
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
 from windlass.sdk.context import Context, enter
 from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.handle import TaskHandle
 from windlass.sdk.schema import Schema
-from windlass.sdk.signals import failure_of
+from windlass.sdk.signals import Fail, failure_of
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
@@ -131,7 +131,10 @@ class Handler(Generic[P, R]):
     async def run(self, claimed: Claimed) -> bytes:
         """One attempt. Payloads that do not fit the signature are bad data, and not tried again."""
         context = Context(claimed)
-        arguments = self.schema.arguments(claimed.payload)
+        try:
+            arguments = self.schema.arguments(claimed.payload)
+        except Invalid as error:
+            raise Fail(error.message, category=Category.DATA_QUALITY) from None
         if self.schema.context_parameter is not None:
             arguments[self.schema.context_parameter] = context
         enter(context)

@@ -45,8 +45,6 @@ def failure_of(error: BaseException, retryable: bool | None = None) -> Failure:
         return Failure(Category.USER_CODE, message, reason, trace, retryable=True, retry_after_s=error.after_s)
     if isinstance(error, Fail):
         return Failure(error.category, message, reason, trace, retryable=error.retryable)
-    if isinstance(error, Invalid):
-        return Failure(Category.DATA_QUALITY, message, reason, trace)
     return Failure(Category.USER_CODE, message, reason, trace, retryable=retryable)
 
 
