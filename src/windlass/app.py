@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+from urllib.parse import urlsplit
 
 import asyncpg
 
 from windlass import sdk
+from windlass.core.check import check_type
 from windlass.core.error import Invalid, WindlassError
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import EffectHandler
@@ -34,6 +36,8 @@ async def open_database(
 
     The embedded one is started if need be, brought to the current schema, and stopped by the last who leaves it.
     """
+    if not isinstance(data_dir, str | os.PathLike) or not str(data_dir) or not str(data_dir).isprintable():
+        raise Invalid("must be the path of a folder", field="data_dir")
     url = os.environ.get("DATABASE_URL") if database_url is None else database_url
     if url is not None:
         yield checked_url(url)
@@ -73,6 +77,8 @@ async def open_engine(
 
     `pooled` is for a transaction-mode pooler in front of the database; there, `listen` must be off.
     """
+    check_type("pooled", pooled, bool)
+    check_type("listen", listen, bool)
     if pooled and listen:
         raise Invalid("LISTEN does not work through a transaction-mode pooler: say listen=False", field="listen")
     async with (
@@ -117,4 +123,8 @@ def checked_url(url: object) -> str:
         raise Invalid("must begin with postgresql://", field="database_url")
     if "\x00" in url or not url.isprintable():
         raise Invalid("must not contain control characters", field="database_url")
+    try:
+        _ = urlsplit(url).port  # reads it, and so checks it
+    except ValueError as error:
+        raise Invalid(f"cannot be read: {error}", field="database_url") from None
     return url

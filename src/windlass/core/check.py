@@ -67,6 +67,18 @@ def check_mapping(field: str, values: Mapping[K, V]) -> dict[K, V]:
     return dict(values)
 
 
+def check_able(field: str, value: object, *names: str) -> None:
+    """Something of the caller's own that can do these."""
+    for name in names:
+        if isinstance(value, type) or not callable(getattr(value, name, None)):
+            raise Invalid(f"must have a method {name}; {type(value).__name__} has none", field=field)
+
+
+def check_callable(field: str, value: object) -> None:
+    if not callable(value):
+        raise Invalid(f"must be a function, not {type(value).__name__}", field=field)
+
+
 def check_text(field: str, value: object, longest: int) -> None:
     """Text that PostgreSQL can store and a person can read: UTF-8, no control characters, not empty."""
     if not isinstance(value, str):

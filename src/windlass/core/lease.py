@@ -10,6 +10,8 @@ from uuid import UUID
 
 import msgspec
 
+from windlass.core.check import check_name, check_names, check_seconds, check_type
+from windlass.core.error import Invalid
 from windlass.core.transition import Instant
 
 
@@ -24,6 +26,22 @@ class Lease(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
     ttl_s: float
     expires_at: Instant
+
+
+def check_lease(lease: object) -> None:
+    """A lease travels with its worker, and so may come back as anything."""
+    if not isinstance(lease, Lease):
+        raise Invalid(f"must be a lease, not {type(lease).__name__}", field="lease")
+    check_type("lease.id", lease.id, UUID)
+    check_name("lease.namespace", lease.namespace)
+    check_name("lease.worker", lease.worker)
+    check_names("lease.queues", lease.queues)
+    if not lease.queues:
+        raise Invalid("must name at least one queue", field="lease.queues")
+    if lease.kinds is not None:
+        check_names("lease.kinds", lease.kinds)
+    check_names("lease.labels", lease.labels)
+    check_seconds("lease.ttl_s", lease.ttl_s)
 
 
 class CancelSignal(msgspec.Struct, frozen=True):

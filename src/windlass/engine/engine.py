@@ -17,6 +17,8 @@ from uuid import UUID
 
 from windlass.core import command
 from windlass.core.check import (
+    check_able,
+    check_callable,
     check_count,
     check_list,
     check_mapping,
@@ -28,7 +30,7 @@ from windlass.core.check import (
 from windlass.core.command import Claimed, Command, Report, checked_report
 from windlass.core.error import Invalid, Unavailable, WindlassError
 from windlass.core.failure import Failure
-from windlass.core.lease import Extension, Lease
+from windlass.core.lease import Extension, Lease, check_lease
 from windlass.core.queue import QueueConfig, Rate, check_config
 from windlass.core.submission import Submission
 from windlass.core.task import Task
@@ -72,10 +74,23 @@ class Engine:
         poll_s: float = 1.0,
         keep_finished_s: float = KEEP_FINISHED_S,
     ) -> None:
+        check_type("store", store, Store)
+        if chance is not None:
+            check_able("chance", chance, "new_id", "jitter")
+        if timers is not None:
+            check_able("timers", timers, "call_later")
+        check_callable("pause", pause)
+        check_callable("stopwatch", stopwatch)
+        check_type("listen", listen, bool)
+        check_seconds("poll_s", poll_s, least=0.001)
+        check_seconds("keep_finished_s", keep_finished_s)
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
         self.effects = {} if effects is None else check_mapping("effects", effects)
+        for kind, handler in self.effects.items():
+            check_name("effects", kind)
+            check_callable("effects", handler)
         store.announce = self.hub.announce
         self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
         self._patience = Patience()
@@ -227,7 +242,7 @@ class Engine:
 
     async def claim(self, lease: Lease, limit: int = 1, *, wait_s: float = 0.0) -> list[Claimed]:
         """Begin up to `limit` attempts; with none at hand, wait up to `wait_s` for the first."""
-        check_type("lease", lease, Lease)
+        check_lease(lease)
         check_count("limit", limit, least=1, most=CLAIM_MAX)
         check_seconds("wait_s", wait_s, most=3600.0)
         if wait_s > 0:
@@ -267,7 +282,7 @@ class Engine:
 
     async def await_news(self, lease: Lease, timeout_s: float) -> bool:
         """Wait until a cancel is to be heard of under this lease; True if so, False after `timeout_s`."""
-        check_type("lease", lease, Lease)
+        check_lease(lease)
         check_seconds("timeout_s", timeout_s)
         await self._hear()
         ticket = self.hub.ticket("lease", lease.id)
@@ -366,11 +381,12 @@ class Engine:
 
 
 def _claimed(claimed: object) -> Task:
-    if not isinstance(claimed, Claimed):
+    if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
         raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
     return claimed.task
 
 
 def _lease_of(task: Task) -> UUID:
-    assert task.lease_id is not None, task.id
+    if task.lease_id is None:
+        raise Invalid("no attempt has begun", field="claimed")
     return task.lease_id

@@ -15,7 +15,7 @@ import msgspec
 from windlass.core import task as rules
 from windlass.core.check import check_list, check_name, check_names, check_seconds, check_type
 from windlass.core.error import Invalid, LeaseLost, WindlassError
-from windlass.core.lease import CancelSignal, Extension, Lease
+from windlass.core.lease import CancelSignal, Extension, Lease, check_lease
 from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine.chance import Chance
@@ -72,14 +72,14 @@ class Leases:
         return msgspec.structs.replace(wanted, expires_at=expires_at)
 
     async def extend(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
-        check_type("lease", lease, Lease)
+        check_lease(lease)
         for task_id in check_list("active", active) if active is not None else ():
             check_type("active", task_id, UUID)
         return await self._beats.call(Beat(lease, None if active is None else tuple(active)))
 
     async def end(self, lease: Lease) -> None:
         """The worker goes. What it still holds counts as lost and is recovered by the next tick."""
-        check_type("lease", lease, Lease)
+        check_lease(lease)
         async with self._store.begin() as tx:
             await tx.leases.end_leases([lease.id])
 

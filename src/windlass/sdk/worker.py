@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_count, check_name, check_names, check_payload, check_seconds
+from windlass.core.check import check_able, check_count, check_name, check_names, check_payload, check_seconds
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
 from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
 from windlass.core.failure import Failure
@@ -83,6 +83,7 @@ class Worker:
         concurrency: int = 100,
         lease_ttl_s: float = 30.0,
     ) -> None:
+        check_able("source", source, "open_lease", "extend_lease", "await_news", "end_lease", "claim", "report")
         check_names("queues", queues)
         check_count("concurrency", concurrency, least=1, most=100_000)
         check_seconds("lease_ttl_s", lease_ttl_s, least=0.5)
