@@ -30,26 +30,19 @@ Plant = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`slow` ones need more seeds than a quick test run can afford."""
-
     name: str
     plant: Plant
     says: str
-    slow: bool
 
 
 BUGS: dict[str, Bug] = {}
 
 
-def bug(*, slow: bool = False) -> Callable[[Plant], Plant]:
+def bug(plant: Plant) -> Plant:
     """Adds a bug under the name of its function; its docstring says what is wrong."""
-
-    def add(plant: Plant) -> Plant:
-        name = getattr(plant, "__name__", "")
-        BUGS[name] = Bug(name, plant, (plant.__doc__ or "").strip(), slow)
-        return plant
-
-    return add
+    name = getattr(plant, "__name__", "")
+    BUGS[name] = Bug(name, plant, (plant.__doc__ or "").strip())
+    return plant
 
 
 @contextmanager
@@ -87,7 +80,7 @@ def together(*parts: AbstractContextManager[None]) -> Iterator[None]:
 # --------------------------------------------------------------------------------------------- the fence
 
 
-@bug()
+@bug
 def no_fence() -> AbstractContextManager[None]:
     """A report is believed whichever attempt it is about."""
     real = rules._held
@@ -98,13 +91,13 @@ def no_fence() -> AbstractContextManager[None]:
     return patched(rules, "_held", held)
 
 
-@bug()
+@bug
 def no_row_lock() -> AbstractContextManager[None]:
     """Tasks are loaded without being locked."""
     return reworded(load_tasks=("for update skip locked", ""))
 
 
-@bug()
+@bug
 def terminal_overwritten() -> AbstractContextManager[None]:
     """A report about an attempt that has ended is applied once more."""
     real = rules._held
@@ -130,7 +123,7 @@ def _table(changes: dict[Verb, frozenset[tuple[State, State]]]) -> Iterator[None
         TABLE.update(before)
 
 
-@bug()
+@bug
 def expiry_clears_token() -> AbstractContextManager[None]:
     """Expiry takes the lease off the row, so that the late reply of its holder is refused."""
     real = rules.expire
@@ -142,7 +135,7 @@ def expiry_clears_token() -> AbstractContextManager[None]:
     return patched(rules, "expire", expire)
 
 
-@bug()
+@bug
 def release_takes_attempt_back() -> AbstractContextManager[None]:
     """A released task goes back to the attempt before, whose number is then given out twice."""
     real = rules.release
@@ -157,20 +150,20 @@ def release_takes_attempt_back() -> AbstractContextManager[None]:
 # --------------------------------------------------------------------------------------------- leases and counters
 
 
-@bug()
+@bug
 def heartbeat_revives_lease() -> AbstractContextManager[None]:
     """A heartbeat extends a lease that has run out."""
     return reworded(extend_leases=("and l.expires_at > windlass.now()", ""))
 
 
-@bug()
+@bug
 def claim_under_dead_lease() -> AbstractContextManager[None]:
     """A claim does not hold on to its lease, which may end while the claim is under way."""
     held = ("for key share", "")
     return reworded(open_claim=held, check_claim=held, insert_started_tasks=held)
 
 
-@bug()
+@bug
 def loss_counted_as_failure() -> AbstractContextManager[None]:
     """A worker that dies costs the task one of its attempts."""
     real = rules.expire
@@ -182,7 +175,7 @@ def loss_counted_as_failure() -> AbstractContextManager[None]:
     return patched(rules, "expire", expire)
 
 
-@bug()
+@bug
 def lost_claim_reply_forgotten() -> AbstractContextManager[None]:
     """When the reply to a claim's commit is lost, the worker is told that there was nothing."""
 
@@ -195,7 +188,7 @@ def lost_claim_reply_forgotten() -> AbstractContextManager[None]:
 # --------------------------------------------------------------------------------------------- cancel and timers
 
 
-@bug()
+@bug
 def cancel_lost_to_retry() -> AbstractContextManager[None]:
     """A task that is to be cancelled fails, and is tried again."""
     real = rules.fail
@@ -207,7 +200,7 @@ def cancel_lost_to_retry() -> AbstractContextManager[None]:
     return patched(rules, "fail", fail)
 
 
-@bug()
+@bug
 def grace_ignored() -> AbstractContextManager[None]:
     """The grace of a cancel is over as soon as the worker has been told."""
     real = rules._timer
@@ -225,13 +218,13 @@ def grace_ignored() -> AbstractContextManager[None]:
 # --------------------------------------------------------------------------------------------- limits and the line
 
 
-@bug()
+@bug
 def limit_without_lock() -> AbstractContextManager[None]:
     """What runs in a queue is counted without the queue's lock."""
     return reworded(lock_queue=(" for update", ""))
 
 
-@bug()
+@bug
 def limit_counted_before_lock() -> AbstractContextManager[None]:
     """What runs in a queue is counted, and then the queue is locked."""
 
@@ -244,19 +237,19 @@ def limit_counted_before_lock() -> AbstractContextManager[None]:
     return patched(claim.Claimer, "_admitted", admitted)
 
 
-@bug()
+@bug
 def rate_window_forgets() -> AbstractContextManager[None]:
     """Starts are forgotten after half of the window in which they count."""
     return reworded(insert_rate_start=("$5::double precision *", "0.5 * $5::double precision *"))
 
 
-@bug()
+@bug
 def claim_jumps_the_line() -> AbstractContextManager[None]:
     """Of a lane, the youngest task is claimed first."""
     return reworded(claim_tasks=("order by t.available_at", "order by t.available_at desc"))
 
 
-@bug()
+@bug
 def hand_off_jumps_the_line() -> AbstractContextManager[None]:
     """What was just submitted is handed to the one who waits, though older tasks are there."""
     return reworded(insert_started_tasks=("limit 1) waiting) = 0", "limit 1) waiting) >= 0"))
@@ -265,7 +258,7 @@ def hand_off_jumps_the_line() -> AbstractContextManager[None]:
 # --------------------------------------------------------------------------------------------- submit
 
 
-@bug()
+@bug
 def batch_rerun_with_new_ids() -> AbstractContextManager[None]:
     """A batch of submissions that is run again after a lost reply gets new ids."""
     real = submit.Submitter._commit_plain
@@ -279,7 +272,7 @@ def batch_rerun_with_new_ids() -> AbstractContextManager[None]:
     return patched(submit.Submitter, "_commit_plain", commit_plain)
 
 
-@bug()
+@bug
 def idempotency_key_without_table() -> AbstractContextManager[None]:
     """Whether a key was used is seen from the tasks, not decided by a row of its own."""
     real = QUERIES["insert_idempotency_keys"]
@@ -301,14 +294,14 @@ def idempotency_key_without_table() -> AbstractContextManager[None]:
 # --------------------------------------------------------------------------------------------- runs and effects
 
 
-@bug()
+@bug
 def early_fan_in() -> AbstractContextManager[None]:
     """Whoever waits for many is released by the first that ends."""
     real = run_rules.settle
     return patched(run_rules, "settle", lambda task, ended, _open, now: real(task, ended, 0, now))
 
 
-@bug()
+@bug
 @contextmanager
 def double_fan_in() -> Iterator[None]:
     """Two engines may settle the same end at once, each without the other's locks."""
@@ -323,7 +316,7 @@ def double_fan_in() -> Iterator[None]:
         yield
 
 
-@bug()
+@bug
 def effect_removed_before_it_is_carried_out() -> AbstractContextManager[None]:
     """An effect is taken off the outbox, and then delivered."""
     real = outbox._carry_out
@@ -336,7 +329,7 @@ def effect_removed_before_it_is_carried_out() -> AbstractContextManager[None]:
     return patched(outbox, "_carry_out", carry_out)
 
 
-@bug()
+@bug
 def ended_task_tells_nobody() -> AbstractContextManager[None]:
     """A task that is cancelled does not tell those who wait for it."""
     real = rules._settle
@@ -346,7 +339,7 @@ def ended_task_tells_nobody() -> AbstractContextManager[None]:
 # --------------------------------------------------------------------------------------------- wake-ups
 
 
-@bug()
+@bug
 def retry_wakes_nobody() -> AbstractContextManager[None]:
     """A task that goes back in line is not announced."""
 
@@ -358,7 +351,7 @@ def retry_wakes_nobody() -> AbstractContextManager[None]:
     return patched(store_tx, "wakes_of", quiet)
 
 
-@bug()
+@bug
 def freed_place_wakes_nobody() -> AbstractContextManager[None]:
     """A place that becomes free in a full queue is not announced."""
 

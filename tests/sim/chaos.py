@@ -26,17 +26,20 @@ class Chaos:
     async def _once(self) -> None:
         plan = self.world.plan
         if plan.crash_every_s is not None and self._stream.often(1.5 / plan.crash_every_s):
-            await self.crash(self._stream.randrange(len(self.world.hosts)))
+            await self.crash(self._stream.choice(self.world.hosts))
         if self._stream.often(0.1):
             self._stream.choice(self.world.hosts).lose_listener()
         if plan.clock_jump and self._stream.often(0.1):
             self.world.clock_ahead_s += self._stream.around(3.0)
 
-    async def crash(self, place: int) -> None:
+    async def crash(self, host: Host) -> None:
         """The engine dies; after a while another one stands in its place."""
-        world, host = self.world, self.world.hosts[place]
+        world = self.world
+        if host.dead:
+            return
         world.say("chaos", f"{host.name} crashes")
+        host.dead = True
         await host.crash()
         await asyncio.sleep(self._stream.around(0.5))
-        world.hosts[place] = Host(world, host.name, host.life + 1)
+        world.hosts[world.hosts.index(host)] = Host(world, host.name, host.life + 1)
         world.say("chaos", f"{host.name} is back")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 OPERATIONS = {
-    "one": 4.0, "burst": 2.0, "many": 2.0, "keyed": 3.0, "run": 4.0, "join": 1.0, "cancel": 3.0, "cancel_run": 0.5,
+    "one": 4.0, "burst": 2.0, "many": 2.0, "keyed": 3.0, "run": 4.0, "join": 1.0, "cancel": 4.0, "cancel_run": 0.5,
     "effect": 1.0, "wait": 0.7,
 }  # fmt: skip
 
@@ -131,7 +131,7 @@ class Client:
 
     async def _run(self) -> None:
         run_id = self._ids.new_id()
-        ids = [self._ids.new_id() for _ in range(self.stream.pick({1: 1, 3: 2, 5: 2, 9: 1}))]
+        ids = [self._ids.new_id() for _ in range(self.stream.pick({1: 1, 2: 1, 3: 2, 5: 2, 12: 1}))]
         group = [
             self._drawn(id=id_, run_id=run_id, after=after, after_any_outcome=self.stream.often(0.3))
             for id_, after in drawn_run(self.stream, ids)
@@ -157,8 +157,8 @@ class Client:
         if not self.world.model.known:
             return
         running = [UUID(row["id"]) for row in self.world.mirror.tasks.values() if row["state"] == "running"]
-        task_id = self.stream.choice(running if running and self.stream.often(0.6) else self.world.model.known)
-        force = self.stream.often(0.3)
+        task_id = self.stream.choice(running if running and self.stream.often(0.8) else self.world.model.known)
+        force = self.stream.often(0.2)
         answer = await self._ask(lambda engine: engine.cancel(task_id, "changed my mind", force=force))
         if answer is not None and not isinstance(answer, WindlassError):
             self.world.model.cancel_accepted(answer)

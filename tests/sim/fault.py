@@ -18,6 +18,7 @@ class Fault(StrEnum):
     BUSY = "busy"  # refused, nothing was done
     BROKEN_BEFORE = "broken-before"  # the connection breaks before the statement runs
     BROKEN_AFTER = "broken-after"  # it runs, then the connection breaks: its reply is lost
+    CRASH = "crash"  # it runs, then the engine that sent it dies
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Weather:
     broken_before: float
     broken_after: float
     commit_lost: float
+    crash: float
     no_connection: float
     request_lost: float
     reply_lost: float
@@ -48,6 +50,7 @@ class Weather:
             broken_before=rate(0.02),
             broken_after=rate(0.02),
             commit_lost=rate(0.08),
+            crash=stream.pick({0.0: 6, 0.001: 2, 0.005: 1}),
             no_connection=rate(0.02),
             request_lost=rate(0.05),
             reply_lost=rate(0.10),
@@ -59,7 +62,7 @@ class Weather:
 
     def stop(self) -> None:
         self.busy = self.broken_before = self.broken_after = self.commit_lost = self.no_connection = 0.0
-        self.request_lost = self.reply_lost = self.slow = 0.0
+        self.crash = self.request_lost = self.reply_lost = self.slow = 0.0
 
     def at_statement(self, stream: Stream, *, commit: bool) -> Fault:
         draw = stream.random()
@@ -68,6 +71,7 @@ class Weather:
             (Fault.BUSY, 0.0 if commit else self.busy),
             (Fault.BROKEN_BEFORE, self.broken_before + lost / 2),
             (Fault.BROKEN_AFTER, self.broken_after + lost),
+            (Fault.CRASH, 10 * self.crash if commit else self.crash),
         )
         for fault, rate in menu:
             if draw < rate:

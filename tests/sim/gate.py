@@ -33,6 +33,7 @@ _WRITE = re.compile(r"insert into |update windlass|delete from |pg_notify\(")
 # What the store leaves to chance, where rows lie would decide, and that is not ours: equal times are ordered by id, and
 # rows that come in no order at all are sorted.
 _TIED = re.compile(r"(order by t\.(?:available_at|timer_at)(?: desc)?)\s+(limit)")
+STATEMENTS_MAX = 60_000
 FRAME = ("begin", "commit", "rollback")
 
 
@@ -83,7 +84,7 @@ class GatedStore(Store):
     """The real store on gated connections. What it would hear by LISTEN comes from its host."""
 
     def __init__(self, host: Host) -> None:
-        super().__init__("")
+        super().__init__("", pooled=host.world.plan.pooled)
         self._host = host
         self._pool = GatedPool(host)
 
@@ -153,6 +154,9 @@ class Gate:
         async with self.slot:
             await self._tidy()
             result = await self._arrive(connection, name, args, run, fault)
+        if fault is Fault.CRASH and not connection.host.dead:
+            self.world.start(self.world.chaos.crash(connection.host))
+            await asyncio.sleep(3600.0)  # and hears nothing more
         await asyncio.sleep(weather.latency(self._stream))
         if isinstance(result, Exception):
             raise result
@@ -172,12 +176,14 @@ class Gate:
         if fault is Fault.BROKEN_BEFORE:
             await self.cut(connection)
         result: Any = _busy() if fault is Fault.BUSY else _gone()
-        if fault in (Fault.NONE, Fault.BROKEN_AFTER):
+        if fault in (Fault.NONE, Fault.BROKEN_AFTER, Fault.CRASH):
             with self.world.loop.outside():
                 result = await self._run(connection, name, args, run)
         if fault is Fault.BROKEN_AFTER:
             await self.cut(connection)
         self.statements += 1
+        if self.statements > STATEMENTS_MAX:
+            self.world.fail(f"no end after {STATEMENTS_MAX} statements")
         self.world.say(
             f"{connection.host.name}.{self.world.database.known.index(connection.real)}",
             f"{name} {described(args)} -> {_said(result)} {'' if fault is Fault.NONE else fault}",

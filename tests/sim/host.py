@@ -47,6 +47,7 @@ class Host:
             chance=chance,
             stopwatch=world.loop.time,
             effects={"deliver": world.outside_system.deliver},
+            listen=world.plan.listen,
             keep_finished_s=world.plan.keep_finished_s,
         )
         self.engine.hub.on_effects = self._effects_due

@@ -35,12 +35,13 @@ class Job:
         self.lease_id: UUID = claimed.task.lease_id
         self.calm = worker.lives_calmly
         self.way = self.stream.pick(CALM if self.calm else CHAOS)
-        self.obeys = self.calm or self.stream.often(0.6)
+        self.obeys = self.calm or self.stream.often(0.4)
         said = {"task": str(self.task.id), "attempt": self.task.attempt, "by": worker.name}
         self.result = msgspec.json.encode(said)
 
     async def run(self) -> None:
-        if await self._work(self.stream.around(0.3)):
+        takes_s = self.stream.around(1.5 if self.stream.often(0.2) else 0.3)
+        if await self._work(takes_s):
             await self._say(Cancelled(self.task.id, self.task.attempt, self.lease_id, "told to"))
             return
         match self.way:

@@ -38,7 +38,7 @@ class Operator:
 
     def _wish(self) -> Any:
         queue = self.stream.choice(list(self.limits) or [""])
-        match self.stream.pick({"pause": 1, "resume": 2, "limit": 1, "unstick": 2}) if queue else "unstick":
+        match self.stream.pick({"pause": 1, "resume": 2, "limit": 1, "unstick": 2, "look": 2}) if queue else "unstick":
             case "pause":
                 return lambda engine: engine.pause_queue(queue)
             case "resume":
@@ -46,8 +46,21 @@ class Operator:
             case "limit":
                 self.limits[queue] = drawn_limits(self.stream)
                 return lambda engine: engine.configure_queue(queue, **self.limits[queue])
+            case "look" if self.world.model.known:
+                return self._question(self.stream.choice(self.world.model.known))
         stuck = self._stuck()
         return stuck[0] if stuck else lambda engine: engine.poll_tick()
+
+    def _question(self, task_id: UUID) -> Any:
+        """People look at what is there; whatever they ask has an answer."""
+        return self.stream.choice(
+            [
+                lambda engine: engine.views.timeline(task_id),
+                lambda engine: engine.views.why_waiting(task_id),
+                lambda engine: engine.views.page(limit=5),
+                lambda engine: engine.views.counts(),
+            ]
+        )
 
     async def calm_down(self) -> None:
         """Nothing is paused any more; limits stay."""

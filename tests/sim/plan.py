@@ -35,6 +35,8 @@ class Plan:
     worker_death: float
     clock_jump: bool
     tick_s: float
+    pooled: bool
+    listen: bool
 
     @classmethod
     def drawn(cls, seed: Seed) -> Plan:
@@ -51,6 +53,8 @@ class Plan:
             worker_death=stream.pick({0.0: 2, 0.02: 1, 0.1: 1}),
             clock_jump=stream.often(0.3),
             tick_s=stream.pick({0.4: 1, 1.0: 2}),
+            pooled=stream.often(0.2),
+            listen=stream.often(0.85),
         )
 
 

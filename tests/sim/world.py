@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Coroutine
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -54,6 +54,7 @@ class World:
         self.task_checker, self.commit_checker = TaskChecker(self), CommitChecker(self)
         self.line_checker, self.poll_checker = LineChecker(self), PollChecker(self)
         self.gate = Gate(self)
+        self.chaos = Chaos(self)
         self.lives: list[Host] = []
         self.hosts = [Host(self, f"e{i}", 0) for i in range(self.plan.hosts)]
         self.actors: dict[asyncio.Task[Any], None] = {}
@@ -89,7 +90,7 @@ class World:
         operator = Operator(self)
         await operator.set_up()
         tickers = [Ticker(self, i) for i in range(len(self.hosts))]
-        for actor in [*workers, operator, *tickers, Chaos(self), Undertaker(self)]:
+        for actor in [*workers, operator, *tickers, self.chaos, Undertaker(self)]:
             self.start(actor.run())
         working = [self.start(client.run()) for client in clients]
         self.start(self.poll_checker.run())
@@ -140,7 +141,9 @@ class World:
     # ----------------------------------------------------------------------------------------- who runs
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = self.loop.create_task(self._guarded(coroutine))
+        context = copy_context()
+        context.run(HOST.set, None)  # whoever starts it: an actor belongs to no process
+        task = self.loop.create_task(self._guarded(coroutine), context=context)
         self.actors[task] = None
         task.add_done_callback(lambda _: coroutine.close())  # one that was stopped before it began
         return task
