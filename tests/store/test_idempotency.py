@@ -11,6 +11,7 @@ import pytest
 from tests.support.work import begin, job, soon, waits_for
 
 from windlass import Conflict, Engine, Submission
+from windlass.engine import submit
 from windlass.testing.clock import VirtualClock
 
 
@@ -118,8 +119,9 @@ async def test_an_id_that_is_taken_does_not_take_the_key(engine: Engine, somebod
 
 
 async def test_a_key_in_somebodys_open_transaction_does_not_stall_other_keys(
-    engine: Engine, somebody: asyncpg.Connection
+    engine: Engine, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(submit, "LONG_MS", 60_000)
     async with somebody.transaction():
         theirs = await somebody.fetchval("select windlass.submit('job', '0', idempotency_key => 'k')")
         slow = asyncio.create_task(engine.submit(job(idempotency_key="k")))

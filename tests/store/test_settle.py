@@ -10,6 +10,7 @@ import pytest
 from tests.support.work import held, job, soon, state, waits_for, worker
 
 from windlass import Engine, State
+from windlass.engine import tick as tick_module
 from windlass.engine.tick import HELD_DELAY_S
 from windlass.testing.clock import VirtualClock
 
@@ -53,8 +54,9 @@ async def test_a_run_that_somebody_holds_does_not_keep_other_runs_waiting(
 
 
 async def test_what_is_held_for_a_moment_only_is_told_in_the_same_tick(
-    engine: Engine, pairs: list[list[UUID]], somebody: asyncpg.Connection
+    engine: Engine, pairs: list[list[UUID]], somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tick_module, "HELD_PATIENCE_MS", 60_000)
     async with held(somebody, pairs[0][1]):
         tick = asyncio.create_task(engine.settle_tick())
         await waits_for(somebody)

@@ -111,7 +111,8 @@ async def held(somebody: asyncpg.Connection, *task_ids: UUID) -> AsyncIterator[N
 
 async def waits_for(somebody: asyncpg.Connection, sessions: int = 1) -> None:
     """Until so many other sessions wait for a lock of this one."""
-    query = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
+    # Not pg_stat_activity, which stands still within a transaction.
+    query = "select count(distinct pid) from pg_locks where not granted and $1 = any(pg_blocking_pids(pid))"
     async with asyncio.timeout(20):
         while await somebody.fetchval(query, somebody.get_server_pid()) < sessions:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
