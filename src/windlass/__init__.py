@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from windlass.core.command import Cancelled, Claimed, Complete, Fail, Park, Release, Sleep
+from windlass.core.command import Claimed
 from windlass.core.error import (
     Conflict,
     ContractViolation,
@@ -32,22 +32,34 @@ from windlass.core.retry import Policy
 from windlass.core.submission import Submission
 from windlass.core.task import Outcome, Task
 from windlass.core.transition import State
+from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
 
 if TYPE_CHECKING:
-    from windlass.app import open_engine
+    from windlass.app import App, open_engine
     from windlass.engine.engine import Engine
+    from windlass.sdk.context import Context, current
+    from windlass.sdk.handle import TaskHandle
     from windlass.sdk.worker import Worker
 
 __version__ = "0.1.0"
 
-_LATER = {"Engine": "windlass.engine.engine", "Worker": "windlass.sdk.worker", "open_engine": "windlass.app"}
+_LATER = {
+    "App": "windlass.app",
+    "Context": "windlass.sdk.context",
+    "Engine": "windlass.engine.engine",
+    "TaskHandle": "windlass.sdk.handle",
+    "Worker": "windlass.sdk.worker",
+    "current": "windlass.sdk.context",
+    "open_engine": "windlass.app",
+}
 
 __all__ = [
-    "Cancelled",
+    "App",
+    "Cancel",
     "Category",
     "Claimed",
-    "Complete",
     "Conflict",
+    "Context",
     "ContractViolation",
     "Draining",
     "Engine",
@@ -61,20 +73,21 @@ __all__ = [
     "NotFound",
     "Outcome",
     "Overloaded",
-    "Park",
     "Policy",
     "QueueConfig",
     "Rate",
     "Rejected",
-    "Release",
-    "Sleep",
+    "Retry",
     "State",
     "StoreBusy",
     "Submission",
     "Task",
+    "TaskFailed",
+    "TaskHandle",
     "Unavailable",
     "WindlassError",
     "Worker",
+    "current",
     "open_engine",
 ]
 

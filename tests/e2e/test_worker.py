@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from windlass import Cancelled, Claimed, Complete, Fail, Lease, Release, State, StoreBusy, Task, WindlassError, Worker
-from windlass.core.command import Report
+from windlass import Claimed, Lease, State, StoreBusy, Task, WindlassError, Worker
+from windlass.core.command import Cancelled, Complete, Fail, Release, Report
 from windlass.core.lease import CancelSignal, Extension
 from windlass.sdk import worker as worker_module
 

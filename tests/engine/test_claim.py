@@ -28,7 +28,8 @@ from tests.support.work import (
     worker,
 )
 
-from windlass import Category, Claimed, Engine, Failure, LeaseLost, Park, Policy, Rate, State
+from windlass import Category, Claimed, Engine, Failure, LeaseLost, Policy, Rate, State
+from windlass.core.command import Park
 from windlass.engine.claim import HELD_AGAIN_S
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock

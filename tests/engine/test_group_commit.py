@@ -11,7 +11,8 @@ from tests.support.database import Server
 from tests.support.outage import away, hang_up
 from tests.support.work import CRASH, begin, job, jobs, soon, state, task, worker
 
-from windlass import Cancelled, Complete, Conflict, Draining, Engine, LeaseLost, NotFound, Release, State
+from windlass import Conflict, Draining, Engine, LeaseLost, NotFound, State
+from windlass.core.command import Cancelled, Complete, Release
 
 TRANSACTIONS = "select count(distinct xmin::text) from windlass.task"
 

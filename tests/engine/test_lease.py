@@ -9,7 +9,8 @@ import asyncpg
 import pytest
 from tests.support.work import CRASH, begin, job, jobs, soon, state, task, until, worker
 
-from windlass import Cancelled, Conflict, Engine, InvalidState, LeaseLost, NotFound, Outcome, Policy, State
+from windlass import Conflict, Engine, InvalidState, LeaseLost, NotFound, Outcome, Policy, State
+from windlass.core.command import Cancelled
 from windlass.testing.clock import VirtualClock
 
 

@@ -10,24 +10,19 @@ import pytest
 from tests.support.work import CRASH, FATAL, begin, job, state, task, worker
 
 from windlass import (
-    Cancelled,
     Category,
     Claimed,
-    Complete,
     Conflict,
     Engine,
-    Fail,
     Failure,
     InvalidState,
     LeaseLost,
     NotFound,
     Outcome,
-    Park,
     Policy,
-    Release,
-    Sleep,
     State,
 )
+from windlass.core.command import Cancelled, Complete, Fail, Park, Release, Sleep
 from windlass.testing.clock import VirtualClock
 
 MISMATCH = Failure(Category.CONFIGURATION, "step 2 is called `pay` now", "CODE_MISMATCH")

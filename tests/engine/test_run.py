@@ -11,7 +11,8 @@ import asyncpg
 import pytest
 from tests.support.work import CRASH, FATAL, held, job, settle, soon, state, task, work_off, worker
 
-from windlass import Category, Engine, Failure, Invalid, Lease, Park, Policy, State, StoreBusy, Submission
+from windlass import Category, Engine, Failure, Invalid, Lease, Policy, State, StoreBusy, Submission
+from windlass.core.command import Park
 from windlass.store import task_table
 
 ONCE = Policy(max_attempts=1)

@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 from tests.support.work import CRASH, FATAL, begin, job, jobs, soon, worker
 
-from windlass import Cancelled, Category, Complete, Engine, Failure, NotFound, Park, Policy, Rate, State
+from windlass import Category, Engine, Failure, NotFound, Policy, Rate, State
+from windlass.core.command import Cancelled, Complete, Park
 from windlass.testing.clock import VirtualClock
 
 

@@ -30,7 +30,8 @@ import pytest
 from tests.support.work import CRASH, begin, job, only_direct, worker
 
 import windlass
-from windlass import Claimed, Complete, Engine, Lease, Policy, Rate, Submission, WindlassError, Worker
+from windlass import Claimed, Engine, Lease, Policy, Rate, Submission, WindlassError, Worker
+from windlass.core import command
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.engine.chance import SystemChance
 from windlass.engine.hub import LoopTimers
@@ -244,17 +245,17 @@ async def completed_task(scene: Scene, fields: dict[str, Any]) -> Call:
 
 # Values are not checked when they are made, but when they are handed over: how each of them is, with good company.
 HANDED_TO: dict[str, Callable[[Scene, dict[str, Any]], Any]] = {
-    "Cancelled": about_an_attempt(windlass.Cancelled),
+    "report of Cancelled": about_an_attempt(command.Cancelled),
     "Claimed": completed,
-    "Complete": about_an_attempt(Complete),
-    "Fail": about_an_attempt(windlass.Fail, failure=CRASH),
+    "report of Complete": about_an_attempt(command.Complete),
+    "report of Fail": about_an_attempt(command.Fail, failure=CRASH),
     "Failure": failed_with,
     "Lease": claimed_under,
-    "Park": about_an_attempt(windlass.Park, failure=CRASH),
+    "report of Park": about_an_attempt(command.Park, failure=CRASH),
     "Policy": submitted_policy,
     "Rate": configured_rate,
-    "Release": about_an_attempt(windlass.Release),
-    "Sleep": about_an_attempt(windlass.Sleep),
+    "report of Release": about_an_attempt(command.Release),
+    "report of Sleep": about_an_attempt(command.Sleep),
     "Submission": submitted,
     "Task": completed_task,
 }
@@ -262,7 +263,7 @@ HANDED_TO: dict[str, Callable[[Scene, dict[str, Any]], Any]] = {
 # Nothing is done with these fields when the value is handed over: what counts is in the database, or is ours to say.
 UNREAD = {
     ("Claimed", "payload"),
-    ("Fail", "jitter"),
+    ("report of Fail", "jitter"),
     ("Lease", "expires_at"),
     *(("Task", field) for field in windlass.Task.__struct_fields__ if field not in ("id", "attempt", "lease_id")),
 }
@@ -272,7 +273,9 @@ UNREAD = {
 
 
 def exported() -> dict[str, Any]:
-    return {name: getattr(windlass, name) for name in windlass.__all__}
+    """The public names, and what `Engine.report` takes."""
+    reports = {f"report of {kind.__name__}": kind for kind in typing.get_args(command.Report)}
+    return {name: getattr(windlass, name) for name in windlass.__all__} | reports
 
 
 def callables() -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from tests.support.work import CRASH, begin, job, jobs, soon, worker
 
-from windlass import Claimed, Engine, Park, Policy, Rate
+from windlass import Claimed, Engine, Policy, Rate
+from windlass.core.command import Park
 from windlass.testing.clock import VirtualClock
 
 

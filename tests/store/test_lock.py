@@ -8,7 +8,8 @@ import asyncpg
 import pytest
 from tests.support.work import begin, held, jobs, soon, state, task, waits_for, worker
 
-from windlass import Complete, Engine, NotFound, State, StoreBusy
+from windlass import Engine, NotFound, State, StoreBusy
+from windlass.core.command import Complete
 from windlass.store import task_table
 from windlass.store.store import Store
 
