@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from windlass import sdk
+from windlass import sdk, settings
 from windlass.core.check import check_type
 from windlass.core.error import Invalid, WindlassError
 from windlass.engine.engine import Engine
@@ -25,29 +25,42 @@ from windlass.store.store import Store
 if TYPE_CHECKING:
     from windlass.store.embedded import EmbeddedServer
 
-DATA_DIR = Path(".windlass")
-
 
 @asynccontextmanager
 async def open_database(
-    database_url: str | None = None, *, data_dir: str | os.PathLike[str] = DATA_DIR
+    database_url: str | None = None, *, data_dir: str | os.PathLike[str] | None = None
 ) -> AsyncIterator[str]:
-    """The URL of the database to use: the one given, DATABASE_URL, or an embedded PostgreSQL under `data_dir`.
+    """The URL of the database to use: the one given, the one of the settings, or an embedded PostgreSQL.
 
     The embedded one is started if need be, brought to the current schema, and stopped by the last who leaves it.
     """
-    if not isinstance(data_dir, str | os.PathLike) or not str(data_dir) or not str(data_dir).isprintable():
-        raise Invalid("must be the path of a folder", field="data_dir")
-    url = os.environ.get("DATABASE_URL") if database_url is None else database_url
-    if url is not None:
-        yield checked_url(url)
+    folder = None if data_dir is None else _folder(data_dir)
+    if database_url is not None:
+        yield checked_url(database_url)
         return
-    server = await _open_embedded(Path(data_dir))
+    known = settings.load().settings
+    if known.database_url is not None:
+        yield checked_url(known.database_url)
+        return
+    async with open_embedded(folder or known.data_dir) as url:
+        await migrate_database(url)
+        yield url
+
+
+@asynccontextmanager
+async def open_embedded(data_dir: str | os.PathLike[str]) -> AsyncIterator[str]:
+    """The URL of an embedded PostgreSQL with whatever schema it has."""
+    server = await _open_embedded(_folder(data_dir))
     try:
-        await migrate_database(server.dsn)
         yield server.dsn
     finally:
         await asyncio.to_thread(server.close)
+
+
+def _folder(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or not str(path) or not str(path).isprintable():
+        raise Invalid("must be the path of a folder", field="data_dir")
+    return Path(path)
 
 
 async def _open_embedded(data_dir: Path) -> EmbeddedServer:
@@ -67,13 +80,13 @@ async def _open_embedded(data_dir: Path) -> EmbeddedServer:
 async def open_engine(
     database_url: str | None = None,
     *,
-    data_dir: str | os.PathLike[str] = DATA_DIR,
+    data_dir: str | os.PathLike[str] | None = None,
     pooled: bool = False,
     listen: bool = True,
     effects: Mapping[str, EffectHandler] | None = None,
     **options: Any,
 ) -> AsyncIterator[Engine]:
-    """An engine that runs. Without a URL and without DATABASE_URL it brings its own PostgreSQL.
+    """An engine that runs. Without a URL, here or in the settings (DATABASE_URL), it brings its own PostgreSQL.
 
     `pooled` is for a transaction-mode pooler in front of the database; there, `listen` must be off.
     """
@@ -89,14 +102,15 @@ async def open_engine(
 
 
 class App(sdk.App):
-    """An app on an engine in its own process: `App("shop")` uses DATABASE_URL, else a PostgreSQL of its own."""
+    """An app on an engine in its own process: `App("shop")` uses DATABASE_URL or the settings' one, else a
+    PostgreSQL of its own."""
 
     def __init__(
         self,
         name: str,
         database_url: str | None = None,
         *,
-        data_dir: str | os.PathLike[str] = DATA_DIR,
+        data_dir: str | os.PathLike[str] | None = None,
         pooled: bool = False,
         **settings: Unpack[sdk.AppSettings],
     ) -> None:

@@ -192,8 +192,8 @@ def test_dev_takes_tasks_from_psql_as_it_says_on_its_screen(start_dev: StartDev)
 @pytest.mark.parametrize("command", ["dev", "migrate"])
 def test_a_url_that_is_none_is_refused_in_one_line(command: str) -> None:
     done = windlass(command, "--database-url", "nonsense")
-    assert done.returncode == 1
-    assert done.stderr == "error database_url: must begin with postgresql://\n"
+    assert done.returncode == 2
+    assert done.stderr == "error database_url: must begin with postgresql:// (set by --database-url)\n"
 
 
 @pytest.mark.parametrize("command", ["dev", "migrate"])
@@ -214,6 +214,15 @@ def test_migrate_says_what_it_applied_and_the_second_time_that_nothing_was_missi
     assert first.stdout.startswith("applied 0001 foundation\n")
     second = windlass("migrate", "--database-url", bare_database)
     assert (second.returncode, second.stdout) == (0, "The schema is up to date.\n")
+
+
+def test_migrate_on_new_embedded_data_says_what_it_applied() -> None:
+    with temporary_folder() as folder:
+        first = windlass("migrate", "--data-dir", str(folder / "data"))
+        assert (first.returncode, first.stderr) == (0, "")
+        assert first.stdout.startswith("applied 0001 foundation\n")
+        second = windlass("migrate", "--data-dir", str(folder / "data"), "--json")
+        assert (second.returncode, second.stdout) == (0, '{"applied":[]}\n')
 
 
 def test_many_migrate_commands_at_once_apply_everything_once(bare_database: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line. Commands are thin: they read arguments, call `app`, and print."""
+"""The command line. Commands are thin: they read arguments, call `app` or the HTTP API, and print."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Entry point of `windlass`."""
     try:
-        from windlass.cli.commands import app
+        from windlass.cli.commands import run
     except ModuleNotFoundError as error:
         sys.exit(f"The windlass command needs the server extra ({error}): pip install 'windlass[server]'")
-    app()
+    sys.exit(run(sys.argv[1:]))

@@ -4,20 +4,22 @@ something to see; stops cleanly at the first Ctrl-C or SIGTERM, and at once at t
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from rich.console import Console
 
-from windlass.app import open_database
+from windlass.app import migrate_database, open_embedded
+from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.output import console
+from windlass.cli.process import run_async
 from windlass.cli.stop import stop_signal
 from windlass.core.submission import Submission
 from windlass.core.transition import State
 from windlass.engine.engine import Engine
 from windlass.sdk.worker import Worker
+from windlass.settings import Settings, without_password
 from windlass.store.store import Store
 
 EVERY_S = 5.0
@@ -29,10 +31,25 @@ async def greet(payload: dict[str, Any]) -> str:
     return f"Hello, {payload['name']}!"
 
 
-async def run_dev(console: Console, database_url: str | None, data_dir: Path) -> None:
+def dev(*, database: DatabaseOptions = NO_DATABASE) -> None:
+    """Run PostgreSQL, an engine and a sample worker on this machine, until Ctrl-C."""
+    run_async(run_dev(database.settings()))
+
+
+@asynccontextmanager
+async def dev_database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
+    """The URL, and what of it may be shown: only the password of the embedded database, which is this user's own."""
+    if settings.database_url is not None:
+        yield settings.database_url, without_password(settings.database_url)
+        return
+    async with open_embedded(settings.data_dir) as url:
+        await migrate_database(url)
+        yield url, url
+
+
+async def run_dev(settings: Settings) -> None:
     console.print("[bold]Windlass[/bold] is starting …")
-    async with open_database(database_url, data_dir=data_dir) as url, Engine(Store(url)) as engine:
-        shown = hidden_password(url) if database_url or "DATABASE_URL" in os.environ else url
+    async with dev_database(settings) as (url, shown), Engine(Store(url)) as engine:
         console.print(f"  database  {shown}", soft_wrap=True)
         console.print("  worker    1, queue [cyan]default[/cyan], kind [cyan]greet[/cyan]")
         console.print("Submit a task from any program that can speak SQL:")
@@ -41,7 +58,7 @@ async def run_dev(console: Console, database_url: str | None, data_dir: Path) ->
         stop = stop_signal()
         worker = Worker(engine, {"greet": greet}, name="dev-worker")
         running = asyncio.create_task(worker.run())
-        samples = asyncio.create_task(_samples(console, engine))
+        samples = asyncio.create_task(_samples(engine))
         await stop.wait()
         console.print("Stopping: finishing what runs …")
         samples.cancel()
@@ -50,7 +67,7 @@ async def run_dev(console: Console, database_url: str | None, data_dir: Path) ->
         console.print("Stopped.")
 
 
-async def _samples(console: Console, engine: Engine) -> None:
+async def _samples(engine: Engine) -> None:
     """A task now and then, and what became of it."""
     number = 0
     while True:
@@ -65,8 +82,3 @@ async def _samples(console: Console, engine: Engine) -> None:
             soft_wrap=True,
         )
         await asyncio.sleep(EVERY_S)
-
-
-def hidden_password(url: str) -> str:
-    """The URL for the screen. Only the password of the embedded database, which is this user's own, is shown."""
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)

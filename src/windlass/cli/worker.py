@@ -4,19 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+from cyclopts import Parameter
 
 from windlass import sdk
+from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.output import console
+from windlass.cli.process import run_async
 from windlass.cli.stop import stop_signal
 from windlass.core.error import Invalid
+from windlass.settings import Settings
 
 
-async def run_worker(
-    console: Console, target: str, queues: tuple[str, ...], concurrency: int, name: str | None
+def worker(
+    target: str,
+    *,
+    queue: Annotated[tuple[str, ...], Parameter(name=("--queue", "-q"), negative="")] = (),
+    concurrency: Annotated[int, Parameter(name=("--concurrency", "-c"))] = 32,
+    name: str | None = None,
+    database: DatabaseOptions = NO_DATABASE,
 ) -> None:
+    """Run the handlers of an app: `windlass worker shop.tasks:app -q mail -c 32`. Ctrl-C or SIGTERM drains it.
+
+    Parameters
+    ----------
+    target
+        The module and the name of the app in it, such as `shop.tasks:app`.
+    queue
+        Take tasks of these queues only (may be given several times, or with commas); default: all that the app's
+        handlers name.
+    concurrency
+        How many tasks run side by side.
+    name
+        How the worker is called in timelines; default: host and process id.
+    """
+    queues = tuple(one.strip() for given in queue for one in given.split(","))
+    tell_the_app(database.settings())
+    run_async(run_worker(target, queues, concurrency, name))
+
+
+def tell_the_app(settings: Settings) -> None:
+    """An app that names no database of its own uses the one that this command was told of."""
+    os.environ["WINDLASS_DATA_DIR"] = str(settings.data_dir)
+    if settings.database_url is not None:
+        os.environ["WINDLASS_DATABASE_URL"] = settings.database_url
+
+
+async def run_worker(target: str, queues: tuple[str, ...], concurrency: int, name: str | None) -> None:
     app = find_app(target)
     async with app:
         worker = app.worker(queues=queues or None, name=name, concurrency=concurrency)

@@ -1,0 +1,34 @@
+"""`windlass config show`: what is set, and who set it."""
+
+from __future__ import annotations
+
+import os
+
+from windlass import settings
+from windlass.cli import option
+from windlass.cli.output import errors, show, table
+
+
+def show_config(*, origin: bool = False, json: option.Json = False) -> None:
+    """Show the settings that are in force; secrets are masked.
+
+    Parameters
+    ----------
+    origin
+        Also say where each comes from: a flag, a variable, a file, or the default.
+    """
+    loaded = option.load()
+    rows = [
+        {"name": name, "value": loaded.shown(name), **({"origin": str(loaded.origins[name])} if origin else {})}
+        for name in settings.names()
+    ]
+    columns = ("name", "value", "origin")[: 3 if origin else 2]
+    show(rows, json, lambda: table(columns, [[_text(row[c]) for c in columns] for row in rows], nothing=""))
+    for variable, near in settings.misspelt(os.environ).items():
+        errors.print(f"[yellow]note[/yellow] the variable {variable} means nothing; did you mean {near}?")
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,40 @@
+"""`windlass migrate`: the schema of this version, applied or printed."""
+
+from __future__ import annotations
+
+from windlass.app import migrate_database, open_embedded
+from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.output import print_json, say
+from windlass.cli.process import run_async
+from windlass.settings import Settings
+from windlass.store.migrate import Migration, load_migrations, render_sql
+
+
+def migrate(*, sql: bool = False, target: int | None = None, database: DatabaseOptions = NO_DATABASE) -> None:
+    """Bring the database to the schema of this version. Safe to run from many processes at once.
+
+    Parameters
+    ----------
+    sql
+        Print the statements instead of running them.
+    target
+        Stop at this version.
+    """
+    if sql:
+        chosen = [m for m in load_migrations() if target is None or m.version <= target]
+        print(render_sql(tuple(chosen)))
+        return
+    applied = run_async(_migrate(database.settings(), target))
+    if database.json:
+        print_json({"applied": [{"version": m.version, "name": m.name} for m in applied]})
+        return
+    for migration in applied:
+        say(f"applied {migration.version:04d} {migration.name}")
+    say(f"{len(applied)} applied." if applied else "The schema is up to date.")
+
+
+async def _migrate(settings: Settings, target: int | None) -> tuple[Migration, ...]:
+    if settings.database_url is not None:
+        return await migrate_database(settings.database_url, target)
+    async with open_embedded(settings.data_dir) as url:
+        return await migrate_database(url, target)

@@ -1,0 +1,121 @@
+"""How commands speak: tables for people, JSON for programs, and an exit code that means the same everywhere.
+
+Standard output carries the answer and nothing else, so that it can be piped; what went wrong goes to standard error.
+Colours, bars and tables that redraw themselves are for terminals only; `NO_COLOR` is honoured by rich.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from windlass.core.error import Rejected, Unavailable, WindlassError
+
+
+class Exit(IntEnum):
+    """What a program that calls us may rely on."""
+
+    OK = 0
+    FAILED = 1  # it was carried out, or refused, and the answer is no
+    USAGE = 2  # the command, a flag or a setting is wrong; nothing was done
+    UNREACHABLE = 3  # the server or the database did not answer: worth another try
+    INTERRUPTED = 130
+
+
+console = Console(soft_wrap=True, highlight=False)
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+STATE_STYLES = {
+    "succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "parked": "magenta",
+}  # fmt: skip
+
+
+class Unusable(Rejected):
+    """What was typed or set cannot be meant."""
+
+    code = "usage"
+
+
+def show(value: object, as_json: bool, tell: Callable[[], None]) -> None:
+    """The answer: as it is for a program, told for a person."""
+    if as_json:
+        print_json(value)
+    else:
+        tell()
+
+
+def print_json(value: object) -> None:
+    """One JSON text, indented on a terminal and in one line elsewhere."""
+    text = msgspec.json.encode(value)
+    if console.is_terminal:
+        text = msgspec.json.format(text, indent=2)
+    sys.stdout.write(text.decode() + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A line for a person, in rich's markup."""
+    console.print(text)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str) -> None:
+    """Rows as a table without frames, so that it survives grep and awk; on a terminal narrow enough to read."""
+    lines = [[_cell(value) for value in row] for row in rows]
+    if not lines:
+        console.print(nothing, style="dim")
+        return
+    made = Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in made.columns:
+        column.no_wrap = True
+    for line in lines:
+        made.add_row(*line)
+    wide = 1000 if not console.is_terminal else None
+    console.print(made, width=wide, soft_wrap=False, crop=False)
+
+
+def _cell(value: object) -> Text:
+    if value is None:
+        return Text("")
+    text = str(value)
+    return Text(text, style=STATE_STYLES.get(text, ""))
+
+
+def pairs(rows: Iterable[tuple[str, object]]) -> None:
+    """A thing in detail: its fields below each other; what is not there is left out."""
+    made = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in rows:
+        if value is not None and value != "":
+            made.add_row(Text(name, style="bold"), _cell(value))
+    console.print(made, soft_wrap=False)
+
+
+def instant(text: object) -> str:
+    """A time of the API, as people read it: to the second, UTC."""
+    if not isinstance(text, str):
+        return ""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def complain(error: WindlassError, as_json: bool) -> Exit:
+    """One line for a person, or one object for a program, on standard error; and what to end with."""
+    if as_json:
+        body: dict[str, Any] = {"code": error.code, "message": error.message, **error.details}
+        sys.stderr.write(msgspec.json.encode({"error": body}, enc_hook=str).decode() + "\n")
+    else:
+        errors.print(f"[red]error[/red] {escape(error.message)}")
+    if isinstance(error, Unusable):
+        return Exit.USAGE
+    return Exit.UNREACHABLE if isinstance(error, Unavailable) else Exit.FAILED
