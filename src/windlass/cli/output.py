@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 import msgspec
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -68,18 +69,20 @@ def say(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str) -> None:
-    """Rows as a table without frames, so that it survives grep and awk; on a terminal narrow enough to read."""
+    """Rows without frames. A terminal gets colours and what fits its width; a pipe gets all, so that grep finds it."""
     lines = [[_cell(value) for value in row] for row in rows]
     if not lines:
         console.print(nothing, style="dim")
-        return
-    made = Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in made.columns:
-        column.no_wrap = True
-    for line in lines:
-        made.add_row(*line)
-    wide = 1000 if not console.is_terminal else None
-    console.print(made, width=wide, soft_wrap=False, crop=False)
+    elif console.is_terminal:
+        made = Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for line in lines:
+            made.add_row(*line)
+        console.print(made, soft_wrap=False)
+    else:
+        texts = [list(columns), *([cell.plain for cell in line] for line in lines)]
+        widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
+        for text in texts:
+            print("  ".join(set_cell_size(cell, width) for cell, width in zip(text, widths, strict=True)).rstrip())
 
 
 def _cell(value: object) -> Text:
