@@ -1,25 +1,25 @@
-"""A first program: submit a task, run it, read its result."""
+"""A first program: a function becomes a task, is submitted, run by a worker, and its result read."""
 
 import asyncio
-import json
 
-from windlass import Submission, Worker, open_engine
+from windlass import App
+
+app = App("shop")  # DATABASE_URL if it is set, otherwise a PostgreSQL of its own in the folder .windlass
 
 
-async def greet(payload: dict) -> str:
-    return f"Hello, {payload['name']}!"
+@app.task(max_attempts=5)
+async def greet(name: str) -> str:
+    return f"Hello, {name}!"
 
 
 async def main() -> None:
-    # DATABASE_URL if it is set, otherwise a PostgreSQL of its own in the folder .windlass
-    async with open_engine() as engine:
-        worker = Worker(engine, {"greet": greet})
+    async with app:
+        worker = app.worker()
         working = asyncio.create_task(worker.run())
 
         # When submit returns, the task is in the database and will be run, whatever dies meanwhile.
-        task_id = await engine.submit(Submission(kind="greet", payload=b'{"name": "Ada"}'))
-        view = await engine.wait(task_id, timeout_s=10)
-        print(view.task.state, json.loads(view.task.result))
+        handle = await greet.submit("Ada")
+        print(await handle.result(timeout="10s"))
 
         worker.stop()
         await working

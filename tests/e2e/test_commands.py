@@ -273,7 +273,7 @@ def test_make_alone_prints_a_line_of_help_for_every_target() -> None:
     assert shown == targets >= {"help", "dev", "demo", "test", "lint", "sim", "bench"}
 
 
-EXAMPLES = {"first.py": "succeeded Hello, Ada!", "demo.py": "Everything finished once."}
+EXAMPLES = {"first.py": "Hello, Ada!", "demo.py": "Everything finished once."}
 
 
 def test_every_example_is_run_by_a_test() -> None:

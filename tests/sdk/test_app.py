@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Category, Conflict, Invalid, InvalidState, State, Submission
+from windlass import Category, Conflict, Draining, Invalid, InvalidState, State, Submission
 from windlass.app import App
 from windlass.sdk import Cancel, Context, Fail, Retry, TaskFailed, current
 from windlass.testing.clock import VirtualClock
@@ -248,3 +248,79 @@ async def test_a_payload_that_does_not_fit_the_handler_is_bad_data_and_not_tried
         with pytest.raises(TaskFailed, match="Expected `int`") as failed:
             await app.handle(task_id).result("20s")
     assert failed.value.category is Category.DATA_QUALITY
+
+
+async def test_a_handler_in_a_thread_submits_with_the_sync_methods(app: App, working: Any) -> None:
+    @app.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    @app.task
+    def ask(number: int) -> int:
+        return double.submit_sync(number).result_sync("10s") + 1
+
+    async with working():
+        assert await (await ask.submit(4)).result("20s") == 9
+        with pytest.raises(InvalidState, match="inside an event loop"):
+            double.submit_sync(1)
+
+
+async def test_a_call_that_still_waits_when_the_app_is_closed_is_told_so(app: App) -> None:
+    @app.task
+    def nobody_runs_this() -> None: ...
+
+    async with app:
+        handle = await nobody_runs_this.submit()
+        listening = asyncio.get_running_loop().create_future()
+        waiting = asyncio.create_task(asyncio.to_thread(app.call_sync, lambda: said_and_waited(listening, handle)))
+        await listening
+    with pytest.raises(Draining, match="closed"):
+        await waiting
+
+
+async def said_and_waited(listening: asyncio.Future[None], handle: Any) -> None:
+    listening.set_result(None)
+    await handle.result()
+
+
+async def test_an_app_whose_start_fails_is_closed_and_can_be_opened_again(app: App) -> None:
+    problems = [OSError("no network")]
+
+    @app.on_start
+    def connect() -> None:
+        if problems:
+            raise problems.pop()
+
+    with pytest.raises(OSError, match="no network"):
+        await app.__aenter__()
+    with pytest.raises(InvalidState, match="not open"):
+        _ = app.client
+    async with app:
+        assert app.client
+
+
+async def test_every_end_hook_runs_the_last_one_first_also_after_one_that_failed(app: App) -> None:
+    seen = []
+
+    @app.on_end
+    async def last() -> None:
+        seen.append("last")
+
+    @app.on_end
+    def failing() -> None:
+        seen.append("failing")
+        raise OSError("cannot close")
+
+    with pytest.raises(OSError, match="cannot close"):
+        async with app:
+            pass
+    assert seen == ["failing", "last"]
+    with pytest.raises(InvalidState, match="not open"):
+        _ = app.client
+
+
+def test_settings_and_options_that_do_not_exist_are_named(database: str) -> None:
+    with pytest.raises(Invalid, match="there is no setting colour"):
+        App("shop", database, colour="red")  # type: ignore[call-arg]
+    with pytest.raises(Invalid, match="retry_on"):
+        App("shop", database).task(retry_on=[OSError])(lambda: None)  # type: ignore[typeddict-item]

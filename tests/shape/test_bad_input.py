@@ -15,8 +15,8 @@ import math
 import os
 import types
 import typing
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -30,7 +30,7 @@ import pytest
 from tests.support.work import CRASH, begin, job, only_direct, worker
 
 import windlass
-from windlass import Claimed, Engine, Lease, Policy, Rate, Submission, WindlassError, Worker
+from windlass import App, Claimed, Engine, Lease, Policy, Rate, Submission, TaskHandle, WindlassError, Worker, sdk
 from windlass.core import command
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.engine.chance import SystemChance
@@ -107,6 +107,9 @@ class Scene:
     database: str
     lease: Lease
     tables: list[str]
+    app: sdk.App
+    script: App  # the same, for what has no event loop
+    ended: UUID  # a task that has succeeded, so that its result is there at once
 
     async def claimed(self) -> Claimed:
         """In a queue of its own, since what earlier ones left behind may wait again."""
@@ -120,43 +123,63 @@ class Scene:
 async def handler(payload: object) -> None: ...
 
 
+async def nothing() -> None: ...
+
+
 # A good value by the name of the parameter, or by "Owner.method.parameter" where the name alone does not say it.
 GOOD: dict[str, Callable[[Scene], Any]] = {
     "active": lambda s: [],
+    "app": lambda s: s.app,
     "after": lambda s: None,
+    "call": lambda s: nothing,
+    "cancel_grace": lambda s: "1s",
+    "category": lambda s: "USER_CODE",
     "chance": lambda s: SystemChance(),
     "claimed": lambda s: s.claimed(),
     "concurrency": lambda s: 10,
+    "concurrency_key": lambda s: str,
     "data_dir": lambda s: "unused",
     "database_url": lambda s: s.database,
     "effects": lambda s: {},
     "failure": lambda s: CRASH,
     "force": lambda s: False,
+    "function": lambda s: None,
     "handlers": lambda s: {"job": handler},
+    "hook": lambda s: nothing,
     "keep_finished_s": lambda s: 60.0,
-    "kind": lambda s: "job",
+    "kind": lambda s: f"kind {uuid4()}",
     "kinds": lambda s: ["job"],
     "labels": lambda s: ["gpu"],
     "lease": lambda s: s.lease,
     "lease_ttl_s": lambda s: 10.0,
     "limit": lambda s: 1,
     "listen": lambda s: False,
+    "max_attempts": lambda s: 5,
+    "max_losses": lambda s: 5,
     "max_running": lambda s: 5,
     "max_running_per_key": lambda s: 5,
     "max_running_per_kind": lambda s: {"job": 5},
+    "message": lambda s: "no",
     "name": lambda s: "ada",
     "namespace": lambda s: "default",
     "pause": lambda s: asyncio.sleep,
     "paused": lambda s: False,
     "poll_s": lambda s: 1.0,
     "pooled": lambda s: False,
+    "priority": lambda s: 0,
     "queue": lambda s: "configured",
     "queues": lambda s: ["default"],
     "rate": lambda s: Rate(5, 1.0),
     "reason": lambda s: "no longer needed",
     "reports": lambda s: [],
     "result": lambda s: b"1",
+    "retry_delay": lambda s: "1s",
+    "retry_delay_max": lambda s: "1h",
+    "retry_factor": lambda s: 2.0,
+    "retry_on": lambda s: (OSError,),
+    "retryable": lambda s: True,
     "run_id": lambda s: s.engine.chance.new_id(),
+    "schema": lambda s: None,
     "source": lambda s: s.engine,
     "states": lambda s: None,
     "stopwatch": lambda s: lambda: 0.0,
@@ -164,6 +187,8 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "submission": lambda s: job(),
     "submissions": lambda s: [job()],
     "task_id": lambda s: s.queued(),
+    "threads": lambda s: 1,
+    "timeout": lambda s: "1s",
     "timeout_s": lambda s: 0.0,
     "timers": lambda s: LoopTimers(),
     "ttl_s": lambda s: 10.0,
@@ -302,10 +327,16 @@ def is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, WindlassError)
 
 
-def parameters(function: Any) -> list[str]:
-    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    found = inspect.signature(function).parameters.values()
-    return [parameter.name for parameter in found if parameter.name != "self" and parameter.kind not in kinds]
+def parameters(function: Any) -> dict[str, Any]:
+    """What it takes, with the types; `**options: Unpack[Options]` stands for the fields of Options."""
+    hints, found = typing.get_type_hints(function), {}
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name)
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD and typing.get_origin(hint) is typing.Unpack:
+            found |= typing.get_type_hints(typing.get_args(hint)[0])
+        elif parameter.name != "self" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            found[parameter.name] = hint
+    return found
 
 
 FUNCTIONS = dict(callables())
@@ -323,6 +354,10 @@ def fits(wanted: Any, value: object) -> bool:
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if wanted is Any or wanted is object:
         return True
+    if isinstance(wanted, typing.TypeVar):
+        return fits(wanted.__bound__, value)
+    if origin is type:
+        return isinstance(value, type) and issubclass(value, arguments[0])
     if wanted is None or wanted is type(None):
         return value is None
     if origin in (typing.Union, types.UnionType):
@@ -360,11 +395,19 @@ def bad_values(parameter: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def scene(engine: Engine, database: str, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -> Scene:
+async def scene(
+    engine: Engine, database: str, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Scene]:
     monkeypatch.setenv("DATABASE_URL", database)
     await engine.submit(job(kind="first", queue="idle"))
     tables = [row[0] for row in await somebody.fetch(TABLES)]
-    return Scene(engine, database, await worker(engine, ttl_s=86400), tables)
+    ended = (await engine.complete(await begin(engine))).id
+    script = App("script", database)
+    app = sdk.App("shop", partial(nullcontext, engine))
+    app.task(nothing)
+    async with app:
+        yield Scene(engine, database, await worker(engine, ttl_s=86400), tables, app, script, ended)
+    script.close_sync()
 
 
 TABLES = "select relname from pg_class where relnamespace = 'windlass'::regnamespace and relkind = 'r' order by 1"
@@ -431,8 +474,8 @@ async def good(scene: Scene, owner: str, parameter: str) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def bound(scene: Scene, name: str) -> Any:
-    """What to call: a function, a constructor, or a method of the engine, of a worker, or of the engine's views."""
+async def bound(scene: Scene, name: str) -> Any:
+    """What to call: a function, a constructor, or a method of an object that the scene knows."""
     owner, _, method = name.rpartition(".")
     if not owner:
         return exported()[name]
@@ -444,7 +487,18 @@ def bound(scene: Scene, name: str) -> Any:
         return getattr(scene.engine.views, method)
     if owner == "Worker":
         return getattr(Worker(scene.engine, {"job": handler}), method)
+    if name == "App.task":
+        return partial(decorated, scene)
+    if owner == "App":
+        return getattr(scene.script if method.endswith("_sync") else scene.app, method)
+    if owner == "TaskHandle":
+        task_id = await scene.queued() if method.startswith("cancel") else scene.ended
+        return getattr(TaskHandle(scene.script if method.endswith("_sync") else scene.app, task_id), method)
     raise AssertionError(f"say in `bound` of {__file__} on which object {name} is called")
+
+
+def decorated(scene: Scene, function: Any, **options: Any) -> None:
+    scene.app.task(**options)(nothing if function is None else function)
 
 
 # ------------------------------------------------------------------------------------------------- the tests
@@ -460,7 +514,7 @@ def test_every_exported_name_is_covered() -> None:
         assert f"{name}.{parameter}" in GOOD or parameter in GOOD, (
             f"no good value is known for {name}({parameter}=…): add one to GOOD in {__file__}"
         )
-    assert set(HANDED_TO) | set(WITHOUT_INPUT) <= set(windlass.__all__), "what is gone can go from here too"
+    assert set(HANDED_TO) | set(WITHOUT_INPUT) <= set(exported()), "what is gone can go from here too"
 
 
 @only_direct
@@ -468,12 +522,12 @@ def test_every_exported_name_is_covered() -> None:
 async def test_a_bad_argument_is_refused_and_writes_nothing(
     scene: Scene, somebody: asyncpg.Connection, name: str, parameter: str
 ) -> None:
-    hints = typing.get_type_hints(FUNCTIONS[name])
+    hints = parameters(FUNCTIONS[name])
     problems = []
     for label, value in bad_values(parameter).items():
         arguments = {other: await good(scene, name, other) for other in parameters(FUNCTIONS[name])}
         arguments[parameter] = value
-        call = partial(bound(scene, name), **arguments)
+        call = partial(await bound(scene, name), **arguments)
         must_refuse = not fits(hints[parameter], value)
         problems.append(await problem_of(scene, somebody, f"{name}({parameter}={label})", must_refuse, call))
     assert [problem for problem in problems if problem] == []

@@ -3,7 +3,8 @@
 Knows the engine only as a `Client`, so that none of the server is imported; `windlass.App` brings one.
 """
 
-from windlass.sdk.app import App, AppSettings, Client
+from windlass.sdk.app import App, AppSettings
+from windlass.sdk.client import Client
 from windlass.sdk.context import Context, current
 from windlass.sdk.duration import Duration
 from windlass.sdk.handle import TaskHandle

@@ -6,42 +6,31 @@ process, or far away) is given by whoever composes the program: see `windlass.ap
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
-from windlass.core.check import check_count, check_name, check_type
+from windlass.core.check import check_callable, check_count, check_name
 from windlass.core.error import Conflict, Invalid, InvalidState
-from windlass.core.submission import Submission
-from windlass.core.task import Task
+from windlass.sdk.client import Client
 from windlass.sdk.handle import TaskHandle
 from windlass.sdk.handler import Handler
 from windlass.sdk.option import Decorator, TaskOptions, made_handler
-from windlass.sdk.portal import Portal
-from windlass.sdk.worker import Worker, WorkSource
+from windlass.sdk.portal import Calls, Portal
+from windlass.sdk.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-Hook = Callable[[], Awaitable[None]]
-
-
-class TaskSeen(Protocol):
-    @property
-    def task(self) -> Task: ...
-
-
-class Client(WorkSource, Protocol):
-    """What an app needs of an engine."""
-
-    async def submit(self, submission: Submission) -> UUID: ...
-    async def submit_many(self, submissions: Sequence[Submission]) -> list[UUID]: ...
-    async def wait(self, task_id: UUID, timeout_s: float) -> TaskSeen: ...
-    async def cancel(self, task_id: UUID, reason: str = "", *, force: bool = False) -> Task: ...
+Hook = Callable[[], Awaitable[None] | None]
+H = TypeVar("H", bound=Hook)
 
 
 class AppSettings(TypedDict, total=False):
@@ -61,6 +50,10 @@ class App:
         connect: Callable[[], AbstractAsyncContextManager[Client]],
         **settings: Unpack[AppSettings],
     ) -> None:
+        unknown = set(settings) - AppSettings.__annotations__.keys()
+        if unknown:
+            raise Invalid(f"there is no setting {min(unknown)}", field="settings")
+        check_callable("connect", connect)
         queue, namespace = settings.get("queue", "default"), settings.get("namespace", "default")
         threads = settings.get("threads", 32)
         for field, value in (("name", name), ("queue", queue), ("namespace", namespace)):
@@ -74,7 +67,9 @@ class App:
         self._stack = AsyncExitStack()
         self._starting: list[Hook] = []
         self._ending: list[Hook] = []
+        self._opening = threading.Lock()
         self._portal: Portal | None = None
+        self._calls: Calls | None = None  # into the event loop in which the app is open
 
     # ----------------------------------------------------------------------------------------- life
 
@@ -83,29 +78,36 @@ class App:
             raise InvalidState(f"the app {self.name} is open already")
         async with AsyncExitStack() as stack:
             self._client = await stack.enter_async_context(self._connect())
+            self._calls = Calls(asyncio.get_running_loop())
+            stack.callback(self._forget)
             for hook in self._starting:
-                await hook()
+                await _called(hook)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for hook in reversed(self._ending):
-            await hook()
-        if isinstance(self._threads, Executor):
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
-        self._client = None
+        for hook in self._ending:
+            self._stack.push_async_callback(_called, hook)  # one that fails does not keep the others from running
         await self._stack.aclose()
 
-    def on_start(self, hook: Hook) -> Hook:
-        """Call this when the app has been opened."""
+    def _forget(self) -> None:
+        if self._calls is not None:
+            self._calls.end()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._client = self._calls = self._threads = None
+
+    def on_start(self, hook: H) -> H:
+        """Call this when the app has been opened, and can submit; in the order in which they were named."""
+        check_callable("hook", hook)
         self._starting.append(hook)
         return hook
 
-    def on_end(self, hook: Hook) -> Hook:
-        """Call this before the app is closed."""
+    def on_end(self, hook: H) -> H:
+        """Call this before the app is closed; the last one first."""
+        check_callable("hook", hook)
         self._ending.append(hook)
         return hook
 
@@ -148,7 +150,6 @@ class App:
 
     def handle(self, task_id: UUID) -> TaskHandle[Any]:
         """A handle for a task that somebody submitted, here or elsewhere."""
-        check_type("task_id", task_id, UUID)
         return TaskHandle(self, task_id)
 
     # ----------------------------------------------------------------------------------------- working
@@ -162,7 +163,7 @@ class App:
         lease_ttl_s: float = 30.0,
     ) -> Worker:
         """A worker for this app's handlers; by default for all the queues that they name."""
-        chosen = sorted({handler.queue for handler in self.handlers.values()}) if queues is None else list(queues)
+        chosen = sorted({handler.queue for handler in self.handlers.values()}) if queues is None else queues
         return Worker(
             self.client, self.handlers, queues=chosen, name=name, concurrency=concurrency, lease_ttl_s=lease_ttl_s
         )
@@ -170,13 +171,25 @@ class App:
     # ----------------------------------------------------------------------------------------- without an event loop
 
     def call_sync(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Run something of this app from a thread that has no event loop; a thread of our own has one."""
-        if self._portal is None:
-            self._portal = Portal(self)
-        return self._portal.call(call)
+        """Run something of this app from a thread that has no event loop: in the loop in which the app is open, or in
+        a thread of our own that opens it."""
+        check_callable("call", call)
+        with self._opening:
+            if self._calls is None:
+                self._portal = Portal(self)
+            assert self._calls is not None, self.name
+            calls = self._calls
+        return calls.call(call)
 
     def close_sync(self) -> None:
         """End the thread that `call_sync` began; otherwise it ends with the program."""
         if self._portal is not None:
             self._portal.close()
             self._portal = None
+
+
+async def _called(hook: Hook) -> None:
+    """A hook may be async or not."""
+    waiting = hook()
+    if inspect.isawaitable(waiting):
+        await waiting

@@ -11,7 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from windlass.core.command import Claimed
-from windlass.core.error import InvalidState
+from windlass.core.error import Invalid, InvalidState
+from windlass.core.task import Task
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 
@@ -20,6 +21,8 @@ class Context:
     """One attempt at one task, as its handler sees it."""
 
     def __init__(self, claimed: Claimed) -> None:
+        if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
+            raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
         self._task = claimed.task
         self._cancelled = threading.Event()
         self.log = _AttemptLog(logging.getLogger(f"windlass.task.{claimed.task.kind}"), self)

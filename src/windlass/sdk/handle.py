@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
+from windlass.core.check import check_able, check_type
 from windlass.core.transition import State
+from windlass.sdk.client import Caller
 from windlass.sdk.duration import Duration, seconds
+from windlass.sdk.schema import Schema
 from windlass.sdk.signals import TaskFailed
-
-if TYPE_CHECKING:
-    from windlass.sdk.app import App
-    from windlass.sdk.schema import Schema
 
 R = TypeVar("R")
 
@@ -23,7 +22,11 @@ FOREVER_S = 10 * 365 * 86400.0
 class TaskHandle(Generic[R]):
     """One task. `await handle.result()` is what its handler returned, with its type."""
 
-    def __init__(self, app: App, task_id: UUID, schema: Schema | None = None) -> None:
+    def __init__(self, app: Caller, task_id: UUID, schema: Schema | None = None) -> None:
+        check_able("app", app, "call_sync")
+        check_type("task_id", task_id, UUID)
+        if schema is not None:
+            check_type("schema", schema, Schema)
         self._app, self.id, self._schema = app, task_id, schema
 
     def __repr__(self) -> str:
@@ -37,7 +40,7 @@ class TaskHandle(Generic[R]):
         if not task.terminal:
             raise TimeoutError(f"task {self.id} is still {task.state} after {timeout_s:g} s")
         if task.state is not State.SUCCEEDED:
-            raise TaskFailed(task.id, task.state, task.error)
+            raise TaskFailed.of(task)
         return cast("R", self._schema.read_result(task.result) if self._schema else _read(task.result))
 
     async def state(self) -> State:

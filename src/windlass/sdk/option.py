@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
-from windlass.core.check import check_count, check_name
+from windlass.core.check import check_callable, check_count, check_name
 from windlass.core.error import Invalid
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, check_policy
@@ -32,8 +32,8 @@ class TaskOptions(TypedDict, total=False):
     retry_delay_max: Duration
     retry_factor: float
     cancel_grace: Duration
-    concurrency_key: Callable[..., object]  # called with the arguments of a submission
-    retry_on: tuple[type[BaseException], ...]  # only these are tried again
+    concurrency_key: Callable[..., object] | None  # called with the arguments of a submission
+    retry_on: tuple[type[BaseException], ...] | None  # only these are tried again
 
 
 class Decorator(Protocol):
@@ -47,15 +47,24 @@ def made_handler(app: App, function: Callable[..., Any], options: TaskOptions) -
     unknown = set(options) - TaskOptions.__annotations__.keys()
     if unknown:
         raise Invalid(f"there is no option {min(unknown)}", field="options")
-    kind = options.get("kind", f"{app.name}.{function.__name__}")
+    kind = options.get("kind", f"{app.name}.{getattr(function, '__name__', type(function).__name__)}")
     queue, priority = options.get("queue", app.queue), options.get("priority", 0)
     check_name("kind", kind)
     check_name("queue", queue)
     check_count("priority", priority, least=PRIORITY_MIN, most=PRIORITY_MAX)
+    key, retry_on = options.get("concurrency_key"), options.get("retry_on")
+    if key is not None:
+        check_callable("concurrency_key", key)
+    if retry_on is not None and not _are_exceptions(retry_on):
+        raise Invalid("must be a tuple of exception classes", field="retry_on")
     return Handler(
         app, function, kind=kind, queue=queue, priority=priority, policy=_policy(options),
-        concurrency_key=options.get("concurrency_key"), retry_on=options.get("retry_on"),
+        concurrency_key=key, retry_on=retry_on,
     )  # fmt: skip
+
+
+def _are_exceptions(kinds: object) -> bool:
+    return isinstance(kinds, tuple) and all(isinstance(one, type) and issubclass(one, BaseException) for one in kinds)
 
 
 def _policy(options: TaskOptions) -> Policy:

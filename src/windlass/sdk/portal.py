@@ -4,18 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import inspect
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from concurrent.futures import CancelledError
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar
 
-from windlass.core.error import InvalidState
+from windlass.core.error import Draining, Invalid, InvalidState
 
 T = TypeVar("T")
 
 
+class Calls:
+    """Calls from threads without an event loop into one that another thread runs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: set[asyncio.Task[Any] | None] = set()
+
+    def call(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What the awaitable returns, or raises."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise InvalidState("this is already inside an event loop: await the method without _sync")
+        try:
+            return asyncio.run_coroutine_threadsafe(self._run(call), self._loop).result()
+        except CancelledError:
+            raise Draining("the app was closed while this waited") from None
+
+    async def _run(self, call: Callable[[], Awaitable[T]]) -> T:
+        awaitable = call()
+        if not inspect.isawaitable(awaitable):
+            raise Invalid(f"must return something to await, not {type(awaitable).__name__}", field="call")
+        task = asyncio.current_task()
+        self._waiting.add(task)
+        try:
+            return await awaitable
+        finally:
+            self._waiting.discard(task)
+
+    def end(self) -> None:
+        """Those that still wait are told: nobody would answer them any more."""
+        for task in self._waiting:
+            if task is not None:
+                task.cancel()
+
+
 class Portal:
-    """Opens `resource` in a thread of its own, and runs there what is handed to `call`."""
+    """Opens `resource` in the event loop of a thread of its own, and keeps it open."""
 
     def __init__(self, resource: AbstractAsyncContextManager[Any]) -> None:
         self._resource = resource
@@ -29,16 +66,6 @@ class Portal:
         if self._problem is not None:
             raise self._problem
         atexit.register(self.close)
-
-    def call(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What the awaitable returns, or raises."""
-        if threading.current_thread() is self._thread:
-            raise InvalidState("this is already inside an event loop: await it")
-
-        async def run() -> T:
-            return await call()
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def close(self) -> None:
         if self._thread.is_alive():

@@ -24,9 +24,9 @@ class Schema:
     """The shape of one handler's arguments and result. `context_type` marks the parameter that the worker fills in."""
 
     def __init__(self, function: Callable[..., Any], context_type: type) -> None:
-        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
         hints = _hints(function, self.name)
-        signature = inspect.signature(function)
+        signature = _signature(function, self.name)
         self.context_parameter = _context_parameter(signature, hints, context_type)
         taken = [p for p in signature.parameters.values() if p.name != self.context_parameter]
         for parameter in taken:
@@ -88,8 +88,15 @@ class Schema:
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
-    except NameError as error:
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:
         raise Invalid(f"{name}: a type hint cannot be resolved: {error}", field="type hints") from None
+
+
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError):
+        raise Invalid(f"{name}: its parameters cannot be read", field="function") from None
 
 
 def _context_parameter(signature: inspect.Signature, hints: dict[str, Any], context_type: type) -> str | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import traceback
 from uuid import UUID
 
+from windlass.core.check import check_type
 from windlass.core.error import Invalid, WindlassError
 from windlass.core.failure import Category, Failure
+from windlass.core.task import Task
 from windlass.core.transition import State
 from windlass.sdk.duration import Duration, seconds
 
@@ -19,6 +21,7 @@ class Retry(Exception):
     """Try again, after a while of your choice or as the policy says. Counts as a failed attempt."""
 
     def __init__(self, message: str = "the handler asked for another try", *, after: Duration | None = None) -> None:
+        check_type("message", message, str)
         super().__init__(message)
         self.after_s = None if after is None else seconds("after", after)
 
@@ -27,6 +30,8 @@ class Fail(Exception):
     """End as failed; by default without another try."""
 
     def __init__(self, message: str, *, category: Category | str = Category.USER_CODE, retryable: bool = False) -> None:
+        check_type("message", message, str)
+        check_type("retryable", retryable, bool)
         super().__init__(message)
         if category not in Category.__members__.values():
             raise Invalid(f"{category!r} is not a category", field="category")
@@ -52,11 +57,17 @@ class TaskFailed(WindlassError):
     """The task did not succeed."""
 
     code = "task_failed"
+    task_id: UUID | None = None
+    state: State | None = None
+    failure: Failure | None = None
 
-    def __init__(self, task_id: UUID, state: State, failure: Failure | None) -> None:
-        said = failure.message if failure is not None else "no reason was given"
-        super().__init__(f"task {task_id} {_PAST[state]}: {said}", task_id=task_id, state=state)
-        self.task_id, self.state, self.failure = task_id, state, failure
+    @classmethod
+    def of(cls, task: Task) -> TaskFailed:
+        """What is raised for a task that has ended, and not in success."""
+        said = task.error.message if task.error is not None else "no reason was given"
+        made = cls(f"task {task.id} {_PAST[task.state]}: {said}", task_id=task.id, state=task.state)
+        made.task_id, made.state, made.failure = task.id, task.state, task.error
+        return made
 
     @property
     def category(self) -> Category | None:

@@ -1,0 +1,36 @@
+"""What an app needs of an engine, wherever that runs. The engine in this process is one; a far one may follow."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+from windlass.core.submission import Submission
+from windlass.core.task import Task
+from windlass.sdk.worker import WorkSource
+
+T = TypeVar("T")
+
+
+class TaskSeen(Protocol):
+    @property
+    def task(self) -> Task: ...
+
+
+class Client(WorkSource, Protocol):
+    """What an app needs of an engine."""
+
+    async def submit(self, submission: Submission) -> UUID: ...
+    async def submit_many(self, submissions: Sequence[Submission]) -> list[UUID]: ...
+    async def wait(self, task_id: UUID, timeout_s: float) -> TaskSeen: ...
+    async def cancel(self, task_id: UUID, reason: str = "", *, force: bool = False) -> Task: ...
+
+
+class Caller(Protocol):
+    """An app, as handles see it: the way to its engine, with and without an event loop."""
+
+    @property
+    def client(self) -> Client: ...
+
+    def call_sync(self, call: Callable[[], Awaitable[T]]) -> T: ...
