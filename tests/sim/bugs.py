@@ -160,7 +160,7 @@ def heartbeat_revives_lease() -> AbstractContextManager[None]:
 def claim_under_dead_lease() -> AbstractContextManager[None]:
     """A claim does not hold on to its lease, which may end while the claim is under way."""
     held = ("for key share", "")
-    return reworded(open_claim=held, check_claim=held, insert_started_tasks=held)
+    return reworded(open_claim=held, check_claim=held, start_due=held, insert_started_tasks=held)
 
 
 @bug
@@ -246,7 +246,8 @@ def rate_window_forgets() -> AbstractContextManager[None]:
 @bug
 def claim_jumps_the_line() -> AbstractContextManager[None]:
     """Of a lane, the youngest task is claimed first."""
-    return reworded(claim_tasks=("order by t.available_at", "order by t.available_at desc"))
+    youngest = ("order by t.available_at", "order by t.available_at desc")
+    return reworded(claim_tasks=youngest, start_due=youngest)
 
 
 @bug

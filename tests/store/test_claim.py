@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 import asyncpg
 import pytest
 from msgspec.structs import replace
-from tests.support.work import held, job, jobs, soon, waits_for, work_off, worker
+from tests.support.work import CRASH, held, job, jobs, soon, task, waits_for, work_off, worker
 
-from windlass import Claimed, Engine, LeaseLost, State
+from windlass import Claimed, Engine, LeaseLost, Policy, State
+from windlass.core import task as rules
 from windlass.engine.claim import LANES_MAX
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 async def test_many_concurrent_claimers_never_get_the_same_task(new_engine: Any) -> None:
@@ -51,6 +55,34 @@ async def test_a_task_that_became_available_earlier_is_older(engine: Engine, clo
     late = await engine.submit(job(available_at=now))
     early = await engine.submit(job(available_at=now.replace(year=now.year - 1)))
     assert [c.task.id for c in await engine.claim(await worker(engine), 2)] == [early, late]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"policy": Policy(timeout_s=90.5)},
+        {"policy": Policy(max_attempts=2)},
+        {"deadline_at": LATER},
+        {"deadline_at": LATER, "policy": Policy(timeout_s=30.0)},
+        {"deadline_at": LATER, "policy": Policy(timeout_s=1e9)},
+        {"priority": 7, "concurrency_key": "a key"},
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_claim_at_once_writes_what_the_rule_says(
+    engine: Engine, clock: VirtualClock, fields: dict[str, Any], again: bool
+) -> None:
+    """One lane of a queue that nobody configured is claimed by one statement, which the rule must agree with."""
+    task_id, lease = await engine.submit(job(**fields)), await worker(engine)
+    if again:
+        [claimed] = await engine.claim(lease)
+        await engine.fail(claimed, replace(CRASH, retry_after_s=0.0))
+    before = await task(engine, task_id)
+    now = await clock.advance(1)
+    [claimed] = await engine.claim(lease)
+    assert claimed.task == rules.claim(before, lease.id, lease.worker, now).after
+    assert claimed.task == await task(engine, task_id)
 
 
 @pytest.mark.parametrize(("keys", "wanted"), [(2, 10), (4, 8), (10, 100), (7, 7)])

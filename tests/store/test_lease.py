@@ -39,11 +39,12 @@ async def test_what_was_claimed_while_the_lease_ran_out_is_recovered(
 ) -> None:
     lease = await worker(engine, ttl_s=5)
     task_id = await engine.submit(job())
+    await engine.submit(job(priority=1))  # another lane, so that the claim takes two steps
     async with held_lease(somebody, lease.id):
         claim = asyncio.create_task(engine.claim(lease))
         await waits_for(somebody)
         await clock.advance(6)
-    [claimed] = await soon(claim)  # live when the statement began
+    [claimed] = await soon(claim)  # live when the claim began
     assert await engine.expire_tick() == 1
     assert (await task(engine, task_id)).outcome is Outcome.LOST
     assert (await engine.complete(claimed)).state is State.SUCCEEDED, "and may still report until a newer one begins"

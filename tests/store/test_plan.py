@@ -103,6 +103,12 @@ async def test_a_hot_query_is_driven_by_its_index(filled: asyncpg.Connection, qu
     assert {name for _, name in used} == {index}, used
 
 
+async def test_a_claim_at_once_reads_its_lane_and_then_writes_by_id(filled: asyncpg.Connection) -> None:
+    plan = await plan_of(filled, "start_due")
+    assert {name for _, name in scans(plan)} == {"task_ready", "task_pkey"}
+    assert not any(node["Node Type"] == "Sort" for node in nodes(plan))
+
+
 @pytest.mark.parametrize("statistics", ["stale", "fresh"])
 async def test_no_query_walks_the_whole_table_of_tasks(filled: asyncpg.Connection, statistics: str) -> None:
     if statistics == "fresh":

@@ -17,7 +17,7 @@ from datetime import datetime
 from windlass.core import task as rules
 from windlass.core.command import Claimed
 from windlass.core.error import LeaseLost, StoreBusy, WindlassError
-from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
+from windlass.core.fairness import FIRST_LANE, Lane, LanePick, fitting, share
 from windlass.core.lease import Lease
 from windlass.core.queue import OPEN, Admission, QueueConfig, admit
 from windlass.core.submission import Submission
@@ -203,8 +203,7 @@ class Claimer:
     async def look_within(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
         """A look inside a transaction: short if a full one is too dear right now and the short one finds enough."""
         if not scan.full_look_due(self._stopwatch()):
-            view = await tx.queues.check_claim(lease, queue, scan.lanes)
-            look = await self._take(tx, lease, queue, limit, view, scan)
+            look = await self._look_where_known(tx, lease, queue, limit, scan)
             if look.claimed:
                 return look
             if scan.sees_all(self._hub.news(lease.namespace, queue)):
@@ -217,6 +216,26 @@ class Claimer:
         ended_s = self._stopwatch()
         scan.paid(ended_s - began_s, ended_s)
         return look
+
+    async def _look_where_known(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
+        if len(scan.lanes) > 1:
+            view = await tx.queues.check_claim(lease, queue, scan.lanes)
+            return await self._take(tx, lease, queue, limit, view, scan)
+        view, look = await self._take_at_once(tx, lease, queue, limit, scan)
+        return await self._take(tx, lease, queue, limit, view, scan) if view.configured else look
+
+    async def _take_at_once(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> tuple[ClaimView, Look]:
+        """From the only lane of a queue that nobody configured: there is nothing to share and nothing to count."""
+        picks = scan.with_floors(share(scan.lanes, limit, OPEN, scan.last_key))
+        view, started = await tx.queues.start_due(lease, queue, picks[0])
+        if not view.live:
+            raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
+        if view.configured:
+            return view, Look([])
+        if not started:
+            return view, await _look_again(tx, lease, queue, picks, OPEN, view)
+        scan.claimed([task for task, _ in started])
+        return view, Look([Claimed(task, payload) for task, payload in started])
 
     async def _look_around(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
         """Through the lanes, so many at a time, from where the last look stopped until something is found; at the end
@@ -239,6 +258,8 @@ class Claimer:
         admission = OPEN
         if view.config.restricted:
             view, admission = await self._admitted(tx, lease, queue, limit, view)
+        elif len(view.lanes) == 1 and not view.configured:
+            return (await self._take_at_once(tx, lease, queue, limit, scan))[1]
         total = min(limit, admission.total)
         if total == 0:
             return Look([], _seconds_until(admission.next_at, view.now), held_back=True)
@@ -253,9 +274,7 @@ class Claimer:
             return Look(claimed)
         if not picks:
             return Look([])
-        # What somebody holds was passed by. Nobody tells of the end of a transaction that changed nothing.
-        due, held = await tx.queues.next_due(lease, queue, picks, admission.full_kinds)
-        return Look([], HELD_AGAIN_S if held else _seconds_until(due, view.now))
+        return await _look_again(tx, lease, queue, picks, admission, view)
 
     async def _admitted(
         self, tx: Tx, lease: Lease, queue: str, limit: int, view: ClaimView
@@ -285,6 +304,15 @@ class Claimer:
                 return [Claimed(task, payload) for task, payload in rows]
             await self._pause(RESOLVE_PAUSE_S)
         raise StoreBusy("the database did not come back in time to say what was claimed")
+
+
+async def _look_again(
+    tx: Tx, lease: Lease, queue: str, picks: Sequence[LanePick], admission: Admission, view: ClaimView
+) -> Look:
+    """Nothing was found: when to look again. What somebody holds was passed by, and nobody tells of the end of a
+    transaction that changed nothing."""
+    due, held = await tx.queues.next_due(lease, queue, picks, admission.full_kinds)
+    return Look([], HELD_AGAIN_S if held else _seconds_until(due, view.now))
 
 
 async def _record_rate(tx: Tx, namespace: str, queue: str, config: QueueConfig, now: datetime, count: int) -> None:

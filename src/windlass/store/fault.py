@@ -21,6 +21,10 @@ class CommitUnknown(StoreBusy):
     code = "commit_unknown"
 
 
+class Away(StoreBusy):
+    """The connection broke, or the database is going: another statement on it makes no sense."""
+
+
 class LockHeld(StoreBusy):
     """Somebody holds a lock for longer than we wait."""
 
@@ -57,7 +61,7 @@ def translate(error: BaseException) -> WindlassError | None:
     if isinstance(error, _BUSY):
         return StoreBusy(f"the database could not do this now: {error}")
     if isinstance(error, _AWAY):
-        return StoreBusy(f"the database is away: {type(error).__name__}: {error}")
+        return Away(f"the database is away: {type(error).__name__}: {error}")
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
         return StoreBusy(f"the database refused our login: {error}")
     if isinstance(error, asyncpg.InvalidCatalogNameError):

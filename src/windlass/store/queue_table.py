@@ -21,6 +21,7 @@ class ClaimView:
     """What a claim begins with."""
 
     live: bool
+    configured: bool
     config: QueueConfig
     lanes: list[Lane]
     now: datetime
@@ -75,12 +76,25 @@ class QueueTable:
         )
         live, config, priorities, keys, now = row
         lanes = [Lane(priority, key) for priority, key in zip(priorities, keys, strict=True)]
-        return ClaimView(live > 0, record.config_from(config), lanes, now)
+        return ClaimView(live > 0, config is not None, record.config_from(config), lanes, now)
 
     async def check_claim(self, lease: Lease, queue: str, lanes: list[Lane]) -> ClaimView:
         """The same for lanes that are known already."""
         [row] = await self._session.fetch("check_claim", lease.id, lease.namespace, queue)
-        return ClaimView(row[0] > 0, record.config_from(row[1]), lanes, row[2])
+        live, config, now = row
+        return ClaimView(live > 0, config is not None, record.config_from(config), lanes, now)
+
+    async def start_due(self, lease: Lease, queue: str, pick: LanePick) -> tuple[ClaimView, list[tuple[Task, bytes]]]:
+        """Begin what is due in one lane at once, if nobody configured the queue; the state of the queue with it."""
+        rows = await self._session.fetch(
+            "start_due", lease.id, lease.worker, lease.namespace, queue, pick.priority, pick.key, pick.floor_at,
+            pick.take, lease.kinds, lease.labels,
+        )  # fmt: skip
+        live, config, now = rows[0][-3:]
+        lanes = [Lane(pick.priority, pick.key)]
+        view = ClaimView(live > 0, config is not None, record.config_from(config), lanes, now)
+        started = [(record.task_from(row), row[-4]) for row in rows if row[0] is not None]
+        return view, sorted(started, key=lambda one: one[0].available_at)
 
     async def claim_tasks(
         self, lease: Lease, queue: str, picks: Sequence[LanePick], total: int, full_kinds: Sequence[str]

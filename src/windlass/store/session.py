@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 
 from windlass.core.error import StoreBusy
-from windlass.store.fault import CommitUnknown, translated
+from windlass.store.fault import Away, CommitUnknown, translated
 from windlass.store.query import QUERIES
 from windlass.store.record import Row
 
@@ -29,20 +29,29 @@ CLOSE_TIMEOUT_S = 5.0
 class Session:
     """A connection for the length of one unit of work."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "broken")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self.broken = False  # the driver may learn of the end of its connection later than from our error
 
     async def fetch(self, query: str, *args: object) -> Sequence[Row]:
         """Run a named query."""
-        with translated():
-            rows: Sequence[Row] = await self._connection.fetch(QUERIES[query], *args)
+        try:
+            with translated():
+                rows: Sequence[Row] = await self._connection.fetch(QUERIES[query], *args)
+        except Away:
+            self.broken = True
+            raise
         return rows
 
     async def execute(self, command: str) -> None:
-        with translated():
-            await self._connection.execute(command)
+        try:
+            with translated():
+                await self._connection.execute(command)
+        except Away:
+            self.broken = True
+            raise
 
     async def begin(self) -> None:
         await self.execute("begin")
@@ -85,7 +94,7 @@ class Pool:
     def release(self, session: Session) -> None:
         """Back to the others, unless it broke or was left in the middle of something."""
         connection = session._connection
-        if connection.is_closed() or connection.is_in_transaction() or self._closed:
+        if session.broken or connection.is_closed() or connection.is_in_transaction() or self._closed:
             connection.terminate()
             self._made -= 1
         else:

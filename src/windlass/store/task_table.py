@@ -10,8 +10,10 @@ from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import Entry, Transition, Verb
 from windlass.store import record
-from windlass.store.record import tasks_with_time
+from windlass.store.record import Row, tasks_with_time
 from windlass.store.session import Session
+
+QueueName = tuple[str, str]  # with its namespace in front
 
 LOCK_TIMEOUT_MS = 2000
 
@@ -51,7 +53,9 @@ class TaskTable:
     async def await_task(self, task_id: UUID) -> None:
         await self._session.fetch("await_task", task_id)
 
-    async def write(self, moves: list[Transition]) -> None:
+    async def write(self, moves: list[Transition], freed: set[QueueName]) -> set[QueueName]:
+        """One statement for each way to write a move. Wakes those of the `freed` queues that somebody configured;
+        returns them."""
         starts = [m.after for m in moves if m.verb is Verb.CLAIM]
         completions = [m.after for m in moves if m.verb is Verb.COMPLETE]
         others = [m.after for m in moves if m.verb is not Verb.CLAIM and m.verb is not Verb.COMPLETE]
@@ -61,13 +65,19 @@ class TaskTable:
                 "start_tasks", [t.id for t in batch], [t.attempt for t in batch], [t.timer_at for t in batch],
                 first.lease_id, first.worker, first.started_at,
             )  # fmt: skip
-        if completions:
-            finished_at = completions[0].finished_at
-            await self._session.fetch(
-                "complete_tasks", [t.id for t in completions], [t.result for t in completions], finished_at
-            )
         if others:
             await self._session.fetch("update_tasks", *_columns(others))
+        names = sorted(freed)
+        queues = [n for n, _ in names], [q for _, q in names]
+        woken: Sequence[Row] = ()
+        if completions:
+            woken = await self._session.fetch(
+                "complete_tasks", [t.id for t in completions], [t.result for t in completions],
+                completions[0].finished_at, *queues,
+            )  # fmt: skip
+        elif freed:
+            woken = await self._session.fetch("notify_freed", *queues)
+        return {(row[0], row[1]) for row in woken}
 
     # ----------------------------------------------------------------------------------------- submissions
 

@@ -60,8 +60,9 @@ class Tx:
         """Write what the rules decided. `moves` may contain several for one task, in their order."""
         changed = [move for move in moves if move.changed]
         if changed:
-            await self.tasks.write(_folded(changed))
-            await self._announce(changed)
+            wakes, freed = wakes_of(changed)
+            self.wakes.queues |= await self.tasks.write(_folded(changed), freed)
+            await self.wake(wakes)
         await self.tasks.insert_history([entry for move in moves for entry in move.history])
         await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
 
@@ -96,14 +97,6 @@ class Tx:
     async def configure(self, namespace: str, queue: str, config: QueueConfig) -> None:
         await self.queues.put_queue(namespace, queue, config)
         self.wakes.queues.add((namespace, queue))
-
-    async def _announce(self, moves: list[Transition]) -> None:
-        wakes, freed = wakes_of(moves)
-        if freed:
-            names = sorted(freed)
-            rows = await self.session.fetch("notify_freed", [n for n, _ in names], [q for _, q in names])
-            self.wakes.queues.update((row[0], row[1]) for row in rows)
-        await self.wake(wakes)
 
     async def wake(self, wakes: Wakes) -> None:
         """Announce with the commit: to the other engines by NOTIFY, to our own directly."""

@@ -50,6 +50,35 @@ select {task_columns}, t.payload
           for update skip locked) t
  limit $7
 
+-- name: start_due
+-- Begins the oldest due tasks of one lane in the statement that selects them, where nothing is to be decided between the
+-- two: the lease is live (and kept so, see open_claim), and nobody configured the queue. What it writes is what the rule
+-- `core.task.claim` says, and a test holds the two together. The ids go through an array, so that the update is driven
+-- from them to the primary key whatever the planner believes of their number.
+with lease as materialized (
+    select l.id from windlass.lease l where l.id = $1 and l.expires_at > windlass.now() for key share
+), queue as materialized (
+    select q.config from windlass.queue q where q.namespace = $3 and q.name = $4
+), due as materialized (
+    select t.id from windlass.task t
+     where t.namespace = $3 and t.queue = $4 and t.state = 'queued' and t.priority = $5 and t.concurrency_key = $6
+       and t.available_at >= $7 and t.available_at <= windlass.now()
+       and ($9::text[] is null or t.kind = any($9)) and (t.requires is null or t.requires <@ $10::text[])
+       and (select count(*) from lease) = 1 and (select count(*) from queue) = 0
+     order by t.available_at limit $8 for update skip locked
+), started as (
+    update windlass.task t
+       set state = 'running', attempt = t.attempt + 1, outcome = null, lease_id = $1, worker = $2,
+           started_at = windlass.now(),
+           timer_at = least(t.deadline_at, windlass.now() + (t.policy ->> 'timeout_s')::double precision
+                                                            * interval '1 second')
+     where t.id = any(array(select d.id from due d))
+    returning t.*
+)
+select {task_columns}, t.payload,
+       (select count(*) from lease) as live, (select q.config from queue q) as config, windlass.now() as now
+  from (values (true)) as answer(given) left join started t on true
+
 -- name: claimed_tasks
 -- Which of these attempts are ours: asked when the reply to a commit was lost.
 select {task_columns}, t.payload

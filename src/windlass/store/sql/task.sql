@@ -92,11 +92,17 @@ update windlass.task t
  where t.id = u.id
 
 -- name: complete_tasks
--- Writes the successes that were decided under the row locks.
-update windlass.task t
-   set state = 'succeeded', outcome = 'succeeded', finished_at = $3, timer_at = null, result = u.result, error = null
-  from unnest($1::uuid[], $2::bytea[]) as u(id, result)
- where t.id = u.id
+-- Writes the successes that were decided under the row locks, and wakes the queues in which they freed a place, as
+-- notify_freed does.
+with done as (
+    update windlass.task t
+       set state = 'succeeded', outcome = 'succeeded', finished_at = $3, timer_at = null, result = u.result, error = null
+      from unnest($1::uuid[], $2::bytea[]) as u(id, result)
+     where t.id = u.id
+)
+select q.namespace, q.name, pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.name))
+  from unnest($4::text[], $5::text[]) as u(namespace, queue)
+  join windlass.queue q on q.namespace = u.namespace and q.name = u.queue
 
 -- name: update_tasks
 -- Writes any other move that was decided under the row locks: every column that a rule may change.
