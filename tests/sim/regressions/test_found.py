@@ -94,7 +94,7 @@ async def test_a_short_look_keeps_the_moment_at_which_its_queue_opens() -> None:
     async def check_claim(*_: Any) -> None: ...
 
     tx: Any = SimpleNamespace(queues=SimpleNamespace(check_claim=check_claim))
-    scan = Scan(lanes=[Lane(0, "")], full_look_at_s=100.0)
+    scan = Scan(lanes=[Lane(0, ""), Lane(1, "")], full_look_at_s=100.0)
     look = await HeldBackClaimer(stopwatch=lambda: 0.0).look_within(tx, LEASE, "q0", 1, scan)
     assert look.next_in_s == 0.5
 
