@@ -186,6 +186,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "store": lambda s: s.engine.store,
     "submission": lambda s: job(),
     "submissions": lambda s: [job()],
+    "tally": lambda s: None,
     "task_id": lambda s: s.queued(),
     "threads": lambda s: 1,
     "timeout": lambda s: "1s",

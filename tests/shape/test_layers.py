@@ -55,6 +55,7 @@ DRIVERS: dict[str, set[str]] = {
     "uvloop": {"app", "cli", "testing"},
     "cyclopts": {"cli"},
     "rich": {"cli"},
+    "prometheus_client": {"http"},
 }
 SERVER_ONLY = {*DRIVERS, "windlass.store", "windlass.engine", "windlass.app", "windlass.cli"}
 

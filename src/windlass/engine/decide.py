@@ -12,10 +12,11 @@ from datetime import datetime
 from uuid import UUID
 
 from windlass.core.command import Command
-from windlass.core.error import NotFound, WindlassError
+from windlass.core.error import Conflict, LeaseLost, NotFound, WindlassError
 from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine.committer import Later
+from windlass.engine.metrics import Tally
 from windlass.engine.patience import Patience
 from windlass.store.store import Store
 
@@ -26,8 +27,8 @@ Place = tuple[Command, asyncio.Future[Task | WindlassError]]
 class Decider:
     """Carries out the commands of one engine."""
 
-    def __init__(self, store: Store, patience: Patience) -> None:
-        self._store, self._patience = store, patience
+    def __init__(self, store: Store, patience: Patience, tally: Tally | None = None) -> None:
+        self._store, self._patience, self._tally = store, patience, tally
         self._lines: dict[UUID, list[Place]] = {}
 
     async def carry_out(self, commands: Sequence[Command]) -> list[Later[Task]]:
@@ -40,6 +41,7 @@ class Decider:
                 await tx.apply(decide(commands, tasks, now, outcomes))
             left = list({c.task_id for i, c in enumerate(commands) if i not in outcomes} & wanted)
             held = await tx.tasks.existing_tasks(left) if left else set()
+        self._count_late(outcomes)
         return [
             outcomes[i] if i in outcomes
             else self._stand_in_line(command) if command.task_id in held or command.task_id not in wanted
@@ -81,7 +83,14 @@ class Decider:
                 await tx.apply(decide(commands, tasks, await tx.now(), outcomes))
         except WindlassError as error:
             return [error] * len(commands)
+        self._count_late(outcomes)
         return [outcomes.get(i) or unknown(command) for i, command in enumerate(commands)]
+
+    def _count_late(self, outcomes: Outcomes) -> None:
+        if self._tally is not None:
+            late = sum(isinstance(outcome, LeaseLost | Conflict) for outcome in outcomes.values())
+            if late:
+                self._tally.came_late(late)
 
 
 def decide(commands: Sequence[Command], tasks: dict[UUID, Task], now: datetime, outcomes: Outcomes) -> list[Transition]:

@@ -41,6 +41,7 @@ from windlass.engine.committer import Committer
 from windlass.engine.decide import Decider
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
+from windlass.engine.metrics import Gauges, Tally
 from windlass.engine.outbox import EffectHandler, carry_out_effects
 from windlass.engine.patience import Patience
 from windlass.engine.retention import Retention
@@ -73,6 +74,7 @@ class Engine:
         listen: bool = True,
         poll_s: float = 1.0,
         keep_finished_s: float = KEEP_FINISHED_S,
+        tally: Tally | None = None,
     ) -> None:
         check_type("store", store, Store)
         if chance is not None:
@@ -84,6 +86,8 @@ class Engine:
         check_type("listen", listen, bool)
         check_seconds("poll_s", poll_s, least=0.001)
         check_seconds("keep_finished_s", keep_finished_s)
+        if tally is not None:
+            check_type("tally", tally, Tally)
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
@@ -92,15 +96,18 @@ class Engine:
             check_name("effects", kind)
             check_callable("effects", handler)
         store.announce = self.hub.announce
+        self.tally = tally
+        store.observer = None if tally is None else tally.moved
         self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
         self._patience = Patience()
-        self._decider = Decider(store, self._patience)
+        self._decider = Decider(store, self._patience, tally)
         self._commands: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
         self._reports: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
         self._claimer = Claimer(store, self.hub, give_back=self._give_back, pause=pause, stopwatch=stopwatch)
         self._submitter = Submitter(store, self.chance, self._claimer, self._patience, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
         self.views = TaskViews(store)
+        self.gauges = Gauges(store, stopwatch)
         self.retention = Retention(keep_finished_s)
         self._loops: list[Loop] = []
         self._heard: asyncio.Event | None = None
@@ -247,7 +254,10 @@ class Engine:
         check_seconds("wait_s", wait_s, most=3600.0)
         if wait_s > 0:
             await self._hear()
-        return await self._claimer.claim(lease, limit, wait_s)
+        claimed = await self._claimer.claim(lease, limit, wait_s)
+        if self.tally is not None:
+            self.tally.started(claimed)
+        return claimed
 
     async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]:
         """What workers have to say about their attempts, in one transaction; one answer each, errors as values."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from windlass.core.error import Unavailable
+from windlass.core.transition import Transition
 from windlass.store import migrate
 from windlass.store.fault import translated
 from windlass.store.session import Pool, Session
@@ -33,6 +34,7 @@ class Store:
         self._pool = Pool(dsn, pooled=pooled, size=connections)
         self.pooled = pooled
         self.announce: Callable[[Wakes], None] = lambda _: None
+        self.observer: Callable[[Sequence[Transition]], None] | None = None
 
     async def close(self) -> None:
         await self._pool.close()
@@ -59,8 +61,7 @@ class Store:
             await session.commit()
         finally:
             self.release(session)
-        if tx.wakes:
-            self.announce(tx.wakes)
+        self._tell(tx)
 
     @asynccontextmanager
     async def single(self) -> AsyncIterator[Tx]:
@@ -75,8 +76,14 @@ class Store:
             yield tx
         finally:
             self.release(session)
+        self._tell(tx)
+
+    def _tell(self, tx: Tx) -> None:
+        """It is committed: wake who waits for it, and let it be counted."""
         if tx.wakes:
             self.announce(tx.wakes)
+        if self.observer is not None and tx.moves:
+            self.observer(tx.moves)
 
     @asynccontextmanager
     async def views(self) -> AsyncIterator[Views]:

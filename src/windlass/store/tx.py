@@ -17,6 +17,7 @@ from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import Transition, Verb
 from windlass.store.fault import Duplicate
+from windlass.store.gauge import GaugeView
 from windlass.store.lease_table import LeaseTable
 from windlass.store.outbox_table import OutboxTable
 from windlass.store.queue_table import QueueTable
@@ -30,17 +31,31 @@ from windlass.store.wake import Wakes, wakes_of
 class Tx:
     """One transaction. Get it from `Store.begin`."""
 
-    __slots__ = ("leases", "outbox", "queues", "retention", "runs", "session", "tasks", "wakes")
+    __slots__ = (
+        "gauges",
+        "leases",
+        "moves",
+        "outbox",
+        "queues",
+        "retention",
+        "runs",
+        "session",
+        "started",
+        "tasks",
+        "wakes",
+    )
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.wakes = Wakes()
+        self.moves: list[Transition] = []
         self.tasks = TaskTable(session)
         self.runs = RunTable(session)
         self.leases = LeaseTable(session)
         self.queues = QueueTable(session)
         self.outbox = OutboxTable(session)
         self.retention = RetentionTable(session)
+        self.gauges = GaugeView(session)
 
     async def now(self) -> datetime:
         [[now]] = await self.session.fetch("now")
@@ -63,6 +78,7 @@ class Tx:
             wakes, freed = wakes_of(changed)
             self.wakes.queues |= await self.tasks.write(_folded(changed), freed)
             await self.wake(wakes)
+            self.moves += changed
         await self.tasks.insert_history([entry for move in moves for entry in move.history])
         await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
 

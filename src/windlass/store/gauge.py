@@ -1,0 +1,31 @@
+"""Numbers for whoever watches: how much waits where and for how long, and how many workers there are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from windlass.store.session import Session
+
+
+class QueueGauge(msgspec.Struct, frozen=True):
+    """Tasks of all namespaces in one queue and one state; `oldest_s` is how long the first in line has been due."""
+
+    queue: str
+    state: str
+    depth: int
+    oldest_s: float
+
+
+class GaugeView:
+    """Reads only."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def queue_gauges(self) -> tuple[QueueGauge, ...]:
+        return tuple(QueueGauge(*row) for row in await self._session.fetch("queue_gauges"))
+
+    async def worker_gauges(self) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self._session.fetch("worker_gauges")}

@@ -1,0 +1,19 @@
+-- name: queue_gauges
+-- How much waits, runs and rests by queue, and since when the first in line is due (one branch an index: task_ready,
+-- task_running, task_rare).
+select t.queue, t.state, count(*), coalesce(extract(epoch from windlass.now() - min(t.available_at))::float8, 0)
+  from windlass.task t where t.state = 'queued' and t.available_at <= windlass.now() group by t.queue, t.state
+union all
+select t.queue, 'scheduled', count(*), 0
+  from windlass.task t where t.state = 'queued' and t.available_at > windlass.now() group by t.queue
+union all
+select t.queue, t.state, count(*), 0 from windlass.task t where t.state = 'running' group by t.queue, t.state
+union all
+select t.queue, t.state, count(*), 0
+  from windlass.task t where t.state in ('blocked', 'sleeping', 'parked') group by t.queue, t.state
+ order by 1, 2
+
+-- name: worker_gauges
+-- Workers by state: alive, or lost and not yet cleared away.
+select case when l.expires_at > windlass.now() then 'alive' else 'lost' end, count(*)
+  from windlass.lease l group by 1
