@@ -6,7 +6,7 @@ command was made, so that a batch that is run again decides the same.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, get_args
 from uuid import UUID
 
 import msgspec
@@ -100,11 +100,12 @@ class Park(msgspec.Struct, frozen=True):
 
 
 Report = Complete | Fail | Cancelled | Sleep | Release | Park
+_REPORTS = get_args(Report)
 
 
 def checked_report(report: Report, jitter: float) -> Report:
     """The report as it may be carried out, with its chance. Raises Invalid for what is no report at all."""
-    if not isinstance(report, Complete | Fail | Cancelled | Sleep | Release | Park):
+    if not isinstance(report, _REPORTS):
         raise Invalid(f"must be a report, not {type(report).__name__}", field="report")
     check_type("task_id", report.task_id, UUID)
     check_type("lease_id", report.lease_id, UUID)
