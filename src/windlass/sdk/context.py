@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -24,8 +24,12 @@ class Context:
         if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
             raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
         self._task = claimed.task
-        self._cancelled = threading.Event()
-        self.log = _AttemptLog(logging.getLogger(f"windlass.task.{claimed.task.kind}"), self)
+        self._cancelled = False
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """Log lines that say which task and attempt they belong to."""
+        return _AttemptLog(logging.getLogger(f"windlass.task.{self._task.kind}"), self)
 
     @property
     def task_id(self) -> UUID:
@@ -66,10 +70,10 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether somebody asked to stop. For functions in threads, which cannot be interrupted and have to ask."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     def tell_cancelled(self) -> None:
-        self._cancelled.set()
+        self._cancelled = True
 
 
 class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
