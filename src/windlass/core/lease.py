@@ -10,13 +10,16 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_name, check_names, check_seconds, check_type
+from windlass.core.check import check_count, check_name, check_names, check_seconds, check_type
 from windlass.core.error import Invalid
 from windlass.core.transition import Instant
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """`kinds=None` means that the worker takes every kind. A lease that ended early has `expires_at` in the past."""
+    """`kinds=None` means that the worker takes every kind. A lease that ended early has `expires_at` in the past.
+
+    Where the worker runs (`host`, `pid`) and what it runs (`version`) is for people who look; nothing is decided by it.
+    """
 
     id: UUID
     namespace: str
@@ -26,6 +29,27 @@ class Lease(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
     ttl_s: float
     expires_at: Instant
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+
+
+PID_MAX = 2**31 - 1
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """How another process reaches the same source of work: `module.LeaseKeeper(**settings)` extends a lease there."""
+
+    module: str
+    settings: dict[str, str | int | float | bool | None]
+
+
+def check_about(host: object, pid: object, version: object) -> None:
+    """What a worker says of itself. It may say nothing."""
+    for field, value in (("host", host), ("version", version)):
+        if value != "":
+            check_name(field, value)
+    check_count("pid", pid, most=PID_MAX)
 
 
 def check_lease(lease: object) -> None:
@@ -42,6 +66,7 @@ def check_lease(lease: object) -> None:
         check_names("lease.kinds", lease.kinds)
     check_names("lease.labels", lease.labels)
     check_seconds("lease.ttl_s", lease.ttl_s)
+    check_about(lease.host, lease.pid, lease.version)
 
 
 class CancelSignal(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from windlass.core.check import (
 from windlass.core.command import Claimed, Command, Report, checked_report
 from windlass.core.error import Invalid, Unavailable, WindlassError
 from windlass.core.failure import Failure
-from windlass.core.lease import Extension, Lease, check_lease
+from windlass.core.lease import Extension, Lease, Reach, check_lease
 from windlass.core.queue import QueueConfig, Rate, check_config
 from windlass.core.submission import Submission
 from windlass.core.task import Task
@@ -236,9 +236,19 @@ class Engine:
         labels: Sequence[str] = (),
         namespace: str = "default",
         ttl_s: float = DEFAULT_TTL_S,
+        host: str = "",
+        pid: int = 0,
+        version: str = "",
     ) -> Lease:
-        """A worker begins: it may claim under this lease until it runs out."""
-        return await self.leases.open(worker, queues, kinds=kinds, labels=labels, namespace=namespace, ttl_s=ttl_s)
+        """A worker begins: it may claim under this lease until it runs out. `host`, `pid`, `version` say who it is."""
+        return await self.leases.open(
+            worker, queues, kinds=kinds, labels=labels, namespace=namespace, ttl_s=ttl_s, host=host, pid=pid,
+            version=version,
+        )  # fmt: skip
+
+    def reach(self) -> Reach:
+        """How the heartbeat process of a worker reaches the same database."""
+        return Reach("windlass.engine.keeper", {"dsn": self.store.dsn, "pooled": self.store.pooled})
 
     async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
         """A sign of life for all that runs under the lease; the answer tells what to stop."""

@@ -14,8 +14,8 @@ import msgspec
 
 from windlass.core import task as rules
 from windlass.core.check import check_list, check_name, check_names, check_seconds, check_type
-from windlass.core.error import Invalid, LeaseLost, WindlassError
-from windlass.core.lease import CancelSignal, Extension, Lease, check_lease
+from windlass.core.error import Invalid, LeaseLost, NotFound, WindlassError
+from windlass.core.lease import CancelSignal, Extension, Lease, check_about, check_lease
 from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine.chance import Chance
@@ -51,6 +51,9 @@ class Leases:
         labels: Sequence[str] = (),
         namespace: str = "default",
         ttl_s: float = DEFAULT_TTL_S,
+        host: str = "",
+        pid: int = 0,
+        version: str = "",
     ) -> Lease:
         """A new incarnation: the same name again is another lease, and keeps nothing of the former one."""
         check_name("worker", worker)
@@ -62,14 +65,24 @@ class Leases:
         if not queues:
             raise Invalid("must name at least one queue", field="queues")
         check_seconds("ttl_s", ttl_s, least=TTL_MIN_S, most=TTL_MAX_S)
+        check_about(host, pid, version)
         wanted = Lease(
             self._chance.new_id(), namespace, worker, tuple(dict.fromkeys(queues)),
-            None if kinds is None else tuple(kinds), tuple(labels), float(ttl_s), UNKNOWN,
+            None if kinds is None else tuple(kinds), tuple(labels), float(ttl_s), UNKNOWN, host, pid, version,
         )  # fmt: skip
         async with self._store.begin() as tx:
             expires_at = await tx.leases.open_lease(wanted)
         assert expires_at is not None, wanted.id
         return msgspec.structs.replace(wanted, expires_at=expires_at)
+
+    async def get(self, lease_id: UUID) -> Lease:
+        """A lease by its id, live or not, for as long as its row is there."""
+        check_type("lease_id", lease_id, UUID)
+        async with self._store.begin() as tx:
+            lease = await tx.leases.get_lease(lease_id)
+        if lease is None:
+            raise NotFound("there is no such lease", lease_id=lease_id)
+        return lease
 
     async def extend(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
         check_lease(lease)

@@ -23,7 +23,7 @@ from windlass.sdk.handle import TaskHandle
 from windlass.sdk.handler import Handler
 from windlass.sdk.option import Decorator, TaskOptions, made_handler
 from windlass.sdk.portal import Calls, Portal
-from windlass.sdk.worker import Worker
+from windlass.sdk.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,19 +154,16 @@ class App:
 
     # ----------------------------------------------------------------------------------------- working
 
-    def worker(
-        self,
-        *,
-        queues: Sequence[str] | None = None,
-        name: str | None = None,
-        concurrency: int = 32,
-        lease_ttl_s: float = 30.0,
-    ) -> Worker:
-        """A worker for this app's handlers; by default for all the queues that they name."""
-        chosen = sorted({handler.queue for handler in self.handlers.values()}) if queues is None else queues
-        return Worker(
-            self.client, self.handlers, queues=chosen, name=name, concurrency=concurrency, lease_ttl_s=lease_ttl_s
-        )
+    def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
+        """A worker for this app's handlers; by default for all the queues that they name, 32 tasks at a time."""
+        unknown = set(options) - WorkerOptions.__annotations__.keys()
+        if unknown:
+            raise Invalid(f"there is no option {min(unknown)}", field="options")
+        if options.get("queues") is None:
+            options["queues"] = sorted({handler.queue for handler in self.handlers.values()})
+        options.setdefault("namespace", self.namespace)
+        options.setdefault("concurrency", 32)
+        return Worker(self.client, self.handlers, **options)
 
     # ----------------------------------------------------------------------------------------- without an event loop
 

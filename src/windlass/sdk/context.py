@@ -16,6 +16,10 @@ from windlass.core.task import Task
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 
+# Attempts that somebody asked to stop, while they run here. The worker adds to it, from the event loop or from the
+# thread that hears the heartbeat process, so that a handler that blocks the loop can still ask.
+told_to_cancel: set[tuple[UUID, int]] = set()
+
 
 class Context:
     """One attempt at one task, as its handler sees it."""
@@ -70,7 +74,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether somebody asked to stop. For functions in threads, which cannot be interrupted and have to ask."""
-        return self._cancelled
+        return self._cancelled or (self._task.id, self._task.attempt) in told_to_cancel
 
     def tell_cancelled(self) -> None:
         self._cancelled = True

@@ -1,7 +1,8 @@
 """A worker: claims tasks in batches, runs their handlers side by side, reports what came of them, and stays alive.
 
 Knows the engine only as a `WorkSource`, so that the same worker runs beside the database or far from it. It claims
-ahead of what runs, and reports in groups while the next tasks run; a slot is free when its report was accepted.
+ahead of what runs, and reports in groups while the next tasks run; a slot is free when its report was accepted. While
+a handler blocks its event loop, another process keeps its lease alive: see `heartbeat`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,31 @@ import contextlib
 import logging
 import os
 import socket
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypedDict, cast
 from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_able, check_count, check_name, check_names, check_payload, check_seconds
+from windlass.core.check import (
+    check_able,
+    check_count,
+    check_name,
+    check_names,
+    check_payload,
+    check_seconds,
+    check_type,
+)
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
 from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
 from windlass.core.failure import Failure
-from windlass.core.lease import Extension, Lease
+from windlass.core.lease import Extension, Lease, Reach, check_about
 from windlass.core.task import Task
+from windlass.sdk.context import told_to_cancel
+from windlass.sdk.heartbeat import Heartbeat
 from windlass.sdk.signals import Cancel, failure_of
 
 log = logging.getLogger("windlass.worker")
@@ -35,18 +48,20 @@ CLAIM_WAIT_S = 60.0
 AFTER_ERROR_S = 1.0
 BEATS_PER_LEASE = 3
 BATCH_MAX = 500
+STOP_NOW_S = 2.0  # for handlers to notice that they are to end
 
 
 class WorkSource(Protocol):
     """Where work comes from: an engine in this process, or a server far away."""
 
     async def open_lease(self, worker: str, queues: Sequence[str], *, kinds: Sequence[str] | None,
-                         ttl_s: float) -> Lease: ...  # fmt: skip
+                         labels: Sequence[str], namespace: str, ttl_s: float,
+                         host: str, pid: int, version: str) -> Lease: ...  # fmt: skip
     async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None) -> Extension: ...
     async def await_news(self, lease: Lease, timeout_s: float) -> bool: ...
     async def end_lease(self, lease: Lease) -> None: ...
     async def claim(self, lease: Lease, limit: int, *, wait_s: float) -> list[Claimed]: ...
-    async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]: ...
+    async def report(self, reports: Sequence[Report]) -> Sequence[object]: ...  # an error is an answer too
 
 
 class Runnable(Protocol):
@@ -70,31 +85,62 @@ class PlainHandler:
         return failure_of(error)
 
 
+class WorkerOptions(TypedDict, total=False):
+    """What a worker may be told, in code and on the command line alike."""
+
+    queues: Sequence[str] | None  # by default those that the app's handlers name
+    kinds: Sequence[str] | None  # of the handlers it has; by default all
+    name: str | None  # by default host and process id
+    namespace: str
+    labels: Sequence[str]  # what this worker has and tasks may require
+    version: str  # of the program, for people who look
+    concurrency: int  # how many tasks run side by side
+    prefetch: int  # how many more it holds ready
+    lease_ttl_s: float  # how long after its last sign of life its tasks are given to others
+    heartbeat_process: bool  # keep the lease while a handler blocks the event loop
+
+
 class Worker:
-    """Runs handlers by kind: those of an app, or plain async functions of one payload."""
+    """Runs handlers by kind: those of an app, or plain async functions of one payload. See `WorkerOptions`."""
 
     def __init__(
         self,
         source: WorkSource,
         handlers: Mapping[str, Handler | Runnable],
         *,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
         name: str | None = None,
+        namespace: str = "default",
+        labels: Sequence[str] = (),
+        version: str = "",
         concurrency: int = 100,
+        prefetch: int = 0,
         lease_ttl_s: float = 30.0,
+        heartbeat_process: bool = True,
     ) -> None:
         check_able("source", source, "open_lease", "extend_lease", "await_news", "end_lease", "claim", "report")
+        queues = ("default",) if queues is None else queues
         check_names("queues", queues)
         check_count("concurrency", concurrency, least=1, most=100_000)
+        check_count("prefetch", prefetch, most=100_000)
         check_seconds("lease_ttl_s", lease_ttl_s, least=0.5)
+        check_name("namespace", namespace)
+        check_names("labels", labels)
+        check_about("", 0, version)
+        check_type("heartbeat_process", heartbeat_process, bool)
         if not queues:
             raise Invalid("must name at least one queue", field="queues")
-        self._handlers = _runnable(handlers)
+        self._handlers = _chosen(_runnable(handlers), kinds)
         if name is not None:
             check_name("name", name)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self._source, self._queues = source, tuple(queues)
-        self._concurrency, self._lease_ttl_s = concurrency, lease_ttl_s
+        self._namespace, self._labels, self._version = namespace, tuple(labels), version
+        self._concurrency, self._prefetch, self._lease_ttl_s = concurrency, prefetch, lease_ttl_s
+        self._heartbeat = Heartbeat(_reach(source) if heartbeat_process else None, self._heard_cancel)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[Claimed] = deque()  # claimed ahead, and not begun
         self._running: dict[Attempt, asyncio.Task[bytes]] = {}
         self._told_to_cancel: set[Attempt] = set()
         self._reports: list[Report] = []
@@ -102,45 +148,78 @@ class Worker:
         self._something_to_report = asyncio.Event()
         self._slot_free = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._stopping_now = asyncio.Event()
+        self._ended_all = asyncio.Event()
+        self._ended_all.set()
 
     # ----------------------------------------------------------------------------------------- life
 
     async def run(self) -> None:
         """Work until `stop` is called; then finish what runs. A lost lease is replaced by a new one."""
+        self._loop = asyncio.get_running_loop()
+        self._ended_all.clear()
         reporter = asyncio.create_task(self._report_loop())
         try:
             while not self._stopping.is_set():
                 await self._work_under_a_lease()
         finally:
-            reporter.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reporter
+            await _stopped(reporter)
+            await asyncio.to_thread(self._heartbeat.close)
+            self._ended_all.set()
 
     @property
     def queues(self) -> tuple[str, ...]:
         return self._queues
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(self._handlers)
+
+    def active_count(self) -> int:
+        """How many tasks run here now."""
+        return len(self._running)
+
     def stop(self) -> None:
-        """Claim nothing more."""
+        """Claim nothing more, give back what was not begun, and end when what runs has ended."""
         self._stopping.set()
 
+    def stop_now(self) -> None:
+        """End at once: handlers are told to stop, and what they ran is given back, at no cost to its budgets."""
+        self._stopping.set()
+        self._stopping_now.set()
+
+    async def shutdown(self, timeout_s: float | None = None) -> None:
+        """Stop, and wait for the end; what still runs after `timeout_s` is given back."""
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        self.stop()
+        try:
+            await asyncio.wait_for(self._ended_all.wait(), timeout_s)
+        except TimeoutError:
+            self.stop_now()
+            await self._ended_all.wait()
+
     async def _work_under_a_lease(self) -> None:
+        now = time.monotonic()
         try:
             lease = await self._source.open_lease(
-                self.name, self._queues, kinds=list(self._handlers), ttl_s=self._lease_ttl_s
-            )
+                self.name, self._queues, kinds=list(self._handlers), labels=self._labels, namespace=self._namespace,
+                ttl_s=self._lease_ttl_s, host=socket.gethostname(), pid=os.getpid(), version=self._version,
+            )  # fmt: skip
         except Unavailable as error:
             log.warning("cannot reach the engine, trying again: %s", error)
             await asyncio.sleep(AFTER_ERROR_S)
             return
+        self._heartbeat.extended(lease, now)
         beats = asyncio.create_task(self._beat_loop(lease))
         claims = asyncio.create_task(self._claim_loop(lease))
         stop = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({beats, claims, stop}, return_when=asyncio.FIRST_COMPLETED)
             await _stopped(claims)
+            self._give_back(lease)
             if self._stopping.is_set():
-                await self._drain()
+                await _first(self._drain(), self._stopping_now.wait())
         finally:
             await _stopped(beats, claims, stop)
             await self._abandon(lease)
@@ -155,9 +234,16 @@ class Worker:
 
     async def _abandon(self, lease: Lease) -> None:
         """The lease is over: nothing that still runs under it can be reported any more."""
+        self._give_back(lease)
         for task in list(self._running.values()):
             task.cancel()
-        await self._drain()
+        if self._stopping_now.is_set() and self._running:
+            await asyncio.wait(self._running.values(), timeout=STOP_NOW_S)
+            self._say([Release(*attempt, lease.id) for attempt in self._running])  # those that nothing can interrupt
+            self._running.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drain(), STOP_NOW_S if self._stopping_now.is_set() else None)
+        self._heartbeat.extended(lease, time.monotonic())
         with contextlib.suppress(WindlassError):
             await self._source.end_lease(lease)
 
@@ -166,7 +252,7 @@ class Worker:
     async def _claim_loop(self, lease: Lease) -> None:
         """Claim while there is room. While one claim is under way, the room for the next one gathers."""
         while True:
-            free = self._concurrency - len(self._held)
+            free = self._concurrency + self._prefetch - len(self._held)
             if free <= 0:
                 self._slot_free.clear()
                 await self._slot_free.wait()
@@ -182,15 +268,27 @@ class Worker:
             self._begin(claimed, lease)
 
     def _begin(self, claimed: Sequence[Claimed], lease: Lease) -> None:
+        self._heartbeat.begun(lease, claimed)
         for one in claimed:
-            attempt = (one.task.id, one.task.attempt)
-            self._held.add(attempt)
-            running = self._running[attempt] = asyncio.create_task(self._run_one(one))
-            running.add_done_callback(partial(self._ended, one.task, lease.id))
+            self._held.add((one.task.id, one.task.attempt))
+            if len(self._running) < self._concurrency:
+                self._start(one, lease)
+            else:
+                self._waiting.append(one)
+
+    def _start(self, one: Claimed, lease: Lease) -> None:
+        running = self._running[one.task.id, one.task.attempt] = asyncio.create_task(self._run_one(one))
+        running.add_done_callback(partial(self._ended, one.task, lease))
+
+    def _give_back(self, lease: Lease) -> None:
+        """What was claimed ahead and not begun: somebody else may run it, and no budget was used."""
+        self._say([Release(one.task.id, one.task.attempt, lease.id) for one in self._waiting])
+        self._waiting.clear()
 
     async def _beat_loop(self, lease: Lease) -> None:
         while True:
             await self._source.await_news(lease, self._lease_ttl_s / BEATS_PER_LEASE)
+            now = time.monotonic()
             try:
                 extension = await self._source.extend_lease(lease, list({task_id for task_id, _ in self._held}))
             except LeaseLost:
@@ -199,6 +297,7 @@ class Worker:
             except Unavailable as error:
                 log.warning("no heartbeat: %s", error)
                 continue
+            self._heartbeat.extended(lease, now, self._held)
             for cancel in extension.cancels:
                 self._cancel((cancel.task_id, cancel.attempt))
             for attempt in [held for held in self._running if held[0] in extension.lost]:
@@ -208,7 +307,16 @@ class Worker:
         task = self._running.get(attempt)
         if task is not None and attempt not in self._told_to_cancel:
             self._told_to_cancel.add(attempt)
+            told_to_cancel.add(attempt)
             task.cancel()
+
+    def _heard_cancel(self, attempt: Attempt) -> None:
+        """By the heartbeat process, while the event loop may be blocked: a handler that asks is told all the same."""
+        if attempt in self._running:
+            told_to_cancel.add(attempt)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(self._cancel, attempt)
 
     async def _report_loop(self) -> None:
         """Everything that ended while the last group was on its way goes with the next."""
@@ -226,8 +334,9 @@ class Worker:
                     asyncio.get_running_loop().call_later(AFTER_ERROR_S, self._say, again)
 
     def _say(self, reports: Sequence[Report]) -> None:
-        self._reports += reports
-        self._something_to_report.set()
+        if reports:
+            self._reports += reports
+            self._something_to_report.set()
 
     async def _send(self, batch: list[Report]) -> list[Report]:
         """A report is sent until it was answered: to lose an answer is harmless, to lose a report is not. Returns those
@@ -252,11 +361,18 @@ class Worker:
         check_payload("result", result)
         return result
 
-    def _ended(self, task: Task, lease_id: UUID, ended: asyncio.Task[bytes]) -> None:
+    def _ended(self, task: Task, lease: Lease, ended: asyncio.Task[bytes]) -> None:
         """Every attempt that was begun comes here, also one that was cancelled before its first step."""
-        del self._running[task.id, task.attempt]
-        self._say([self._report_of(task, lease_id, ended)])
-        self._told_to_cancel.discard((task.id, task.attempt))
+        attempt = (task.id, task.attempt)
+        if self._running.pop(attempt, None) is not None:
+            self._say([self._report_of(task, lease.id, ended)])
+        elif not ended.cancelled():
+            ended.exception()  # it was given back while it ran: nobody wants to know
+        self._told_to_cancel.discard(attempt)
+        told_to_cancel.discard(attempt)
+        self._heartbeat.ended(attempt)
+        if self._waiting:
+            self._start(self._waiting.popleft(), lease)
 
     def _report_of(self, task: Task, lease_id: UUID, ended: asyncio.Task[bytes]) -> Report:
         if ended.cancelled() and ended.cancelling():
@@ -289,6 +405,31 @@ def _runnable(handlers: Mapping[str, Handler | Runnable]) -> dict[str, Runnable]
         else:
             raise Invalid(f"{kind} must be an async function or a handler of an app", field="handlers")
     return made
+
+
+def _chosen(handlers: dict[str, Runnable], kinds: Sequence[str] | None) -> dict[str, Runnable]:
+    if kinds is None:
+        return handlers
+    check_names("kinds", kinds)
+    unknown = [kind for kind in kinds if kind not in handlers]
+    if unknown or not kinds:
+        raise Invalid(f"there is no handler for {unknown[0]}" if unknown else "must name a handler", field="kinds")
+    return {kind: handlers[kind] for kind in kinds}
+
+
+def _reach(source: WorkSource) -> Reach | None:
+    """A source that other processes cannot reach (one in memory) has no `reach`; then only the worker itself beats."""
+    reach = getattr(source, "reach", None)
+    return reach() if callable(reach) else None
+
+
+async def _first(*calls: Awaitable[Any]) -> None:
+    """Until one of them has come to its end; the others are cancelled."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _stopped(*tasks)
 
 
 async def _stopped(*tasks: asyncio.Task[Any]) -> None:

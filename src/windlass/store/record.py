@@ -50,10 +50,11 @@ def task_from(row: Row) -> Task:
 
 
 def lease_from(row: Row) -> Lease:
-    id_, namespace, worker, queues, kinds, labels, ttl_s, expires_at = row[:8]
+    id_, namespace, worker, queues, kinds, labels, ttl_s, expires_at, host, pid, version = row[:11]
     return Lease(
-        id_, namespace, worker, tuple(queues), None if kinds is None else tuple(kinds), tuple(labels), ttl_s, expires_at
-    )
+        id_, namespace, worker, tuple(queues), None if kinds is None else tuple(kinds), tuple(labels), ttl_s,
+        expires_at, host, pid, version,
+    )  # fmt: skip
 
 
 def config_from(text: str | None) -> QueueConfig:

@@ -32,7 +32,7 @@ class Store:
 
     def __init__(self, dsn: str, *, pooled: bool = False, connections: int = 10) -> None:
         self._pool = Pool(dsn, pooled=pooled, size=connections)
-        self.pooled = pooled
+        self.dsn, self.pooled = dsn, pooled
         self.announce: Callable[[Wakes], None] = lambda _: None
         self.observer: Callable[[Sequence[Transition]], None] | None = None
 

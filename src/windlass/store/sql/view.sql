@@ -53,7 +53,7 @@ select exists (
 
 -- name: list_leases
 -- The workers that are alive.
-select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at
+select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at, l.host, l.pid, l.version
   from windlass.lease l where l.namespace = $1 and l.expires_at > windlass.now() order by l.id
 
 -- name: dead_effects
