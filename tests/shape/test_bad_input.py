@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -30,11 +31,26 @@ import pytest
 from tests.support.work import CRASH, begin, job, only_direct, worker
 
 import windlass
-from windlass import App, Claimed, Engine, Lease, Policy, Rate, Submission, TaskHandle, WindlassError, Worker, sdk
+from windlass import (
+    App,
+    Claimed,
+    Context,
+    Engine,
+    Lease,
+    Policy,
+    Rate,
+    Submission,
+    TaskHandle,
+    WindlassError,
+    Worker,
+    sdk,
+)
 from windlass.core import command
 from windlass.core.check import PAYLOAD_MAX_BYTES
+from windlass.core.note import Amount, Line, Note
 from windlass.engine.chance import SystemChance
 from windlass.engine.hub import LoopTimers
+from windlass.engine.note import Notes
 from windlass.engine.view import TaskViews
 
 BAD: dict[str, Any] = {
@@ -130,6 +146,7 @@ async def nothing() -> None: ...
 GOOD: dict[str, Callable[[Scene], Any]] = {
     "active": lambda s: [],
     "app": lambda s: s.app,
+    "attempt": lambda s: 1,
     "after": lambda s: None,
     "call": lambda s: nothing,
     "cancel_grace": lambda s: "1s",
@@ -138,6 +155,8 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "claimed": lambda s: s.claimed(),
     "concurrency": lambda s: 10,
     "concurrency_key": lambda s: str,
+    "current": lambda s: 1,
+    "data": lambda s: [1],
     "data_dir": lambda s: "unused",
     "database_url": lambda s: s.database,
     "effects": lambda s: {},
@@ -148,22 +167,27 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "heartbeat_process": lambda s: False,
     "hook": lambda s: nothing,
     "host": lambda s: "rome",
+    "ids": lambda s: [],
     "keep_finished_s": lambda s: 60.0,
     "kind": lambda s: f"kind {uuid4()}",
     "kinds": lambda s: ["job"],
     "labels": lambda s: ["gpu"],
     "lease": lambda s: s.lease,
+    "left_behind": lambda s: b"1",
+    "level": lambda s: "INFO",
     "lease_ttl_s": lambda s: 10.0,
     "limit": lambda s: 1,
     "listen": lambda s: False,
     "max_attempts": lambda s: 5,
     "max_losses": lambda s: 5,
+    "maximum": lambda s: 2.0,
     "max_running": lambda s: 5,
     "max_running_per_key": lambda s: 5,
     "max_running_per_kind": lambda s: {"job": 5},
     "message": lambda s: "no",
     "name": lambda s: "ada",
     "namespace": lambda s: "default",
+    "notes": lambda s: [],
     "pause": lambda s: asyncio.sleep,
     "pid": lambda s: 17,
     "prefetch": lambda s: 0,
@@ -183,6 +207,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "retry_on": lambda s: (OSError,),
     "retryable": lambda s: True,
     "run_id": lambda s: s.engine.chance.new_id(),
+    "saying": lambda s: None,
     "schema": lambda s: None,
     "source": lambda s: s.engine,
     "states": lambda s: None,
@@ -211,7 +236,7 @@ WITHOUT_INPUT = {
 }
 
 # What belongs to an exported name and is reached through it.
-PARTS: dict[str, type] = {"Engine.views": TaskViews}
+PARTS: dict[str, type] = {"Engine.notes": Notes, "Engine.views": TaskViews}
 
 
 Call = Callable[[], Any]
@@ -269,6 +294,26 @@ async def completed(scene: Scene, fields: dict[str, Any]) -> Call:
     return lambda: scene.engine.complete(claimed)
 
 
+async def noted(scene: Scene, fields: dict[str, Any]) -> Call:
+    task = (await scene.claimed()).task
+    note = Note(**{"task_id": task.id, "attempt": task.attempt, "lease_id": task.lease_id, **fields})
+
+    async def say() -> None:
+        [answer] = await scene.engine.note([note])
+        if answer is not None:
+            raise answer
+
+    return say
+
+
+async def noted_amount(scene: Scene, fields: dict[str, Any]) -> Call:
+    return await noted(scene, {"progress": Amount(**{"current": 1, **fields})})
+
+
+async def noted_line(scene: Scene, fields: dict[str, Any]) -> Call:
+    return await noted(scene, {"lines": (Line(**{"number": 1, "level": "INFO", "message": "", **fields}),)})
+
+
 async def completed_task(scene: Scene, fields: dict[str, Any]) -> Call:
     claimed = Claimed(msgspec.structs.replace((await scene.claimed()).task, **fields), b"null")
     return lambda: scene.engine.complete(claimed)
@@ -276,12 +321,15 @@ async def completed_task(scene: Scene, fields: dict[str, Any]) -> Call:
 
 # Values are not checked when they are made, but when they are handed over: how each of them is, with good company.
 HANDED_TO: dict[str, Callable[[Scene, dict[str, Any]], Any]] = {
+    "Amount": noted_amount,
     "report of Cancelled": about_an_attempt(command.Cancelled),
     "Claimed": completed,
     "report of Complete": about_an_attempt(command.Complete),
     "report of Fail": about_an_attempt(command.Fail, failure=CRASH),
     "Failure": failed_with,
     "Lease": claimed_under,
+    "Line": noted_line,
+    "Note": noted,
     "report of Park": about_an_attempt(command.Park, failure=CRASH),
     "Policy": submitted_policy,
     "Rate": configured_rate,
@@ -304,9 +352,10 @@ UNREAD = {
 
 
 def exported() -> dict[str, Any]:
-    """The public names, and what `Engine.report` takes."""
+    """The public names, and what `Engine.report` and `Engine.note` take."""
     reports = {f"report of {kind.__name__}": kind for kind in typing.get_args(command.Report)}
-    return {name: getattr(windlass, name) for name in windlass.__all__} | reports
+    notes = {kind.__name__: kind for kind in (Note, Amount, Line)}
+    return {name: getattr(windlass, name) for name in windlass.__all__} | reports | notes
 
 
 def callables() -> Iterator[tuple[str, Any]]:
@@ -489,8 +538,10 @@ async def bound(scene: Scene, name: str) -> Any:
         return exported()[owner]
     if owner == "Engine":
         return getattr(scene.engine, method)
-    if owner == "Engine.views":
-        return getattr(scene.engine.views, method)
+    if owner in PARTS:
+        return attrgetter(name.removeprefix("Engine."))(scene.engine)
+    if owner == "Context":
+        return getattr(Context(await scene.claimed()), method)
     if owner == "Worker":
         return getattr(Worker(scene.engine, {"job": handler}), method)
     if name == "App.task":

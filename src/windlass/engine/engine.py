@@ -31,6 +31,7 @@ from windlass.core.command import Claimed, Command, Report, checked_report
 from windlass.core.error import Invalid, Unavailable, WindlassError
 from windlass.core.failure import Failure
 from windlass.core.lease import Extension, Lease, Reach, check_lease
+from windlass.core.note import Note, Progress
 from windlass.core.queue import QueueConfig, Rate, check_config
 from windlass.core.submission import Submission
 from windlass.core.task import Task
@@ -42,6 +43,7 @@ from windlass.engine.decide import Decider
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.metrics import Gauges, Tally
+from windlass.engine.note import Notes
 from windlass.engine.outbox import EffectHandler, carry_out_effects
 from windlass.engine.patience import Patience
 from windlass.engine.retention import Retention
@@ -106,6 +108,7 @@ class Engine:
         self._claimer = Claimer(store, self.hub, give_back=self._give_back, pause=pause, stopwatch=stopwatch)
         self._submitter = Submitter(store, self.chance, self._claimer, self._patience, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
+        self.notes = Notes(store, pause=pause)
         self.views = TaskViews(store)
         self.gauges = Gauges(store, stopwatch)
         self.retention = Retention(keep_finished_s)
@@ -161,7 +164,15 @@ class Engine:
         """Finish what was accepted, then stop."""
         for loop in self._loops:
             await loop.stop()
-        for part in (self._submitter, self._claimer, self._reports, self._commands, self._patience, self.leases):
+        for part in (
+            self._submitter,
+            self._claimer,
+            self._reports,
+            self._commands,
+            self._patience,
+            self.leases,
+            self.notes,
+        ):
             with contextlib.suppress(Unavailable):
                 await part.close()
         self.hub.close()
@@ -225,6 +236,10 @@ class Engine:
                 self.hub.leave(ticket)
         return view
 
+    async def progress(self, task_id: UUID) -> Progress | None:
+        """How far a task is, if it ever said so."""
+        return (await self.notes.progress([task_id])).get(task_id)
+
     # ----------------------------------------------------------------------------------------- workers
 
     async def open_lease(
@@ -273,6 +288,14 @@ class Engine:
         """What workers have to say about their attempts, in one transaction; one answer each, errors as values."""
         check_list("reports", reports)
         return await self._reports.call_all([checked_report(report, self.chance.jitter()) for report in reports])
+
+    async def note(self, notes: Sequence[Note]) -> list[WindlassError | None]:
+        """What attempts say while they run; one answer each, LeaseLost for an attempt that is over."""
+        return await self.notes.write(notes)
+
+    async def checkpoint(self, task_id: UUID) -> bytes | None:
+        """What the last attempt left for the next one, as JSON text."""
+        return await self.notes.checkpoint(task_id)
 
     async def complete(self, claimed: Claimed, result: bytes | None = None) -> Task:
         task = _claimed(claimed)

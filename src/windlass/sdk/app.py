@@ -21,6 +21,7 @@ from windlass.core.error import Conflict, Invalid, InvalidState
 from windlass.sdk.client import Client
 from windlass.sdk.handle import TaskHandle
 from windlass.sdk.handler import Handler
+from windlass.sdk.note import Notes
 from windlass.sdk.option import Decorator, TaskOptions, made_handler
 from windlass.sdk.portal import Calls, Portal
 from windlass.sdk.worker import Worker, WorkerOptions
@@ -63,6 +64,7 @@ class App:
         self.handlers: dict[str, Handler[..., Any]] = {}
         self._connect, self._threads_max = connect, threads
         self._client: Client | None = None
+        self._notes: Notes | None = None
         self._threads: Executor | None = None
         self._stack = AsyncExitStack()
         self._starting: list[Hook] = []
@@ -97,7 +99,7 @@ class App:
             self._calls.end()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-        self._client = self._calls = self._threads = None
+        self._client = self._calls = self._threads = self._notes = None
 
     def on_start(self, hook: H) -> H:
         """Call this when the app has been opened, and can submit; in the order in which they were named."""
@@ -116,6 +118,14 @@ class App:
         if self._client is None:
             raise InvalidState(f"the app {self.name} is not open: use `async with app:` or the methods ending in _sync")
         return self._client
+
+    @property
+    def notes(self) -> Notes:
+        """What the handlers that run here say."""
+        if self._notes is None:
+            self._notes = Notes(self.client)
+            self._stack.push_async_callback(self._notes.close)
+        return self._notes
 
     @property
     def threads(self) -> Executor:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+import sys
+import traceback
 from collections.abc import MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, overload
 from uuid import UUID
 
+from windlass.core.check import check_able, check_payload, check_type
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid, InvalidState
+from windlass.core.note import LEVELS, check_checkpoint, checked_amount
 from windlass.core.task import Task
+from windlass.sdk.note import Saved, Saying
+from windlass.sdk.schema import from_json, to_json
+
+T = TypeVar("T")
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 
@@ -24,15 +32,19 @@ told_to_cancel: set[tuple[UUID, int]] = set()
 class Context:
     """One attempt at one task, as its handler sees it."""
 
-    def __init__(self, claimed: Claimed) -> None:
+    def __init__(self, claimed: Claimed, saying: Saying | None = None, left_behind: bytes | None = None) -> None:
         if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
             raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
-        self._task = claimed.task
+        if saying is not None:
+            check_able("saying", saying, "line")
+        if left_behind is not None:
+            check_payload("left_behind", left_behind)
+        self._task, self._saying, self._left_behind = claimed.task, saying, left_behind
         self._cancelled = False
 
     @cached_property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """Log lines that say which task and attempt they belong to."""
+        """Log lines that say which task and attempt they belong to. From INFO up they are kept with the attempt."""
         return _AttemptLog(logging.getLogger(f"windlass.task.{self._task.kind}"), self)
 
     @property
@@ -79,16 +91,79 @@ class Context:
     def tell_cancelled(self) -> None:
         self._cancelled = True
 
+    # ----------------------------------------------------------------------------------------- saying
+
+    def progress(self, current: float, maximum: float | None = None, message: str = "") -> None:
+        """Say how far it is. Never waits; of many in a short time, the last one is written."""
+        amount = checked_amount(current, maximum, message)
+        if self._saying is not None:
+            self._saying.progress(amount)
+
+    def checkpoint(self, data: object) -> Saved:
+        """Leave something for the next attempt, should this one not come to its end; the last one counts. It is written
+        soon: `await` what this returns (in a thread: `.wait()`) where the work may only go on when it has been."""
+        text = to_json("checkpoint", data)
+        check_checkpoint(text)
+        self._left_behind = text
+        if self._saying is not None:
+            return self._saying.checkpoint(text)
+        saved = Saved()
+        saved.tell(None)
+        return saved
+
+    @overload
+    def last_checkpoint(self) -> Any: ...
+    @overload
+    def last_checkpoint(self, kind: type[T]) -> T | None: ...
+
+    def last_checkpoint(self, kind: Any = Any) -> Any:
+        """What this attempt or an earlier one left with `checkpoint`, with the type that is asked for; None if nothing
+        was left."""
+        return None if self._left_behind is None else from_json("checkpoint", self._left_behind, kind)
+
+    def say(self, level: str, message: str) -> None:
+        """Keep a line of the log with the attempt."""
+        if level not in LEVELS:
+            raise Invalid(f"{level!r} is not a level", field="level")
+        check_type("message", message, str)
+        if self._saying is not None:
+            self._saying.line(level, message)
+
 
 class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
-    """Log lines that say which task and attempt they belong to."""
+    """Log lines that say which task and attempt they belong to. From INFO up they are kept with the attempt, whatever
+    the program does with its logs."""
 
     def __init__(self, logger: logging.Logger, context: Context) -> None:
         super().__init__(logger, {"task_id": str(context._task.id), "attempt": context._task.attempt})
+        self._context = context
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if level >= logging.INFO or self.isEnabledFor(level):
+            self._context.say(_level(level), _formatted(msg, args, kwargs.get("exc_info")))
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
+
+
+def _level(number: int) -> str:
+    """The name of a level, or of the next one below that has one."""
+    return LEVELS[max(0, min(number // 10, len(LEVELS)) - 1)]
+
+
+def _formatted(msg: object, args: tuple[object, ...], exc_info: Any) -> str:
+    """As logging does it, which never fails because of what is logged."""
+    try:
+        text = str(msg) % args if args else str(msg)
+    except Exception:
+        text = f"{msg!s} {args!r}"
+    if not exc_info:
+        return text
+    error = exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1]
+    return text if error is None else f"{text}\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 
 def current() -> Context:

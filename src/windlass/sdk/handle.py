@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.check import check_able, check_type
+from windlass.core.note import Progress
 from windlass.core.transition import State
 from windlass.sdk.client import Caller
 from windlass.sdk.duration import Duration, seconds
@@ -46,6 +47,10 @@ class TaskHandle(Generic[R]):
     async def state(self) -> State:
         return (await self._app.client.wait(self.id, 0)).task.state
 
+    async def progress(self) -> Progress | None:
+        """How far it is, if its handler says so."""
+        return await self._app.client.progress(self.id)
+
     async def cancel(self, reason: str = "", *, force: bool = False) -> None:
         """Ask it to stop; `force` ends it at once, whatever its worker does."""
         await self._app.client.cancel(self.id, reason, force=force)
@@ -53,6 +58,12 @@ class TaskHandle(Generic[R]):
     def result_sync(self, timeout: Duration | None = None) -> R:
         """`result` for code without an event loop."""
         return self._app.call_sync(lambda: self.result(timeout))
+
+    def state_sync(self) -> State:
+        return self._app.call_sync(self.state)
+
+    def progress_sync(self) -> Progress | None:
+        return self._app.call_sync(self.progress)
 
     def cancel_sync(self, reason: str = "", *, force: bool = False) -> None:
         self._app.call_sync(lambda: self.cancel(reason, force=force))

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, U
 from uuid import UUID
 
 from windlass.core.command import Claimed
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, Unavailable
 from windlass.core.failure import Category, Failure
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
@@ -31,8 +32,12 @@ from windlass.sdk.signals import Fail, failure_of
 if TYPE_CHECKING:
     from windlass.sdk.app import App
 
+log = logging.getLogger("windlass.worker")
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+AFTER_ERROR_S = 1.0
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -130,9 +135,15 @@ class Handler(Generic[P, R]):
 
     async def run(self, claimed: Claimed) -> bytes:
         """One attempt. Payloads that do not fit the signature are bad data, and not tried again."""
-        context = Context(claimed)
+        notes = self._app.notes.of(claimed)
         try:
-            arguments = self.schema.arguments(claimed.payload)
+            return await self._run(Context(claimed, notes, await self._left_behind(claimed)), claimed.payload)
+        finally:
+            await notes.close()
+
+    async def _run(self, context: Context, payload: bytes) -> bytes:
+        try:
+            arguments = self.schema.arguments(payload)
         except Invalid as error:
             raise Fail(error.message, category=Category.DATA_QUALITY) from None
         if self.schema.context_parameter is not None:
@@ -144,6 +155,16 @@ class Handler(Generic[P, R]):
             call = functools.partial(contextvars.copy_context().run, functools.partial(self._function, **arguments))
             result = await in_thread(self._app.threads, call, context)
         return self.schema.result(result)
+
+    async def _left_behind(self, claimed: Claimed) -> bytes | None:
+        """The checkpoint of an earlier attempt. Only an attempt that is not the first one can find any."""
+        while claimed.task.attempt > 1:
+            try:
+                return await self._app.client.checkpoint(claimed.task.id)
+            except Unavailable as error:
+                log.warning("cannot read a checkpoint, trying again: %s", error)
+                await asyncio.sleep(AFTER_ERROR_S)
+        return None
 
     def failure(self, error: BaseException) -> Failure:
         """What an exception means. `retry_on` names those worth another try; without it, all are."""

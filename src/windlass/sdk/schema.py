@@ -36,7 +36,6 @@ class Schema:
         fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in taken]
         self._arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._result_type = hints.get("return", Any)
-        self._encoder = msgspec.json.Encoder(enc_hook=_to_builtin)
         self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_from_builtin)
         self._result_decoder = msgspec.json.Decoder(self._result_type, dec_hook=_from_builtin)
 
@@ -73,16 +72,25 @@ class Schema:
 
     def _encode(self, field: str, value: Any) -> bytes:
         try:
-            return self._encoder.encode(value)
-        except (
-            TypeError,
-            ValueError,
-            NotImplementedError,
-            msgspec.MsgspecError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            raise Invalid(f"{self.name}: cannot be written as JSON: {error}", field=field) from None
+            return to_json(field, value)
+        except Invalid as error:
+            raise Invalid(f"{self.name}: {error.message}", field=field) from None
+
+
+def to_json(field: str, value: Any) -> bytes:
+    """A value of any type that can be sent."""
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, NotImplementedError, msgspec.MsgspecError, OverflowError, RecursionError) as error:
+        raise Invalid(f"cannot be written as JSON: {error}", field=field) from None
+
+
+def from_json(field: str, text: bytes, kind: Any) -> Any:
+    """The value with its type."""
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_from_builtin)
+    except (TypeError, msgspec.ValidationError, msgspec.DecodeError, NotImplementedError) as error:
+        raise Invalid(str(error), field=field) from None
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -124,6 +132,9 @@ def _to_builtin(value: Any) -> Any:
     if _is_model(type(value)):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"{type(value).__name__} is not a type that can be sent")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_to_builtin)
 
 
 def _from_builtin(kind: Any, value: Any) -> Any:

@@ -12,6 +12,12 @@ with old as (
 ), keys as (
     delete from windlass.idempotency i using old o
      where o.gone and i.namespace = o.namespace and i.key = o.idempotency_key and i.task_id = o.id
+), progress as (
+    delete from windlass.progress p using gone g where p.task_id = g.id
+), checkpoints as (
+    delete from windlass.checkpoint c using gone g where c.task_id = g.id
+), log as (
+    delete from windlass.log_line l using gone g where l.task_id = g.id
 )
 select (select count(*) from gone), (select max(o.id::text)::uuid from old o), (select count(*) from old)
 

@@ -1,0 +1,122 @@
+"""What an attempt says while it runs: how far it is, what the next attempt may go on from, lines of its log.
+
+A note decides nothing, so that it may be thrown away: only the last progress and the last checkpoint count, and of the
+log the last lines of the last attempts are kept. A note of an attempt that is over changes nothing.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.core.check import check_count, check_list, check_payload, check_seconds, check_type, clean_text
+from windlass.core.error import Invalid
+from windlass.core.transition import Instant
+
+AMOUNT_MAX = 1e15
+MESSAGE_MAX = 1000
+CHECKPOINT_MAX_BYTES = 256 * 1024
+LINE_MAX = 2000
+LINES_MAX = 500  # of an attempt
+ATTEMPTS_KEPT = 10  # of a task, whose lines are kept
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """How far an attempt is: `current` of `maximum`, which may be unknown."""
+
+    current: float
+    maximum: float | None = None
+    message: str = ""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of an attempt's log. Lines are numbered from 0 by who says them, so that the same one again is a repeat;
+    how long ago it was said is all that its worker's clock can tell."""
+
+    number: int
+    level: str
+    message: str
+    age_s: float = 0.0
+
+
+class Note(msgspec.Struct, frozen=True):
+    """All that an attempt has to say at one moment."""
+
+    task_id: UUID
+    attempt: int
+    lease_id: UUID
+    progress: Amount | None = None
+    checkpoint: bytes | None = None
+    lines: tuple[Line, ...] = ()
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a task is, as people see it. `attempt` said it, which may be over."""
+
+    current: float
+    maximum: float | None
+    message: str
+    attempt: int
+    at: Instant
+
+    @property
+    def fraction(self) -> float | None:
+        """From 0 to 1, where that is known."""
+        return min(1.0, self.current / self.maximum) if self.maximum else None
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line of the log of a task, as people see it."""
+
+    attempt: int
+    number: int
+    at: Instant
+    level: str
+    message: str
+
+
+def checked_amount(current: float, maximum: float | None = None, message: str = "") -> Amount:
+    check_seconds("current", current, most=AMOUNT_MAX)
+    if maximum is not None:
+        check_seconds("maximum", maximum, most=AMOUNT_MAX)
+    return Amount(float(current), None if maximum is None else float(maximum), _text("message", message, MESSAGE_MAX))
+
+
+def check_checkpoint(data: bytes) -> None:
+    check_payload("checkpoint", data)
+    if len(data) > CHECKPOINT_MAX_BYTES:
+        raise Invalid(f"has {len(data)} bytes, the limit is {CHECKPOINT_MAX_BYTES}", field="checkpoint")
+
+
+def checked_note(note: Note) -> Note:
+    """The note as it may be stored: texts are mended and cut, since losing them would be worse."""
+    check_type("note", note, Note)
+    check_type("task_id", note.task_id, UUID)
+    check_type("lease_id", note.lease_id, UUID)
+    check_count("attempt", note.attempt, least=1, most=2**31 - 1)
+    progress = note.progress
+    if progress is not None:
+        check_type("progress", progress, Amount)
+        progress = checked_amount(progress.current, progress.maximum, progress.message)
+    if note.checkpoint is not None:
+        check_checkpoint(note.checkpoint)
+    lines = tuple(_checked_line(line) for line in check_list("lines", note.lines)[-LINES_MAX:])
+    return replace(note, progress=progress, lines=lines)
+
+
+def _checked_line(line: object) -> Line:
+    if not isinstance(line, Line):
+        raise Invalid(f"must be a line, not {type(line).__name__}", field="lines")
+    check_count("lines.number", line.number, most=2**31 - 1)
+    check_seconds("lines.age_s", line.age_s)
+    if line.level not in LEVELS:
+        raise Invalid(f"{line.level!r} is not a level", field="lines.level")
+    return replace(line, message=_text("lines.message", line.message, LINE_MAX))
+
+
+def _text(field: str, value: str, longest: int) -> str:
+    text = clean_text(field, value, longest + 1)
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
