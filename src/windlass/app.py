@@ -15,12 +15,14 @@ import asyncpg
 from windlass import sdk, settings
 from windlass.core.check import check_type
 from windlass.core.error import Invalid, WindlassError
+from windlass.engine.doctor import Finding, diagnose
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import EffectHandler
 from windlass.store import migrate
 from windlass.store.fault import translated
 from windlass.store.migrate import Migration
 from windlass.store.store import Store
+from windlass.store.vitals import read_vitals
 
 if TYPE_CHECKING:
     from windlass.store.embedded import EmbeddedServer
@@ -130,6 +132,11 @@ async def migrate_database(database_url: str, target: int | None = None) -> tupl
         finally:
             connection.terminate()
     return applied
+
+
+async def examine(database_url: str, *, local_s: float, pooled: bool = False) -> list[Finding]:
+    """What is wrong with a database or about to be, and what to do. `local_s` is the clock of this machine."""
+    return diagnose(await read_vitals(checked_url(database_url)), pooled=pooled, local_s=local_s)
 
 
 def checked_url(url: object) -> str:

@@ -66,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: Annotated[str | None, Help("The key that commands show to the API; `windlass dev` accepts it.", True)] = (
         None
     )
-    namespace: Annotated[str, Help("The namespace that commands look at and submit to.")] = "default"
+    namespace: Annotated[str | None, Help("The namespace that commands look at. None: the one of the key.")] = None
     metrics: Annotated[bool, Help("Whether servers count what happens, for /metrics.")] = True
     log_format: Annotated[Literal["text", "json"], Help("How servers and workers write their log.")] = "text"
     log_level: Annotated[

@@ -144,9 +144,9 @@ def test_an_answer_that_is_not_ours_is_said_to_be_none(serve: Serve) -> None:
 
 
 def test_pages_are_read_one_after_the_other_up_to_the_limit(serve: Serve) -> None:
-    peer = serve((200, {"tasks": [1, 2], "next": "b"}), (200, {"tasks": [3, 4], "next": "c"}))
+    peer = serve((200, {"items": [1, 2], "next": "b"}), (200, {"items": [3, 4], "next": "c"}))
 
-    assert list(peer.client().pages("/tasks", {}, items="tasks", most=3)) == [1, 2, 3]
+    assert list(peer.client().items("/tasks", {}, 3)) == [1, 2, 3]
     assert [path for _, path, _, _ in peer.asked] == ["/api/v1/tasks?limit=3", "/api/v1/tasks?after=b&limit=1"]
 
 

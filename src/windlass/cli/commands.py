@@ -26,7 +26,20 @@ app = App(
 )
 app.command("windlass.cli.dev:dev", help="Run everything on this machine, to try things out.")
 app.command("windlass.cli.worker:worker", help="Run the handlers of an app.")
+app.command("windlass.cli.submit:submit", help="Submit a task, and on request wait for its result.")
+app.command("windlass.cli.doctor:doctor", help="Examine the database, with what to do for each finding.")
 app.command("windlass.cli.migrate:migrate", help="Bring the database to the schema of this version.")
+
+tasks = App(name="tasks", help="Tasks: look at them, cancel them, try them again.")
+tasks.command("windlass.cli.task:list_tasks", name="list", help="List tasks, newest first.")
+tasks.command("windlass.cli.task:get_task", name="get", help="Show one task.")
+tasks.command("windlass.cli.task:cancel_task", name="cancel", help="Ask a task to stop.")
+tasks.command("windlass.cli.task:retry_task", name="retry", help="Try a task again now.")
+tasks.command("windlass.cli.task:replay_tasks", name="replay", help="Do again all that did not succeed, by filter.")
+tasks.command("windlass.cli.task:task_history", name="history", help="What happened to a task, in order.")
+tasks.command("windlass.cli.task:task_logs", name="logs", help="What the attempts of a task have logged.")
+tasks.command("windlass.cli.task:why_waiting", name="why", help="Why a task does not run.")
+app.command(tasks)
 
 config = App(name="config", help="Settings: what is in force, and who set it.")
 config.command("windlass.cli.config:show_config", name="show", help="Show the settings that are in force.")
@@ -36,11 +49,11 @@ app.command(config)
 def run(arguments: Sequence[str]) -> int:
     """Carry out one command line. Our own errors are one line and an exit code; anything else is a defect and shows."""
     try:
-        app(arguments, exit_on_error=False, print_error=True)
+        code = app(arguments, exit_on_error=False, print_error=True)
     except CycloptsError:
         return Exit.USAGE  # it has been said already
     except WindlassError as error:
         return complain(error, "--json" in arguments)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-    return Exit.OK
+    return code if isinstance(code, int) else Exit.OK

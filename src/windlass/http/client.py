@@ -31,6 +31,7 @@ from windlass.core.error import (
 BASE = "/api/v1"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 BODY_MAX = 64 * 1024 * 1024
+PAGE = 200
 
 # For servers between us and Windlass, which know nothing of our codes.
 BY_STATUS: dict[int, type[WindlassError]] = {
@@ -84,13 +85,13 @@ class ApiClient:
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path, None)
 
-    def pages(self, path: str, query: Mapping[str, object], *, items: str, most: int) -> Iterator[dict[str, Any]]:
-        """One item after the other, page by page, up to `most`."""
+    def items(self, path: str, query: Mapping[str, object], most: int) -> Iterator[dict[str, Any]]:
+        """One after the other, page by page, up to `most`."""
         position, left = None, most
         while left > 0:
-            page = self.get(path, {**query, "after": position, "limit": min(left, 500)})
-            yield from page[items][:left]
-            left -= len(page[items])
+            page = self.get(path, {**query, "after": position, "limit": min(left, PAGE)})
+            yield from page["items"][:left]
+            left -= len(page["items"])
             position = page.get("next")
             if not position:
                 return

@@ -1,0 +1,40 @@
+"""`windlass doctor`: what is wrong with a database or about to be, and what to do about each finding.
+
+The questions are in `app.examine`; here they are asked and told. Exit code 1 if something needs a person.
+"""
+
+from __future__ import annotations
+
+import time
+
+from windlass.app import examine, open_embedded
+from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.output import Exit, say, show
+from windlass.cli.process import run_async
+from windlass.engine.doctor import Finding, Level
+from windlass.settings import Settings
+
+MARKS = {Level.OK: "[green]ok[/green]     ", Level.NOTE: "[yellow]note[/yellow]   ", Level.WRONG: "[red]wrong[/red]  "}
+
+
+def doctor(*, database: DatabaseOptions = NO_DATABASE) -> int:
+    """Examine the database: reachable, version, schema, LISTEN, clock, dead rows, leases; with what to do."""
+    findings = run_async(_examine(database.settings()))
+    show(findings, database.json, lambda: _tell(findings))
+    return Exit.FAILED if any(finding.level is Level.WRONG for finding in findings) else Exit.OK
+
+
+async def _examine(settings: Settings) -> list[Finding]:
+    if settings.database_url is not None:
+        return await examine(settings.database_url, local_s=time.time(), pooled=settings.pooled)
+    async with open_embedded(settings.data_dir) as url:
+        return await examine(url, local_s=time.time())
+
+
+def _tell(findings: list[Finding]) -> None:
+    for finding in findings:
+        say(f"{MARKS[finding.level]}[bold]{finding.name:<12}[/bold] {finding.message}")
+        if finding.advice:
+            say(f"                    → {finding.advice}")
+    wrong = sum(finding.level is Level.WRONG for finding in findings)
+    say("All is well." if not wrong else f"{wrong} to mend.")

@@ -1,0 +1,166 @@
+"""`windlass tasks`: look at tasks, cancel them, try them again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from rich.markup import escape
+
+from windlass.cli.api import HERE, ApiOptions
+from windlass.cli.output import console, instant, pairs, print_json, say, show, table
+from windlass.core.error import WindlassError
+
+Limit = Annotated[int, Parameter(help="At most so many, newest first.")]
+States = Annotated[tuple[str, ...], Parameter(name=("--state", "-s"), negative="", help="Only these; may be repeated.")]
+COLUMNS = ("id", "state", "queue", "kind", "attempt", "created", "reason")
+
+
+class Failed(WindlassError):
+    """It did not succeed."""
+
+    code = "failed"
+
+
+def fail_with(task: dict[str, Any]) -> Failed:
+    """What became of a task that did not succeed, in one line."""
+    error = task.get("error") or {}
+    why = ": ".join(str(part) for part in (error.get("category"), error.get("message")) if part)
+    return Failed(f"the task {task['id']} is {task['state']}" + (f" ({why})" if why else ""))
+
+
+def list_tasks(
+    *,
+    state: States = (),
+    queue: Annotated[str | None, Parameter(name=("--queue", "-q"))] = None,
+    kind: str | None = None,
+    run: str | None = None,
+    limit: Limit = 50,
+    api: ApiOptions = HERE,
+) -> None:
+    """List tasks, newest first."""
+    query = {"state": state, "queue": queue, "kind": kind, "run_id": run, **api.space}
+    found = list(api.client().items("/tasks", query, limit))
+    show(found, api.json, lambda: table(COLUMNS, map(_row, found), nothing="There are no such tasks."))
+
+
+def _row(task: dict[str, Any]) -> list[object]:
+    names = ("id", "state", "queue", "kind", "attempt")
+    return [*(task[name] for name in names), instant(task["created_at"]), task.get("reason")]
+
+
+def get_task(task_id: str, *, api: ApiOptions = HERE) -> None:
+    """Show one task."""
+    task = api.client().get(f"/tasks/{task_id}")
+    show(task, api.json, lambda: _tell(task))
+
+
+def _tell(task: dict[str, Any]) -> None:
+    error = task.get("error") or {}
+    shown = ("id", "state", "namespace", "queue", "kind", "priority", "attempt", "failures", "losses", "worker")
+    times = ("created_at", "available_at", "started_at", "finished_at", "deadline_at")
+    pairs(
+        [
+            *((name, task.get(name)) for name in shown),
+            *((name, instant(task.get(name))) for name in times),
+            ("run", task.get("run_id")),
+            ("progress", _progress(task.get("progress"))),
+            ("payload", _json(task.get("payload"))),
+            ("result", _json(task.get("result"))),
+            ("reason", task.get("reason")),
+            ("error", ": ".join(str(part) for part in (error.get("category"), error.get("message")) if part)),
+        ]
+    )
+    if error.get("trace"):
+        say(escape(error["trace"].rstrip()))
+
+
+def _json(value: object) -> str:
+    return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def _progress(progress: dict[str, Any] | None) -> str:
+    if not progress:
+        return ""
+    of = f" of {progress['maximum']}" if progress.get("maximum") is not None else ""
+    return f"{progress.get('current')}{of} {progress.get('message') or ''}".rstrip()
+
+
+def cancel_task(
+    task_id: str,
+    *,
+    reason: str = "",
+    force: Annotated[bool, Parameter(negative="", help="End it at once, whatever its worker does.")] = False,
+    api: ApiOptions = HERE,
+) -> None:
+    """Ask a task to stop. What runs has its grace, unless it is forced."""
+    task = api.client().post(f"/tasks/{task_id}/cancel", {"reason": reason, "force": force})
+    told = f"The task is {task['state']}." if task["state"] != "running" else "The task runs, and will be told."
+    show(task, api.json, lambda: say(told))
+
+
+def retry_task(task_id: str, *, api: ApiOptions = HERE) -> None:
+    """Try a task again now. One that has ended is done again as a new task."""
+    task = api.client().post(f"/tasks/{task_id}/retry")
+    new = task.get("replay_of") is not None and task["id"] != task_id
+    show(task, api.json, lambda: say(f"Done again as task {task['id']}." if new else f"The task is {task['state']}."))
+
+
+def replay_tasks(
+    *,
+    state: States = ("failed",),
+    queue: Annotated[str | None, Parameter(name=("--queue", "-q"))] = None,
+    kind: str | None = None,
+    run: str | None = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Only count them.")] = False,
+    api: ApiOptions = HERE,
+) -> None:
+    """Do again all tasks that did not succeed, by filter. Asked twice, nothing is done twice."""
+    asked = {"state": list(state), "queue": queue, "kind": kind, "run_id": run, "dry_run": dry_run, **api.space}
+    body = {name: value for name, value in asked.items() if value is not None}
+    client, matched, ids = api.client(), 0, list[str]()
+    while True:
+        page = client.post("/tasks/replay", body)
+        matched, ids = matched + page["matched"], ids + page["task_ids"]
+        if not page.get("next"):
+            break
+        body["after"] = page["next"]
+    told = f"{matched} tasks would be done again." if dry_run else f"{len(ids)} of {matched} tasks are done again."
+    show({"matched": matched, "task_ids": ids, "dry_run": dry_run}, api.json, lambda: say(told))
+
+
+def task_history(task_id: str, *, api: ApiOptions = HERE) -> None:
+    """What happened to a task, in order."""
+    history = api.client().get(f"/tasks/{task_id}/history")
+    rows = [
+        (instant(line["at"]), line["attempt"] or None, line["what"], line["worker"], _detail(line["detail"] or {}))
+        for line in history["items"]
+    ]
+    columns = ("time", "attempt", "what", "worker", "detail")
+    show(history, api.json, lambda: table(columns, rows, nothing="Nothing has happened yet."))
+
+
+def _detail(detail: dict[str, Any]) -> str:
+    return ", ".join(str(detail[name]) for name in ("category", "reason", "error") if detail.get(name))
+
+
+def task_logs(task_id: str, *, attempt: int | None = None, api: ApiOptions = HERE) -> None:
+    """What the attempts of a task have logged."""
+    found = api.client().get(f"/tasks/{task_id}/logs", {"attempt": attempt})
+    if api.json:
+        print_json(found)
+        return
+    for line in found["items"]:
+        level = str(line.get("level") or "info")
+        console.print(f"[dim]{instant(line['at'])}[/dim] {line['attempt']} {level:<7} {escape(str(line['message']))}")
+    if not found["items"]:
+        console.print("Nothing was logged.", style="dim")
+
+
+def why_waiting(task_id: str, *, api: ApiOptions = HERE) -> None:
+    """Why a task does not run."""
+    found = api.client().get(f"/tasks/{task_id}/why-waiting")
+    rows = [(item["reason"], item["message"], instant(item.get("until"))) for item in found["items"]]
+    nothing = "Nothing holds it back: it runs or has ended."
+    show(found, api.json, lambda: table(("reason", "meaning", "until"), rows, nothing=nothing))

@@ -1,0 +1,36 @@
+-- name: server_vitals
+-- The server itself: what its settings promise, how full it is, and who keeps vacuum waiting.
+select current_setting('server_version') as version,
+       pg_is_in_recovery() as standby,
+       current_setting('fsync') = 'on' as fsync,
+       current_setting('synchronous_commit') <> 'off' as synchronous_commit,
+       current_setting('autovacuum') = 'on' as autovacuum,
+       current_setting('max_connections')::integer as connections_max,
+       (select count(*) from pg_stat_activity where backend_type = 'client backend')::integer as connections,
+       (select coalesce(extract(epoch from max(now() - xact_start)), 0)
+          from pg_stat_activity where pid <> pg_backend_pid())::float8 as oldest_transaction_s,
+       extract(epoch from clock_timestamp())::float8 as clock_s
+
+-- name: table_vitals
+-- Rows that were changed and not cleared away yet, in the tables that change most.
+select s.relname as name, s.n_live_tup as live, s.n_dead_tup as dead
+  from pg_stat_user_tables s where s.schemaname = 'windlass' and s.relname in ('task', 'lease', 'outbox')
+ order by s.relname
+
+-- name: work_vitals
+-- What nobody looks after: leases that ran out and were not cleared away, effects that are due or were given up, and
+-- queues in which tasks are due that no live worker takes from.
+select (select count(*) from windlass.lease l where l.expires_at > windlass.now())::integer as workers,
+       (select count(*) from windlass.lease l
+         where l.expires_at < windlass.now() - interval '30 seconds')::integer as leases_overdue,
+       (select count(*) from windlass.outbox o
+         where o.dead_at is null and o.available_at < windlass.now() - interval '60 seconds')::integer
+           as effects_overdue,
+       (select count(*) from windlass.outbox o where o.dead_at is not null)::integer as effects_dead,
+       (select count(*) from windlass.task t where t.state = 'parked')::integer as parked,
+       coalesce((select array_agg(q.queue order by q.queue) from (
+           select distinct t.queue from windlass.task t
+            where t.state = 'queued' and t.available_at <= windlass.now()
+              and not exists (select from windlass.lease l where l.namespace = t.namespace and t.queue = any(l.queues)
+                                 and l.expires_at > windlass.now())
+            limit 20) q), '{}') as unattended
