@@ -56,6 +56,7 @@ DRIVERS: dict[str, set[str]] = {
     "cyclopts": {"cli"},
     "rich": {"cli"},
     "prometheus_client": {"http"},
+    "structlog": {"cli"},
 }
 SERVER_ONLY = {*DRIVERS, "windlass.store", "windlass.engine", "windlass.app", "windlass.cli"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from msgspec.structs import replace
@@ -44,3 +44,21 @@ class DatabaseOptions:
 
 
 NO_DATABASE = DatabaseOptions()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LogOptions:
+    """For commands that run until they are told to stop."""
+
+    log_format: Annotated[
+        Literal["text", "json"] | None, Parameter(help="Lines for people, or JSON; default: text.")
+    ] = None
+    log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter(help="Default: info.")] = None
+
+    @property
+    def flags(self) -> dict[str, object]:
+        return {"log_format": self.log_format, "log_level": self.log_level}
+
+
+NO_LOG = LogOptions()

@@ -12,8 +12,9 @@ from cyclopts import Parameter
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.follow import follow_task
 from windlass.cli.output import Unusable, errors, print_json, say
-from windlass.cli.task import Failed, fail_with
+from windlass.cli.task import fail_with
 from windlass.core.error import Invalid
+from windlass.http.client import ApiClient
 from windlass.sdk.duration import seconds
 
 
@@ -67,18 +68,25 @@ def submit(
     limit_s = _seconds("--wait-timeout", wait_timeout)
     client = api.client()
     task = client.post("/tasks", {name: value for name, value in asked.items() if value is not None})
-    if not wait:
-        print_json(task) if api.json else say(task["id"])
-        return
-    if not api.json:
+    if wait:
+        _wait_for(task, client, limit_s, api.json)
+    elif api.json:
+        print_json(task)
+    else:
+        say(task["id"])
+
+
+def _wait_for(task: dict[str, Any], client: ApiClient, limit_s: float | None, as_json: bool) -> None:
+    """Prints the result, or the whole task as JSON. One that did not succeed ends the command with code 1."""
+    if not as_json:
         errors.print(f"submitted {task['id']}", style="dim")
     ended = follow_task(client, task, limit_s)
-    if api.json:
+    if as_json:
         print_json(ended)
     elif ended["state"] == "succeeded":
         print_json(ended["result"])
     if ended["state"] != "succeeded":
-        raise Failed if api.json else fail_with(ended)
+        raise fail_with(ended)
 
 
 def read_payload(text: str) -> Any:

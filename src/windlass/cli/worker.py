@@ -12,7 +12,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from windlass import sdk
-from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.logs import set_up_logs
+from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import console
 from windlass.cli.process import run_async
 from windlass.cli.stop import stop_signal
@@ -27,6 +28,7 @@ def worker(
     concurrency: Annotated[int, Parameter(name=("--concurrency", "-c"))] = 32,
     name: str | None = None,
     database: DatabaseOptions = NO_DATABASE,
+    log: LogOptions = NO_LOG,
 ) -> None:
     """Run the handlers of an app: `windlass worker shop.tasks:app -q mail -c 32`. Ctrl-C or SIGTERM drains it.
 
@@ -43,7 +45,9 @@ def worker(
         How the worker is called in timelines; default: host and process id.
     """
     queues = tuple(one.strip() for given in queue for one in given.split(","))
-    tell_the_app(database.settings())
+    settings = database.settings(**log.flags)
+    set_up_logs(settings)
+    tell_the_app(settings)
     run_async(run_worker(target, queues, concurrency, name))
 
 
