@@ -29,6 +29,7 @@ from windlass.core.retry import Policy
 from windlass.core.submission import Submission, check_submission
 
 OTHER = UUID(int=9)
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 NAN, INFINITY = float("nan"), float("inf")
 
 
@@ -62,6 +63,7 @@ class NowhereInTime(tzinfo):
         {"requires": ["gpu"]},
         {"run_id": RUN_ID},
         {"run_id": RUN_ID, "after": (OTHER,), "after_any_outcome": True},
+        {"trace": TRACE},
         {"policy": Policy(max_attempts=1, max_losses=0, timeout_s=0.001, cancel_grace_s=0, retry_delay_s=0)},
         {"policy": Policy(max_attempts=COUNT_MAX, max_losses=COUNT_MAX, timeout_s=SECONDS_MAX, retry_factor=1000)},
     ],
@@ -125,6 +127,7 @@ REFUSED: dict[str, list[object]] = {
     "run_id": BAD_IDS,
     "after": [None, 7, [OTHER], (str(OTHER),), (7,), OTHER],
     "after_any_outcome": [None, 1, "yes"],
+    "trace": ["", 7, b"x", TRACE.upper(), TRACE[:-1], f"{TRACE}\n", f"00-{'0' * 32}-{'1' * 16}-01"],
     "policy.max_attempts": [0, *BAD_COUNTS],
     "policy.max_losses": BAD_COUNTS,
     "policy.timeout_s": [0, 0.0009, *BAD_SECONDS],

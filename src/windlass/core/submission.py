@@ -22,6 +22,7 @@ from windlass.core.check import (
 )
 from windlass.core.error import Invalid
 from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.trace import check_trace
 from windlass.core.transition import Instant
 
 PRIORITY_MIN, PRIORITY_MAX = -100, 100
@@ -49,6 +50,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     run_id: UUID | None = None
     after: tuple[UUID, ...] = ()
     after_any_outcome: bool = False
+    trace: str | None = None
 
 
 def check_submission(submission: Submission) -> None:
@@ -88,6 +90,8 @@ def _check_optional(submission: Submission) -> None:
         _check_after(submission)
     if submission.after_any_outcome is not False:
         check_type("after_any_outcome", submission.after_any_outcome, bool)
+    if submission.trace is not None:
+        check_trace("trace", submission.trace)
 
 
 def _check_after(submission: Submission) -> None:

@@ -69,6 +69,7 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     policy: Policy = DEFAULT_POLICY
     error: Failure | None = None
     result: bytes | None = None
+    trace: str | None = None
 
     @property
     def terminal(self) -> bool:

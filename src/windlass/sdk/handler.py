@@ -28,6 +28,7 @@ from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.handle import TaskHandle
 from windlass.sdk.schema import Schema
 from windlass.sdk.signals import Fail, failure_of
+from windlass.sdk.trace import submitting, traced
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
@@ -94,13 +95,16 @@ class Handler(Generic[P, R]):
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Submit one task. When this returns, it is durable."""
-        task_id = await self._app.client.submit(self.submission(args, kwargs))
+        submission = self.submission(args, kwargs)
+        with submitting(self.kind, submission.queue) as trace:
+            task_id = await self._app.client.submit(traced(submission, trace))
         return TaskHandle(self._app, task_id, self.schema)
 
     async def submit_many(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """Submit a task for each tuple of arguments, all or none, in one transaction."""
         submissions = [self.submission(tuple(args), {}) for args in calls]
-        ids = await self._app.client.submit_many(submissions)
+        with submitting(self.kind, self.queue, len(submissions)) as trace:
+            ids = await self._app.client.submit_many([traced(submission, trace) for submission in submissions])
         return [TaskHandle(self._app, task_id, self.schema) for task_id in ids]
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:

@@ -38,6 +38,7 @@ from windlass.core.task import Task
 from windlass.sdk.context import told_to_cancel
 from windlass.sdk.heartbeat import Heartbeat
 from windlass.sdk.signals import Cancel, failure_of
+from windlass.sdk.trace import attempting
 
 log = logging.getLogger("windlass.worker")
 
@@ -357,7 +358,8 @@ class Worker:
 
     async def _run_one(self, claimed: Claimed) -> bytes:
         """What the handler returned, as JSON. What the engine would not keep is a failure of the handler."""
-        result = await self._handlers[claimed.task.kind].run(claimed)
+        with attempting(claimed.task):
+            result = await self._handlers[claimed.task.kind].run(claimed)
         check_payload("result", result)
         return result
 

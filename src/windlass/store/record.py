@@ -36,7 +36,7 @@ def task_from(row: Row) -> Task:
     (
         id_, namespace, queue, kind, state, available_at, priority, key, attempt, failures, losses, outcome, lease_id,
         worker, started_at, finished_at, deadline_at, timer_at, run_id, has_dependents, awaited, cancel, policy, error,
-        result,
+        result, trace,
     ) = row[:WIDTH]  # fmt: skip
     return Task(
         id_, namespace, queue, kind, _STATES[state], available_at, priority, key, attempt, failures, losses,
@@ -46,6 +46,7 @@ def task_from(row: Row) -> Task:
         DEFAULT_POLICY if policy is None else _decode_policy(policy),
         None if error is None else _decode_failure(error),
         result,
+        trace,
     )  # fmt: skip
 
 

@@ -140,6 +140,6 @@ def is_plain(submissions: Sequence[Submission]) -> bool:
         s.queue == first.queue and s.kind == first.kind and s.namespace == first.namespace
         and s.priority == 0 and s.available_at is None and s.delay_s == 0.0 and s.deadline_at is None
         and s.concurrency_key == "" and s.idempotency_key is None and s.policy is DEFAULT_POLICY
-        and s.run_id is None and s.requires == ()
+        and s.run_id is None and s.requires == () and s.trace is None
         for s in submissions
     )  # fmt: skip

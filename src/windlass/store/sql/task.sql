@@ -3,18 +3,19 @@
 -- returned: that is a repeat after a lost reply, or an id that was used before.
 with new as (
     insert into windlass.task (id, namespace, queue, kind, state, available_at, priority, concurrency_key, created_at,
-                               deadline_at, timer_at, run_id, has_dependents, requires, idempotency_key, policy, payload)
+                               deadline_at, timer_at, run_id, has_dependents, requires, idempotency_key, policy, payload,
+                               trace)
     select u.id, u.namespace, u.queue, u.kind, u.state,
            coalesce(u.available_at, c.now + u.delay_s * interval '1 second'), u.priority, u.concurrency_key, c.now,
            u.deadline_at, u.deadline_at, u.run_id, u.has_dependents,
            case when u.requires <> '' then string_to_array(u.requires, chr(31)) end, u.idempotency_key,
-           u.policy::jsonb, u.payload
+           u.policy::jsonb, u.payload, u.trace
       from (select windlass.now() as now) c,
            unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::smallint[],
                   $8::text[], $9::timestamptz[], $10::uuid[], $11::boolean[], $12::text[], $13::text[], $14::text[],
-                  $15::bytea[], $16::double precision[])
+                  $15::bytea[], $16::double precision[], $17::text[])
            as u(id, namespace, queue, kind, state, available_at, priority, concurrency_key, deadline_at, run_id,
-                has_dependents, requires, idempotency_key, policy, payload, delay_s)
+                has_dependents, requires, idempotency_key, policy, payload, delay_s, trace)
     on conflict (id) do nothing
     returning id, namespace, queue, state
 ), woken as (
