@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import sys
@@ -14,23 +13,37 @@ from cyclopts import Parameter
 from windlass import sdk
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
-from windlass.cli.output import console
+from windlass.cli.output import Exit, console
 from windlass.cli.process import run_async
-from windlass.cli.stop import stop_signal
+from windlass.cli.reload import run_with_reload
+from windlass.cli.stop import on_stop
 from windlass.core.error import Invalid
+from windlass.sdk.worker import WorkerOptions
 from windlass.settings import Settings
+
+Names = Annotated[tuple[str, ...], Parameter(negative="")]
 
 
 def worker(
     target: str,
     *,
-    queue: Annotated[tuple[str, ...], Parameter(name=("--queue", "-q"), negative="")] = (),
+    queue: Annotated[Names, Parameter(name=("--queue", "-q"))] = (),
+    kind: Annotated[Names, Parameter(name=("--kind", "-k"))] = (),
     concurrency: Annotated[int, Parameter(name=("--concurrency", "-c"))] = 32,
+    prefetch: int = 0,
     name: str | None = None,
+    namespace: str | None = None,
+    label: Annotated[Names, Parameter(name=("--label", "-l"))] = (),
+    version: Annotated[str, Parameter(name="--app-version")] = "",
+    lease: Annotated[float, Parameter(name="--lease")] = 30.0,
+    reload: Annotated[bool, Parameter(negative="")] = False,
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
-    """Run the handlers of an app: `windlass worker shop.tasks:app -q mail -c 32`. Ctrl-C or SIGTERM drains it.
+    """Run the handlers of an app: `windlass worker shop.tasks:app -q mail -c 32`.
+
+    Ctrl-C or SIGTERM drains it: nothing more is claimed, what runs comes to its end, what was only held ready is given
+    back. A second one stops it at once and gives back what ran; none of that uses up a retry.
 
     Parameters
     ----------
@@ -39,16 +52,45 @@ def worker(
     queue
         Take tasks of these queues only (may be given several times, or with commas); default: all that the app's
         handlers name.
+    kind
+        Run these handlers of the app only, by their kinds; default: all of them.
     concurrency
         How many tasks run side by side.
+    prefetch
+        How many more tasks are held ready.
     name
         How the worker is called in timelines; default: host and process id.
+    namespace
+        Take tasks of this namespace; default: the app's own.
+    label
+        What this worker has, for tasks that require it.
+    version
+        The version of your program, shown with the worker.
+    lease
+        Seconds after its last sign of life until its tasks are given to other workers.
+    reload
+        Start again whenever a source file below the current folder changes; what runs is finished by the old code.
     """
-    queues = tuple(one.strip() for given in queue for one in given.split(","))
     settings = database.settings(**log.flags)
-    set_up_logs(settings)
     tell_the_app(settings)
-    run_async(run_worker(target, queues, concurrency, name))
+    if reload:
+        run_with_reload()
+        return
+    set_up_logs(settings)
+    options: WorkerOptions = {
+        "queues": split(queue) or None, "kinds": split(kind) or None, "concurrency": concurrency, "prefetch": prefetch,
+        "name": name, "labels": split(label), "version": version, "lease_ttl_s": lease,
+    }  # fmt: skip
+    run(target, options if namespace is None else {**options, "namespace": namespace})
+
+
+def run(target: str, options: WorkerOptions) -> None:
+    if not run_async(run_worker(target, options)):
+        os._exit(Exit.INTERRUPTED)  # a thread that nothing can interrupt would keep the interpreter from ending
+
+
+def split(given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(one.strip() for names in given for one in names.split(","))
 
 
 def tell_the_app(settings: Settings) -> None:
@@ -58,22 +100,29 @@ def tell_the_app(settings: Settings) -> None:
         os.environ["WINDLASS_DATABASE_URL"] = settings.database_url
 
 
-async def run_worker(target: str, queues: tuple[str, ...], concurrency: int, name: str | None) -> None:
+async def run_worker(target: str, options: WorkerOptions) -> bool:
+    """True if everything that it ran came to its end; False if it was told to stop at once."""
     app = find_app(target)
     async with app:
-        worker = app.worker(queues=queues or None, name=name, concurrency=concurrency)
-        console.print(f"[bold]{worker.name}[/bold] runs {', '.join(sorted(app.handlers))}", soft_wrap=True)
-        console.print(f"  from {', '.join(worker.queues)}, {concurrency} at a time. Stop with Ctrl-C.", soft_wrap=True)
-        stop = stop_signal()
-        working = asyncio.create_task(worker.run())
-        stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            console.print("Stopping: finishing what runs …")
-        worker.stop()
-        stopped.cancel()
-        await working
+        worker = app.worker(**options)
+        console.print(f"[bold]{worker.name}[/bold] runs {', '.join(sorted(worker.kinds))}")
+        console.print(f"  from {', '.join(worker.queues)}, {options['concurrency']} at a time. Stop with Ctrl-C.")
+        drained = True
+
+        def drain() -> None:
+            console.print(f"Stopping: finishing {worker.active_count()} that run … (once more: stop at once)")
+            worker.stop()
+
+        def stop_now() -> None:
+            nonlocal drained
+            drained = worker.active_count() == 0
+            console.print(f"Stopping at once: giving back {worker.active_count()} that run …")
+            worker.stop_now()
+
+        on_stop(drain, stop_now)
+        await worker.run()
         console.print("Stopped.")
+    return drained
 
 
 def find_app(target: str) -> sdk.App:

@@ -1,0 +1,60 @@
+"""The app whose workers the tests start, drain, kill and reload: `windlass worker tests.e2e.shop:app`.
+
+A handler that waits, waits for a file in WINDLASS_TEST_FOLDER, so that a test decides when it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+
+from windlass import App, Context
+
+app = App("shop")
+FOLDER = Path(os.environ.get("WINDLASS_TEST_FOLDER", "/nonexistent"))
+LOOK_S = 0.005
+
+
+def begun(ctx: Context) -> None:
+    (FOLDER / f"begun-{ctx.task_id}").touch()
+
+
+@app.task
+async def short(number: int) -> int:
+    await asyncio.sleep(0.05)
+    return number
+
+
+@app.task
+async def until_let_go(ctx: Context) -> int:
+    begun(ctx)
+    while not (FOLDER / "go").exists():  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)
+    return os.getpid()
+
+
+@app.task
+def in_thread_until_cancelled(ctx: Context) -> None:
+    begun(ctx)
+    while not ctx.cancelled:
+        time.sleep(LOOK_S)
+    (FOLDER / "heard").touch()
+    raise RuntimeError("stopped because it was told to")
+
+
+@app.task
+def in_thread_for_ever(ctx: Context) -> None:
+    begun(ctx)
+    threading.Event().wait()
+
+
+@app.task
+async def for_ever(ctx: Context) -> None:
+    begun(ctx)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        (FOLDER / "heard").touch()

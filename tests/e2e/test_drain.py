@@ -1,0 +1,205 @@
+"""`windlass worker` as it is run in production: restarted, told to stop once and twice, its tasks cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from tests.support.work import only_direct, soon, task
+
+from windlass import Engine, State, Submission
+from windlass.cli.output import Exit
+
+ROOT = Path(__file__).parents[2]
+pytestmark = only_direct
+
+
+class Workers:
+    """Worker processes of one test."""
+
+    def __init__(self, dsn: str, folder: Path) -> None:
+        self.folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._environment = {
+            **os.environ,
+            "DATABASE_URL": dsn,
+            "WINDLASS_TEST_FOLDER": str(folder),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        }
+
+    def start(self, *options: str, target: str = "tests.e2e.shop:app", cwd: Path = ROOT) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "from windlass.cli import main; main()", "worker", target, *options]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, env=self._environment, cwd=cwd, stdout=log, stderr=log)
+        self._processes.append(process)
+        return process
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "log").read_text()
+
+    async def stopped(self, process: subprocess.Popen[bytes]) -> int:
+        return await soon(asyncio.to_thread(process.wait), 30)
+
+    async def until(self, name: str) -> None:
+        """Until a handler has left this file."""
+        async with asyncio.timeout(30):
+            while not exists(self.folder / name):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+def exists(path: Path) -> bool:
+    return path.exists()
+
+
+@pytest.fixture
+def workers(database: str, tmp_path: Path) -> Iterator[Workers]:
+    workers = Workers(database, tmp_path)
+    yield workers
+    workers.close()
+
+
+def submission(kind: str, payload: bytes = b"{}") -> Submission:
+    return Submission(kind=f"shop.{kind}", payload=payload)
+
+
+async def budgets(engine: Engine, *ids: UUID) -> list[tuple[State, int, int]]:
+    seen = [await task(engine, id_) for id_ in ids]
+    return [(one.state, one.failures, one.losses) for one in seen]
+
+
+async def until_queued(engine: Engine, *ids: UUID) -> None:
+    async with asyncio.timeout(30):
+        while {state for state, _, _ in await budgets(engine, *ids)} != {State.QUEUED}:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow
+async def test_all_workers_restarted_one_after_the_other_lose_none_of_5000_tasks_and_use_up_no_retry(
+    live_engine: Engine, workers: Workers, somebody: asyncpg.Connection
+) -> None:
+    total, fleet = 5000, [workers.start("-c", "40", "--prefetch", "40") for _ in range(3)]
+    await until_open(somebody, 3)
+    await live_engine.submit_many([submission("short", b'{"number": %d}' % n) for n in range(total)])
+    restarted_at: list[int] = []
+    for place, process in enumerate(fleet):
+        while (done := await finished(somebody)) < 500 + 1000 * place:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        fleet[place] = workers.start("-c", "40", "--prefetch", "40")
+        assert await workers.stopped(process) == Exit.OK
+        restarted_at.append(done)
+    assert await finished(somebody) < total, f"work was going on during all restarts: {restarted_at}"
+    async with asyncio.timeout(90):
+        while await finished(somebody) < total:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    counted = await somebody.fetch("select state, failures, losses, count(*) from windlass.task group by 1, 2, 3")
+    assert [tuple(row) for row in counted] == [("succeeded", 0, 0, total)]
+
+
+async def until_open(somebody: asyncpg.Connection, workers: int) -> None:
+    """A worker that is told to stop before it has begun just ends."""
+    async with asyncio.timeout(60):
+        while await somebody.fetchval("select count(*) from windlass.lease") < workers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def finished(somebody: asyncpg.Connection) -> int:
+    return int(await somebody.fetchval("select count(*) from windlass.task where finished_at is not null"))
+
+
+async def test_the_first_signal_finishes_what_runs_and_gives_back_what_was_only_held_ready(
+    live_engine: Engine, workers: Workers
+) -> None:
+    first, *others = await live_engine.submit_many([submission("until_let_go") for _ in range(3)])
+    process = workers.start("-c", "1", "--prefetch", "5")
+    await workers.until(f"begun-{first}")
+    process.send_signal(signal.SIGTERM)
+    await until_queued(live_engine, *others)
+    assert await budgets(live_engine, first, *others) == [(State.RUNNING, 0, 0), *[(State.QUEUED, 0, 0)] * 2]
+    (workers.folder / "go").touch()
+    assert await workers.stopped(process) == Exit.OK
+    assert await budgets(live_engine, first) == [(State.SUCCEEDED, 0, 0)]
+
+
+@pytest.mark.parametrize("kind", ["for_ever", "in_thread_for_ever"])
+async def test_the_second_signal_stops_at_once_and_gives_back_what_ran(
+    live_engine: Engine, workers: Workers, kind: str
+) -> None:
+    id_ = await live_engine.submit(submission(kind))
+    process = workers.start()
+    await workers.until(f"begun-{id_}")
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(30):
+        while "once more: stop at once" not in workers.said:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert await workers.stopped(process) == Exit.INTERRUPTED
+    assert await budgets(live_engine, id_) == [(State.QUEUED, 0, 0)]
+
+
+@pytest.mark.parametrize("kind", ["for_ever", "in_thread_until_cancelled"])
+async def test_a_cancel_reaches_handlers_in_the_event_loop_and_threads_that_ask(
+    live_engine: Engine, workers: Workers, kind: str
+) -> None:
+    id_ = await live_engine.submit(submission(kind))
+    workers.start()
+    await workers.until(f"begun-{id_}")
+    await live_engine.cancel(id_, "no longer needed")
+    view = await soon(live_engine.wait(id_, 30), 30)
+    assert view.task.state is State.CANCELLED
+    await workers.until("heard")
+
+
+async def test_the_registry_shows_host_process_version_labels_and_kinds(live_engine: Engine, workers: Workers) -> None:
+    process = workers.start(
+        "-q", "mail,default", "-k", "shop.short", "-l", "gpu,eu", "--app-version", "1.2.3", "--name", "ada",
+        "--namespace", "acme",
+    )  # fmt: skip
+    leases: list[Any] = []
+    async with asyncio.timeout(30):
+        while not leases:
+            async with live_engine.store.views() as views:
+                leases = await views.list_leases("acme")
+    [lease] = leases
+    assert (lease.worker, lease.queues, lease.kinds) == ("ada", ("mail", "default"), ("shop.short",))
+    assert (lease.host, lease.pid, lease.version) == (os.uname().nodename, process.pid, "1.2.3")
+    assert lease.labels == ("gpu", "eu")
+
+
+CODE = "from windlass import App\nimport tests.e2e.shop as shop\napp = shop.app\n\n\n"
+
+
+async def test_reload_runs_new_code_and_lets_the_old_finish_what_it_runs(
+    live_engine: Engine, workers: Workers, tmp_path: Path
+) -> None:
+    module = tmp_path / "code" / "grocer.py"
+    module.parent.mkdir()
+    module.write_text(CODE)
+    process = workers.start("--reload", target="grocer:app", cwd=module.parent)
+    running = await live_engine.submit(submission("until_let_go"))
+    await workers.until(f"begun-{running}")
+    module.write_text(f"{CODE}@app.task\ndef added() -> str:\n    return 'new'\n")
+    added = await live_engine.submit(submission("added"))
+    assert (await soon(live_engine.wait(added, 30), 30)).task.result == b'"new"'
+    assert await budgets(live_engine, running) == [(State.RUNNING, 0, 0)]
+    (workers.folder / "go").touch()
+    seen = (await soon(live_engine.wait(running, 30), 30)).task
+    assert (seen.state, seen.attempt, seen.losses) == (State.SUCCEEDED, 1, 0)
+    process.send_signal(signal.SIGTERM)
+    assert await workers.stopped(process) == Exit.OK
