@@ -80,11 +80,12 @@ select {task_columns}, t.payload,
   from (values (true)) as answer(given) left join started t on true
 
 -- name: claimed_tasks
--- Which of these attempts are ours: asked when the reply to a commit was lost.
+-- Which of these attempts are ours: asked when the reply to a commit was lost. One by one by their ids (`offset 0`), since
+-- without statistics the planner may take all that runs to be fewer.
 select {task_columns}, t.payload
-  from windlass.task t
-  join unnest($2::uuid[], $3::integer[]) as u(id, attempt) on u.id = t.id and u.attempt = t.attempt
- where t.lease_id = $1 and t.state = 'running'
+  from unnest($2::uuid[], $3::integer[]) as u(id, attempt)
+  cross join lateral (select * from windlass.task o where o.id = u.id offset 0) t
+ where t.attempt = u.attempt and t.lease_id = $1 and t.state = 'running'
 
 -- name: next_due
 -- For a claim that found nothing: when the first task of these lanes that is not due yet becomes so, and whether one is
