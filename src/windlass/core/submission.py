@@ -15,6 +15,7 @@ from windlass.core.check import (
     check_instant,
     check_name,
     check_names,
+    check_object,
     check_payload,
     check_seconds,
     check_text,
@@ -31,7 +32,8 @@ PRIORITY_MIN, PRIORITY_MAX = -100, 100
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """One task to be. Like `nice`, a lower `priority` runs first. `payload` is JSON text in UTF-8.
 
-    It becomes available `delay_s` after its submission by the database's clock, or at `available_at`.
+    It becomes available `delay_s` after its submission by the database's clock, or at `available_at`. `wire` is a JSON
+    object with what only one contract knows; `replay_of` names an ended task that this one does again.
     """
 
     kind: str
@@ -51,6 +53,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[UUID, ...] = ()
     after_any_outcome: bool = False
     trace: str | None = None
+    wire: bytes | None = None
+    replay_of: UUID | None = None
 
 
 def check_submission(submission: Submission) -> None:
@@ -92,6 +96,10 @@ def _check_optional(submission: Submission) -> None:
         check_type("after_any_outcome", submission.after_any_outcome, bool)
     if submission.trace is not None:
         check_trace("trace", submission.trace)
+    if submission.wire is not None:
+        check_object("wire", submission.wire)
+    if submission.replay_of is not None:
+        check_type("replay_of", submission.replay_of, UUID)
 
 
 def _check_after(submission: Submission) -> None:

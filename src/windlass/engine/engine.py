@@ -36,6 +36,7 @@ from windlass.core.queue import QueueConfig, Rate, check_config
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.engine import tick
+from windlass.engine.access import Access
 from windlass.engine.chance import Chance, SystemChance
 from windlass.engine.claim import Claimer
 from windlass.engine.committer import Committer
@@ -46,6 +47,8 @@ from windlass.engine.metrics import Gauges, Tally
 from windlass.engine.note import Notes
 from windlass.engine.outbox import EffectHandler, carry_out_effects
 from windlass.engine.patience import Patience
+from windlass.engine.queue import Queues
+from windlass.engine.repair import Repair
 from windlass.engine.retention import Retention
 from windlass.engine.runner import Loop
 from windlass.engine.submit import Submitter
@@ -111,6 +114,9 @@ class Engine:
         self.notes = Notes(store, pause=pause)
         self.views = TaskViews(store)
         self.gauges = Gauges(store, stopwatch)
+        self.access = Access(store, self.chance, stopwatch=stopwatch)
+        self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
+        self.repair = Repair(store, self.chance, self._submitter, self._commands)
         self.retention = Retention(keep_finished_s)
         self._loops: list[Loop] = []
         self._heard: asyncio.Event | None = None
@@ -141,6 +147,11 @@ class Engine:
         self.hub.on_effects = self._effects_due
         for loop in self._loops:
             loop.start()
+
+    async def ping(self) -> None:
+        """Raise Unavailable unless the database answers."""
+        async with self.store.single() as tx:
+            await tx.now()
 
     async def _hear(self) -> None:
         """Before anything waits: hear what other processes announce, or poll. A process that only submits does neither,

@@ -8,13 +8,15 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_count, check_name, check_type
+from windlass.core.check import check_count, check_instant, check_list, check_name, check_type
 from windlass.core.error import Invalid, NotFound
 from windlass.core.queue import admit
 from windlass.core.task import Task
 from windlass.core.transition import Entry, State
 from windlass.store.store import Store
-from windlass.store.view import TaskRow, TaskView, Views
+from windlass.store.view import ALWAYS, LISTED_PAYLOAD_MAX_BYTES, Created, TaskRow, TaskView, Views
+
+__all__ = ["LISTED_PAYLOAD_MAX_BYTES", "Created", "Page", "TaskRow", "TaskView", "TaskViews", "Waiting"]
 
 PAGE_DEFAULT, PAGE_MAX = 50, 1000
 
@@ -45,6 +47,14 @@ class TaskViews:
         async with self._store.views() as views:
             return await _known(views, task_id)
 
+    async def get_many(self, task_ids: Sequence[UUID]) -> list[TaskView]:
+        """Those that are there, in the given order."""
+        for task_id in check_list("task_ids", task_ids):
+            check_type("task_ids", task_id, UUID)
+        async with self._store.views() as views:
+            found = {view.task.id: view for view in await views.get_tasks(task_ids)}
+        return [found[id_] for id_ in task_ids if id_ in found]
+
     async def page(
         self,
         *,
@@ -55,13 +65,19 @@ class TaskViews:
         run_id: UUID | None = None,
         after: UUID | None = None,
         limit: int = PAGE_DEFAULT,
+        created: Created = ALWAYS,
     ) -> Page:
         """A page of tasks; `after` is the `next` of the page before."""
         _check_filter(namespace, states, queue, kind, run_id, after, limit)
+        check_type("created", created, Created)
+        for field, at in (("created.since", created.since), ("created.before", created.before)):
+            if at is not None:
+                check_instant(field, at)
         async with self._store.views() as views:
             rows = await views.list_tasks(
-                namespace, before=after, states=states, queue=queue, kind=kind, run_id=run_id, limit=limit + 1
-            )
+                namespace, before=after, states=states, queue=queue, kind=kind, run_id=run_id, limit=limit + 1,
+                created=created,
+            )  # fmt: skip
         page = rows[:limit]
         return Page(page, page[-1].task.id if len(rows) > limit else None)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from windlass.core.delivery import QueueSettings
 from windlass.core.fairness import Lane, LanePick
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig, Usage
@@ -66,6 +67,16 @@ class QueueTable:
     async def list_queues(self, namespace: str) -> dict[str, QueueConfig]:
         rows = await self._session.fetch("list_queues", namespace)
         return {row[0]: record.config_from(row[1]) for row in rows}
+
+    async def get_settings(self, namespace: str, names: Sequence[str] | None) -> dict[str, QueueSettings]:
+        rows = await self._session.fetch("get_settings", namespace, names)
+        return {row[0]: record.settings_from(row[1:]) for row in rows}
+
+    async def put_settings(self, namespace: str, queue: str, settings: QueueSettings) -> None:
+        await self._session.fetch(
+            "put_settings", namespace, queue, record.as_json(settings.config), record.as_json(settings.delivery),
+            record.policy_as_json(settings.policy), settings.signing_secret,
+        )  # fmt: skip
 
     # ----------------------------------------------------------------------------------------- claims
 

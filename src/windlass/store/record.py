@@ -5,12 +5,13 @@ A row that cannot be a record is a defect, and fails loudly here rather than in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from windlass.core.delivery import PULL, Delivery, QueueSettings
 from windlass.core.failure import Failure
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig
@@ -26,6 +27,7 @@ _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_policy = msgspec.json.Decoder(Policy).decode
 _decode_failure = msgspec.json.Decoder(Failure).decode
 _decode_config = msgspec.json.Decoder(QueueConfig).decode
+_decode_delivery: Callable[[str], Delivery] = msgspec.json.Decoder(Delivery).decode
 _encode = msgspec.json.Encoder().encode
 
 WIDTH = len(Task.__struct_fields__)
@@ -62,14 +64,25 @@ def config_from(text: str | None) -> QueueConfig:
     return QueueConfig() if text is None else _decode_config(text)
 
 
+def settings_from(row: Row) -> QueueSettings:
+    config, delivery, policy, secret = row
+    return QueueSettings(
+        config_from(config),
+        PULL if delivery is None else _decode_delivery(delivery),
+        DEFAULT_POLICY if policy is None else _decode_policy(policy),
+        secret,
+    )
+
+
 def as_json(value: object) -> str | None:
     """A structured column; None stays NULL."""
     return None if value is None else _encode(value).decode()
 
 
 def policy_as_json(policy: Policy) -> str | None:
-    """The default policy is not stored, so that a later default reaches tasks that asked for nothing else."""
-    return None if policy == DEFAULT_POLICY else as_json(policy)
+    """The default policy itself is not stored: who asked for nothing gets what is set for the queue, or a later
+    default. One that was asked for is, also where it says the same."""
+    return None if policy is DEFAULT_POLICY else as_json(policy)
 
 
 LABELS = "\x1f"  # between labels where an array of arrays would be needed; refused in every name

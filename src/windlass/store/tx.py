@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+from windlass.core.delivery import QueueSettings
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import Transition, Verb
+from windlass.store.access_table import AccessTable
 from windlass.store.fault import Duplicate
 from windlass.store.gauge import GaugeView
 from windlass.store.lease_table import LeaseTable
@@ -32,6 +34,7 @@ class Tx:
     """One transaction. Get it from `Store.begin`."""
 
     __slots__ = (
+        "access",
         "gauges",
         "leases",
         "moves",
@@ -56,6 +59,7 @@ class Tx:
         self.outbox = OutboxTable(session)
         self.retention = RetentionTable(session)
         self.gauges = GaugeView(session)
+        self.access = AccessTable(session)
 
     async def now(self) -> datetime:
         [[now]] = await self.session.fetch("now")
@@ -114,6 +118,10 @@ class Tx:
         await self.queues.put_queue(namespace, queue, config)
         self.wakes.queues.add((namespace, queue))
 
+    async def set_up(self, namespace: str, queue: str, settings: QueueSettings) -> None:
+        await self.queues.put_settings(namespace, queue, settings)
+        self.wakes.queues.add((namespace, queue))
+
     async def wake(self, wakes: Wakes) -> None:
         """Announce with the commit: to the other engines by NOTIFY, to our own directly."""
         if messages := wakes.messages():
@@ -140,6 +148,7 @@ def is_plain(submissions: Sequence[Submission]) -> bool:
         s.queue == first.queue and s.kind == first.kind and s.namespace == first.namespace
         and s.priority == 0 and s.available_at is None and s.delay_s == 0.0 and s.deadline_at is None
         and s.concurrency_key == "" and s.idempotency_key is None and s.policy is DEFAULT_POLICY
-        and s.run_id is None and s.requires == () and s.trace is None
+        and s.run_id is None and s.requires == () and s.trace is None and s.wire is None
+        and s.replay_of is None
         for s in submissions
     )  # fmt: skip

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from windlass.core.delivery import QueueSettings
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig, Usage
 from windlass.core.task import Task
@@ -18,21 +19,33 @@ from windlass.store.queue_table import QueueTable
 from windlass.store.session import Session
 
 
-class TaskView(msgspec.Struct, frozen=True):
-    """A task with what was submitted."""
+class TaskRow(msgspec.Struct, frozen=True):
+    """A task in a list, with what was submitted; a payload that is too long for a list is None."""
 
     task: Task
     created_at: datetime
-    payload: bytes
+    payload: bytes | None
     requires: tuple[str, ...]
     idempotency_key: str | None
+    wire: bytes | None = None
+    replay_of: UUID | None = None
 
 
-class TaskRow(msgspec.Struct, frozen=True):
-    """A task in a list."""
+class TaskView(TaskRow, frozen=True):
+    """A task with what was submitted."""
 
-    task: Task
-    created_at: datetime
+    payload: bytes
+
+
+class Created(msgspec.Struct, frozen=True):
+    """Tasks that were submitted from one instant on, until before another; None is open."""
+
+    since: datetime | None = None
+    before: datetime | None = None
+
+
+ALWAYS = Created()
+LISTED_PAYLOAD_MAX_BYTES = 64 * 1024
 
 
 class DeadEffect(msgspec.Struct, frozen=True):
@@ -60,10 +73,10 @@ class Views:
 
     async def get_task(self, task_id: UUID) -> TaskView | None:
         rows = await self._session.fetch("get_task", task_id)
-        if not rows:
-            return None
-        created_at, payload, requires, key = rows[0][record.WIDTH :]
-        return TaskView(record.task_from(rows[0]), created_at, payload, tuple(requires or ()), key)
+        return TaskView(*_viewed(rows[0])) if rows else None
+
+    async def get_tasks(self, task_ids: Sequence[UUID]) -> list[TaskView]:
+        return [TaskView(*_viewed(row)) for row in await self._session.fetch("get_tasks", task_ids)]
 
     async def list_tasks(
         self,
@@ -75,9 +88,13 @@ class Views:
         kind: str | None,
         run_id: UUID | None,
         limit: int,
+        created: Created = ALWAYS,
     ) -> list[TaskRow]:
-        rows = await self._session.fetch("list_tasks", namespace, before, states, queue, kind, run_id, limit)
-        return [TaskRow(record.task_from(row), row[-1]) for row in rows]
+        rows = await self._session.fetch(
+            "list_tasks", namespace, before, states, queue, kind, run_id, limit, created.since, created.before,
+            LISTED_PAYLOAD_MAX_BYTES,
+        )  # fmt: skip
+        return [TaskRow(*_viewed(row)) for row in rows]
 
     async def count_unfinished(self, namespace: str) -> dict[str, dict[State, int]]:
         counts: dict[str, dict[State, int]] = {}
@@ -115,6 +132,15 @@ class Views:
     async def dead_effects(self, namespace: str, limit: int) -> list[DeadEffect]:
         return [DeadEffect(*row) for row in await self._session.fetch("dead_effects", namespace, limit)]
 
+    async def queue_settings(self, namespace: str, names: Sequence[str] | None = None) -> dict[str, QueueSettings]:
+        return await self._queues.get_settings(namespace, names)
+
     async def queue_state(self, namespace: str, queue: str) -> tuple[QueueConfig, Usage]:
         config = await self._queues.get_queue(namespace, queue)
         return config, await self._queues.queue_usage(namespace, queue, config)
+
+
+def _viewed(row: record.Row) -> tuple[Any, ...]:
+    """The fields of a TaskRow or TaskView."""
+    created_at, payload, requires, *rest = row[record.WIDTH :]
+    return record.task_from(row), created_at, payload, tuple(requires or ()), *rest

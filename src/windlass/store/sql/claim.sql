@@ -145,3 +145,19 @@ select q.config from windlass.queue q where q.namespace = $1 and q.name = $2
 -- name: list_queues
 -- All queues that somebody configured.
 select q.name, q.config from windlass.queue q where q.namespace = $1 order by q.name
+
+-- name: get_settings
+-- All that was set for queues: those with these names, or every one.
+select q.name, q.config, q.delivery, q.policy, q.signing_secret
+  from windlass.queue q where q.namespace = $1 and ($2::text[] is null or q.name = any($2)) order by q.name
+
+-- name: put_settings
+-- Sets all of what an operator wants of a queue, and wakes it. A secret that is there stays.
+with set as (
+    insert into windlass.queue as q (namespace, name, config, delivery, policy, signing_secret)
+    values ($1, $2, $3::text::jsonb, $4::text::jsonb, $5::text::jsonb, $6)
+    on conflict (namespace, name) do update
+       set config = excluded.config, delivery = excluded.delivery, policy = excluded.policy,
+           signing_secret = coalesce(q.signing_secret, excluded.signing_secret)
+)
+select pg_notify('windlass', concat_ws(chr(31), 'queue', $1, $2))

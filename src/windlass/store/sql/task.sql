@@ -4,18 +4,19 @@
 with new as (
     insert into windlass.task (id, namespace, queue, kind, state, available_at, priority, concurrency_key, created_at,
                                deadline_at, timer_at, run_id, has_dependents, requires, idempotency_key, policy, payload,
-                               trace)
+                               trace, wire, replay_of)
     select u.id, u.namespace, u.queue, u.kind, u.state,
            coalesce(u.available_at, c.now + u.delay_s * interval '1 second'), u.priority, u.concurrency_key, c.now,
            u.deadline_at, u.deadline_at, u.run_id, u.has_dependents,
            case when u.requires <> '' then string_to_array(u.requires, chr(31)) end, u.idempotency_key,
-           u.policy::jsonb, u.payload, u.trace
+           coalesce(u.policy::jsonb, q.policy), u.payload, u.trace, u.wire, u.replay_of
       from (select windlass.now() as now) c,
            unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::smallint[],
                   $8::text[], $9::timestamptz[], $10::uuid[], $11::boolean[], $12::text[], $13::text[], $14::text[],
-                  $15::bytea[], $16::double precision[], $17::text[])
+                  $15::bytea[], $16::double precision[], $17::text[], $18::bytea[], $19::uuid[])
            as u(id, namespace, queue, kind, state, available_at, priority, concurrency_key, deadline_at, run_id,
-                has_dependents, requires, idempotency_key, policy, payload, delay_s, trace)
+                has_dependents, requires, idempotency_key, policy, payload, delay_s, trace, wire, replay_of)
+      left join windlass.queue q on q.namespace = u.namespace and q.name = u.queue
     on conflict (id) do nothing
     returning id, namespace, queue, state
 ), woken as (
@@ -28,8 +29,9 @@ select id, (select count(*) from woken) from new
 -- The short form for new tasks that use none of the rarer columns and share queue, kind and namespace, which is most of
 -- what is submitted. All or none: an id that is there already is an error, and `insert_tasks` finds out whose it is.
 with new as (
-    insert into windlass.task (id, namespace, queue, kind, state, available_at, created_at, payload)
-    select u.id, $3, $4, $5, 'queued', c.now, c.now, u.payload
+    insert into windlass.task (id, namespace, queue, kind, state, available_at, created_at, payload, policy)
+    select u.id, $3, $4, $5, 'queued', c.now, c.now, u.payload,
+           (select q.policy from windlass.queue q where q.namespace = $3 and q.name = $4)
       from (select windlass.now() as now) c, unnest($1::uuid[], $2::bytea[]) as u(id, payload)
 )
 select pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text))
@@ -37,8 +39,9 @@ select pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text))
 -- name: insert_plain_task
 -- The same for one such task.
 with new as (
-    insert into windlass.task (id, namespace, queue, kind, state, available_at, created_at, payload)
-    values ($1, $3, $4, $5, 'queued', windlass.now(), windlass.now(), $2)
+    insert into windlass.task (id, namespace, queue, kind, state, available_at, created_at, payload, policy)
+    values ($1, $3, $4, $5, 'queued', windlass.now(), windlass.now(), $2,
+            (select q.policy from windlass.queue q where q.namespace = $3 and q.name = $4))
 )
 select pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text))
 
@@ -57,9 +60,10 @@ with lease as materialized (
            windlass.now() as at
 ), new as (
     insert into windlass.task (id, namespace, queue, kind, state, attempt, lease_id, worker, started_at, available_at,
-                               created_at, payload)
+                               created_at, payload, policy)
     select u.id, $3, $4, $5, case when f.now then $8 else 'queued' end, case when f.now then $9::integer else 0 end,
-           case when f.now then $6 end, case when f.now then $7 end, case when f.now then f.at end, f.at, f.at, u.payload
+           case when f.now then $6 end, case when f.now then $7 end, case when f.now then f.at end, f.at, f.at, u.payload,
+           case when not f.now then (select q.policy from windlass.queue q where q.namespace = $3 and q.name = $4) end
       from free f, unnest($1::uuid[], $2::bytea[]) as u(id, payload)
 )
 select f.now, f.at,

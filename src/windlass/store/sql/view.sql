@@ -1,14 +1,23 @@
 -- name: get_task
 -- One task as people see it.
-select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key from windlass.task t where t.id = $1
+select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t.wire, t.replay_of
+  from windlass.task t where t.id = $1
+
+-- name: get_tasks
+-- Many of them, in the order of their ids.
+select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t.wire, t.replay_of
+  from windlass.task t where t.id = any($1::uuid[]) order by t.id
 
 -- name: list_tasks
 -- Newest first, beyond a position, by any of the filters that are given (primary key, or task_rare for rare states).
-select {task_columns}, t.created_at
+-- A payload longer than $10 bytes is left out, so that a page has a bound.
+select {task_columns}, t.created_at, case when octet_length(t.payload) <= $10::integer then t.payload end, t.requires,
+       t.idempotency_key, t.wire, t.replay_of
   from windlass.task t
  where t.namespace = $1 and ($2::uuid is null or t.id < $2)
    and ($3::text[] is null or t.state = any($3)) and ($4::text is null or t.queue = $4)
    and ($5::text is null or t.kind = $5) and ($6::uuid is null or t.run_id = $6)
+   and ($8::timestamptz is null or t.created_at >= $8) and ($9::timestamptz is null or t.created_at < $9)
  order by t.id desc limit $7
 
 -- name: count_unfinished

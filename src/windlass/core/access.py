@@ -1,0 +1,72 @@
+"""Who may do what: roles, keys, and the namespace that a key is bound to.
+
+A role may do all that the ones below it may. A key that is bound to no namespace may act in each of them. How a key
+travels, and that only its hash is kept, is not known here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.check import check_name
+from windlass.core.error import Forbidden, Invalid
+from windlass.core.transition import Instant
+
+
+class Role(StrEnum):
+    """What the holder of a key may do, from least to most."""
+
+    VIEWER = "viewer"  # sees tasks, queues, workers
+    SUBMITTER = "submitter"  # submits, cancels, signals
+    OPERATOR = "operator"  # retries, replays, configures and pauses queues, looks after dead letters
+    ADMIN = "admin"  # hands out keys, sees secrets
+
+
+_RANK = {role: rank for rank, role in enumerate(Role)}
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who is asking. `namespace=None` is everywhere."""
+
+    name: str
+    role: Role
+    namespace: str | None = None
+
+    def may(self, role: Role) -> bool:
+        return _RANK[self.role] >= _RANK[role]
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key as people see it: never the key itself. `hint` is how it begins, so that it can be recognised."""
+
+    id: UUID
+    name: str
+    role: Role
+    namespace: str | None
+    hint: str
+    created_at: Instant
+    revoked_at: Instant | None = None
+
+
+def check_role(principal: Principal, needed: Role) -> None:
+    if not principal.may(needed):
+        raise Forbidden(f"this needs the role {needed}; this key is a {principal.role}", role=needed)
+
+
+def check_reach(principal: Principal, namespace: str | None) -> None:
+    """Raise Forbidden unless the caller may act in this namespace; None is all of them."""
+    if principal.namespace is not None and namespace != principal.namespace:
+        where = "all namespaces" if namespace is None else f"the namespace {namespace}"
+        raise Forbidden(f"this key is bound to the namespace {principal.namespace}, not to {where}")
+
+
+def check_grant(name: object, role: object, namespace: object) -> None:
+    """Raise Invalid naming what no key can have."""
+    check_name("name", name)
+    if role not in Role.__members__.values():
+        raise Invalid(f"{role!r} is not a role", field="role")
+    if namespace is not None:
+        check_name("namespace", namespace)

@@ -1,0 +1,171 @@
+"""How work reaches the workers of a queue, and what its tasks are allowed when they do not say.
+
+Owns the shape, the defaults and the ranges of a queue's settings. Who carries a delivery out is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from windlass.core.check import COUNT_MAX, SECONDS_MAX, check_name, check_text
+from windlass.core.error import Invalid
+from windlass.core.queue import QueueConfig
+from windlass.core.retry import DEFAULT_POLICY, Policy
+
+MS_MAX = int(SECONDS_MAX * 1000)
+URL_MAX = 2000
+TOKEN_TTL_MAX_S = 7200
+
+Ms = Annotated[int, Meta(ge=1, le=MS_MAX)]
+Url = Annotated[str, Meta(min_length=1, max_length=URL_MAX, description="http:// or https://, without a user")]
+Word = Annotated[str, Meta(min_length=1, max_length=200)]
+Command = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4000)]], Meta(min_length=1, max_length=100)]
+_URL = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?", re.IGNORECASE)
+
+
+class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class Pull(_Delivery, frozen=True, tag="pull"):
+    """Workers claim; the default."""
+
+
+class Push(_Delivery, frozen=True, tag="push", kw_only=True):
+    """The engine sends each task to a URL; the worker calls back. A heartbeat interval given alone moves the timeout to
+    three times itself where the default would be too short."""
+
+    url: Url
+    heartbeat_interval_ms: Ms = 30_000
+    heartbeat_timeout_ms: Ms | None = None
+    cancel_grace_period_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 30_000
+    dispatch_timeout_ms: Ms = 30_000
+    token_ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_MAX_S)] = 3600
+
+
+class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
+    """A message with the task's id goes to a carrier (or URL); the worker that gets it claims the lease."""
+
+    carrier: Word | None = None
+    url: Url | None = None
+    lease_ms: Ms = 60_000
+
+
+class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
+    """A function is called for each task by a carrier, or at a URL."""
+
+    carrier: Word | None = None
+    url: Url | None = None
+    lease_ms: Ms = 60_000
+
+
+class Machine(_Delivery, frozen=True, tag="machine", kw_only=True):
+    """A machine that lives for one task is started by a launcher."""
+
+    launcher: Word
+
+
+class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True):
+    """A pool of child processes that speak JSON lines."""
+
+    command: Command
+
+
+Delivery = Pull | Push | Wakeup | Invoke | Machine | Stdio
+PULL = Pull()
+HEARTBEAT_TIMEOUT_MS = 90_000
+
+
+class QueueSettings(msgspec.Struct, frozen=True):
+    """All that is set for a queue. `policy` is what its tasks get that ask for none of their own."""
+
+    config: QueueConfig = QueueConfig()
+    delivery: Delivery = PULL
+    policy: Policy = DEFAULT_POLICY
+    signing_secret: str | None = None
+
+
+def checked_delivery(delivery: Delivery) -> Delivery:
+    """The delivery with its defaults filled in. Raises Invalid naming the first setting that cannot be accepted."""
+    match delivery:
+        case Push():
+            check_url("delivery.url", delivery.url)
+            return _with_timeout(delivery)
+        case Wakeup() | Invoke():
+            if (delivery.carrier is None) == (delivery.url is None):
+                raise Invalid("give a carrier or a url", field="delivery.carrier")
+            if delivery.url is not None:
+                check_url("delivery.url", delivery.url)
+            if delivery.carrier is not None:
+                check_name("delivery.carrier", delivery.carrier)
+        case Machine():
+            check_name("delivery.launcher", delivery.launcher)
+        case Stdio():
+            for word in delivery.command:
+                check_text("delivery.command", word, 4000)
+        case Pull():
+            pass
+        case _:
+            raise Invalid(f"must be a delivery, not {type(delivery).__name__}", field="delivery")
+    return delivery
+
+
+def _with_timeout(push: Push) -> Push:
+    """A worker may lose one heartbeat and live: the timeout is at least twice the interval."""
+    interval_ms = push.heartbeat_interval_ms
+    if push.heartbeat_timeout_ms is None:
+        enough = 2 * interval_ms <= HEARTBEAT_TIMEOUT_MS
+        return replace(push, heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS if enough else min(3 * interval_ms, MS_MAX))
+    if push.heartbeat_timeout_ms < 2 * interval_ms:
+        raise Invalid("must be at least twice heartbeat_interval_ms", field="delivery.heartbeat_timeout_ms")
+    return push
+
+
+def check_url(field: str, url: str) -> None:
+    check_text(field, url, URL_MAX)
+    if not _URL.fullmatch(url):
+        raise Invalid("must be an http or https URL without a user", field=field)
+
+
+class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How often and how soon a task of the queue is tried again. `max_attempts` counts failures, `max_losses` workers
+    that vanished; delays grow from `initial_ms` by `multiplier` up to `max_ms`."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=COUNT_MAX)] = DEFAULT_POLICY.max_attempts
+    max_losses: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = DEFAULT_POLICY.max_losses
+    initial_ms: Annotated[float, Meta(ge=0, le=MS_MAX)] = DEFAULT_POLICY.retry_delay_s * 1000
+    multiplier: Annotated[float, Meta(ge=1, le=1000)] = DEFAULT_POLICY.retry_factor
+    max_ms: Annotated[float, Meta(ge=0, le=MS_MAX)] = DEFAULT_POLICY.retry_delay_max_s * 1000
+
+
+def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
+    """What the tasks of a queue are allowed; the very default if nothing was asked for."""
+    grace_s = DEFAULT_POLICY.cancel_grace_s
+    if isinstance(delivery, Push):
+        grace_s = delivery.cancel_grace_period_ms / 1000
+    form = retry or RetryForm()
+    policy = Policy(
+        max_attempts=form.max_attempts,
+        max_losses=form.max_losses,
+        cancel_grace_s=grace_s,
+        retry_delay_s=form.initial_ms / 1000,
+        retry_factor=form.multiplier,
+        retry_delay_max_s=form.max_ms / 1000,
+    )
+    return DEFAULT_POLICY if policy == DEFAULT_POLICY else policy
+
+
+def retry_of(policy: Policy) -> RetryForm:
+    """The form that makes this policy."""
+    return RetryForm(
+        max_attempts=policy.max_attempts,
+        max_losses=policy.max_losses,
+        initial_ms=policy.retry_delay_s * 1000,
+        multiplier=policy.retry_factor,
+        max_ms=policy.retry_delay_max_s * 1000,
+    )

@@ -1,0 +1,117 @@
+"""Queues as operators see them: what is set, what waits and runs, pause, resume, drain."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.core.check import check_name, check_seconds
+from windlass.core.delivery import (
+    Delivery,
+    Push,
+    QueueSettings,
+    RetryForm,
+    checked_delivery,
+    policy_of,
+)
+from windlass.core.error import NotFound
+from windlass.core.queue import QueueConfig, check_config
+from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.transition import State
+from windlass.store.store import Store
+
+SECRET_BYTES = 32
+DRAIN_LOOK_S = 0.1
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue: what is set for it, and how many of its tasks are in each state (successes left out)."""
+
+    name: str
+    settings: QueueSettings
+    counts: dict[State, int]
+
+
+class Queues:
+    """The queues of one database."""
+
+    def __init__(
+        self, store: Store, *, pause: Callable[[float], Awaitable[None]], stopwatch: Callable[[], float]
+    ) -> None:
+        self._store, self._pause, self._stopwatch = store, pause, stopwatch
+
+    async def put(
+        self,
+        queue: str,
+        *,
+        namespace: str = "default",
+        delivery: Delivery,
+        retry: RetryForm | None = None,
+        limits: QueueConfig,
+        paused: bool | None = None,
+    ) -> QueueView:
+        """Set all of what is wanted of a queue. Whether it is paused stays as it is unless it is said."""
+        check_name("queue", queue)
+        check_name("namespace", namespace)
+        check_config(limits)
+        delivery = checked_delivery(delivery)
+        secret = _new_secret() if isinstance(delivery, Push) else None
+        async with self._store.begin() as tx:
+            known = await tx.queues.lock_queue(namespace, queue)
+            config = replace(limits, paused=known.paused if paused is None else paused)
+            await tx.set_up(namespace, queue, QueueSettings(config, delivery, policy_of(retry, delivery), secret))
+        return await self.get(queue, namespace=namespace)
+
+    async def get(self, queue: str, *, namespace: str = "default") -> QueueView:
+        """Raises NotFound for one that nobody configured and in which nothing waits, runs or has failed."""
+        check_name("queue", queue)
+        check_name("namespace", namespace)
+        async with self._store.views() as views:
+            settings = (await views.queue_settings(namespace, [queue])).get(queue)
+            counts = (await views.count_unfinished(namespace)).get(queue)
+        if settings is None and counts is None:
+            raise NotFound(f"there is no queue {queue} in {namespace}")
+        return QueueView(queue, settings or QueueSettings(), counts or {})
+
+    async def list(self, namespace: str = "default") -> list[QueueView]:
+        """Those that somebody configured, and those with tasks; by name."""
+        check_name("namespace", namespace)
+        async with self._store.views() as views:
+            settings = await views.queue_settings(namespace)
+            counts = await views.count_unfinished(namespace)
+        names = sorted(settings.keys() | counts.keys())
+        return [QueueView(name, settings.get(name, QueueSettings()), counts.get(name, {})) for name in names]
+
+    async def policy(self, queue: str, *, namespace: str = "default") -> Policy:
+        """What a task of this queue gets that asks for nothing."""
+        async with self._store.views() as views:
+            settings = await views.queue_settings(namespace, [queue])
+        return settings[queue].policy if queue in settings else DEFAULT_POLICY
+
+    async def pause(self, queue: str, *, namespace: str = "default", paused: bool = True) -> QueueView:
+        """Stop (or resume) claims; what runs goes on."""
+        check_name("queue", queue)
+        check_name("namespace", namespace)
+        async with self._store.begin() as tx:
+            known = await tx.queues.lock_queue(namespace, queue)
+            await tx.configure(namespace, queue, replace(known, paused=paused))
+        return await self.get(queue, namespace=namespace)
+
+    async def drain(self, queue: str, *, namespace: str = "default", wait_s: float = 0.0) -> QueueView:
+        """Pause, then wait until nothing runs any more, at most so long. Drained is a queue in which nothing runs."""
+        check_seconds("wait_s", wait_s, most=3600.0)
+        until_s = self._stopwatch() + wait_s
+        view = await self.pause(queue, namespace=namespace)
+        while view.counts.get(State.RUNNING) and self._stopwatch() < until_s:
+            await self._pause(DRAIN_LOOK_S)
+            view = await self.get(queue, namespace=namespace)
+        return view
+
+
+def _new_secret() -> str:
+    """As Standard Webhooks spell it."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()

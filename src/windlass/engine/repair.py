@@ -1,0 +1,84 @@
+"""What people do about work that did not go well: try it again, one or many, and look after dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from windlass.core import command
+from windlass.core.check import check_count, check_type
+from windlass.core.command import Command
+from windlass.core.error import Invalid
+from windlass.core.replay import REPLAYABLE, replay
+from windlass.core.submission import Submission
+from windlass.core.task import Task
+from windlass.core.transition import State
+from windlass.engine.chance import Chance
+from windlass.engine.committer import Committer
+from windlass.engine.submit import Submitter
+from windlass.engine.view import TaskViews
+from windlass.store.store import Store
+from windlass.store.view import ALWAYS, Created, TaskView
+
+REPLAY_MAX = 1000
+PART = 50  # payloads of so many are held in memory at a time
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How many tasks matched (of those that were looked at), what they are done again as, and where to go on."""
+
+    matched: int
+    task_ids: list[UUID]
+    next: UUID | None
+
+
+class Repair:
+    """Retries and replays of one engine."""
+
+    def __init__(self, store: Store, chance: Chance, submitter: Submitter, commands: Committer[Command, Task]) -> None:
+        self._store, self._chance, self._submitter, self._commands = store, chance, submitter, commands
+        self._views = TaskViews(store)
+
+    async def retry(self, task_id: UUID) -> UUID:
+        """Try it now. Returns the id of the task that will run: the same, or for one that has ended a new one."""
+        check_type("task_id", task_id, UUID)
+        view = await self._views.get(task_id)
+        if view.task.terminal:
+            return await self._submitter.submit(self._replay(view))
+        return (await self._commands.call(command.Hurry(task_id))).id
+
+    async def replay(
+        self,
+        *,
+        namespace: str = "default",
+        states: Sequence[State] = (State.FAILED,),
+        queue: str | None = None,
+        kind: str | None = None,
+        run_id: UUID | None = None,
+        created: Created = ALWAYS,
+        after: UUID | None = None,
+        limit: int = REPLAY_MAX,
+        dry_run: bool = False,
+    ) -> Replayed:
+        """Do again what did not succeed, newest first, at most `limit` of them. Asked again, it does nothing twice."""
+        check_count("limit", limit, least=1, most=REPLAY_MAX)
+        if not states or not set(states) <= REPLAYABLE:
+            raise Invalid("only what did not succeed is replayed: failed, cancelled, skipped", field="states")
+        page = await self._views.page(
+            namespace=namespace, states=states, queue=queue, kind=kind, run_id=run_id, created=created, after=after,
+            limit=limit,
+        )  # fmt: skip
+        made: list[UUID] = []
+        for part in () if dry_run else _parts([row.task.id for row in page.tasks]):
+            views = await self._views.get_many(part)
+            made += await self._submitter.submit_all([self._replay(view) for view in views])
+        return Replayed(len(page.tasks), made, page.next)
+
+    def _replay(self, view: TaskView) -> Submission:
+        return replay(view.task, view.payload, view.requires, view.wire, self._chance.new_id())
+
+
+def _parts(ids: list[UUID]) -> list[list[UUID]]:
+    return [ids[start : start + PART] for start in range(0, len(ids), PART)]

@@ -1,0 +1,49 @@
+"""Opaque cursors: the position after the last row of a page, spelled so that nobody is tempted to read it."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from uuid import UUID
+
+from windlass.core.error import Malformed
+
+
+def of_id(position: UUID | None) -> str | None:
+    return None if position is None else _spelled(position.bytes)
+
+
+def of_name(position: str | None) -> str | None:
+    return None if position is None else _spelled(position.encode())
+
+
+def to_id(cursor: str | None) -> UUID | None:
+    if cursor is None:
+        return None
+    content = _read(cursor)
+    if len(content) != 16:
+        raise Malformed("is not a cursor of this list", field="after")
+    return UUID(bytes=content)
+
+
+def to_name(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    try:
+        name = _read(cursor).decode()
+    except UnicodeDecodeError:
+        name = "\x00"
+    if "\x00" in name:
+        raise Malformed("is not a cursor of this list", field="after")
+    return name
+
+
+def _spelled(content: bytes) -> str:
+    return urlsafe_b64encode(content).decode().rstrip("=")
+
+
+def _read(cursor: str) -> bytes:
+    try:
+        return urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+    except (ValueError, binascii.Error):
+        raise Malformed("is not a cursor of this list", field="after") from None

@@ -1,0 +1,54 @@
+"""API keys: handed out, listed, revoked. The key itself is told once, when it is made."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from windlass.core.access import ApiKey, Role, check_reach
+from windlass.http import cursor
+from windlass.http.form import Listed, Name, Paged
+from windlass.http.route import Call, Table
+
+table = Table("keys")
+
+
+class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """`namespace` null reaches all of them, and only such a key may make one."""
+
+    name: Name
+    role: Role
+    namespace: Name | None = "default"
+
+
+class MadeKey(Struct, frozen=True):
+    """`secret` is the key. It is not kept, and never told again."""
+
+    key: ApiKey
+    secret: str
+
+
+@table.add("POST", "/api/v1/keys", Role.ADMIN, status=201)
+async def create_key(call: Call[None, NewKey]) -> MadeKey:
+    """Hand out a key, bound to a role and a namespace."""
+    body = call.body
+    check_reach(call.principal, body.namespace)
+    key, secret = await call.engine.access.create_key(name=body.name, role=body.role, namespace=body.namespace)
+    return MadeKey(key, secret)
+
+
+@table.add("GET", "/api/v1/keys", Role.ADMIN)
+async def list_keys(call: Call[Paged, None]) -> Listed[ApiKey]:
+    """Keys, newest first; those of one namespace, or all that this key reaches."""
+    query = call.query
+    namespace = call.principal.namespace if query.namespace is None else call.namespace(query.namespace)
+    found = await call.engine.access.list_keys(namespace, after=cursor.to_id(query.after), limit=query.limit + 1)
+    page = found[: query.limit]
+    return Listed(page, cursor.of_id(page[-1].id if len(found) > query.limit else None))
+
+
+@table.add("DELETE", "/api/v1/keys/{key_id}", Role.ADMIN)
+async def revoke_key(call: Call[None, None]) -> ApiKey:
+    """Revoke a key: it opens nothing any more."""
+    key = await call.engine.access.get_key(call.id("key_id"))
+    check_reach(call.principal, key.namespace)
+    return await call.engine.access.revoke_key(key.id)

@@ -1,0 +1,97 @@
+"""Reads what was sent: bodies within their limit, queries, the key. Whatever is wrong is an error that names the field.
+
+Unreadable is 400, readable but not as its schema wants it 422 (400 in a query, which is not JSON).
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import msgspec
+from starlette.requests import Request
+
+from windlass.core.check import PAYLOAD_MAX_BYTES
+from windlass.core.error import Invalid, Malformed, TooLarge, Unauthenticated
+
+BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
+_FIELD = re.compile(r"(?: - at `\$\.?(?P<path>[^`]*)`)|(?:field `(?P<name>[^`]*)`)")
+_BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+
+
+def bearer_key(headers: Mapping[str, str]) -> str:
+    found = _BEARER.fullmatch(headers.get("authorization", ""))
+    if found is None:
+        raise Unauthenticated("send a key: Authorization: Bearer KEY")
+    return found[1]
+
+
+async def read_body(request: Request, limit: int = BODY_MAX_BYTES) -> bytes:
+    """The whole body; one that is too long is refused as soon as that is known."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        _too_large(limit)
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            _too_large(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> NoReturn:
+    raise TooLarge(f"the body may have at most {limit} bytes", limit=limit)
+
+
+def decode_body(kind: Any, content: bytes) -> Any:
+    """The body as its type. A body that may be left out is one whose fields all have defaults."""
+    try:
+        return _decoder(kind).decode(content or b"{}")
+    except msgspec.ValidationError as error:
+        raise Invalid(_reason(error), field=_field(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(f"the body is not JSON in UTF-8: {error}") from None
+    except RecursionError:
+        raise Malformed("the body is nested too deeply") from None
+
+
+def decode_query(kind: Any, request: Request) -> Any:
+    """The query as its type; a list may be repeated or separated by commas. What is not known is refused."""
+    given: dict[str, Any] = {}
+    lists = list_fields(kind)
+    for name, value in request.query_params.multi_items():
+        if name in lists:
+            given.setdefault(name, []).extend(part for part in value.split(",") if part)
+        elif name in given:
+            raise Malformed("is there twice", field=name)
+        else:
+            given[name] = value
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Malformed(_reason(error), field=_field(error)) from None
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+@lru_cache(maxsize=256)
+def list_fields(kind: Any) -> frozenset[str]:
+    hints = typing.get_type_hints(kind)
+    return frozenset(name for name, hint in hints.items() if typing.get_origin(hint) in (list, tuple))
+
+
+def _reason(error: msgspec.ValidationError) -> str:
+    return str(error).partition(" - at ")[0]
+
+
+def _field(error: msgspec.ValidationError) -> str:
+    """The path to what was wrong: `tasks[2].kind`."""
+    parts = {kind: text for found in _FIELD.finditer(str(error)) for kind, text in found.groupdict().items() if text}
+    return ".".join(parts[kind] for kind in ("path", "name") if kind in parts)

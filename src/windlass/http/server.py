@@ -1,0 +1,73 @@
+"""A server for an ASGI application inside the event loop of its caller, so that API and engine share one process.
+
+Binds before it answers, so that an address in use is told at once; ends gracefully: what was begun is finished, streams
+are told to end, then the sockets close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+
+from windlass.core.error import Invalid
+
+GRACE_S = 10
+BACKLOG = 2048
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the command that started us."""
+        yield
+
+
+@asynccontextmanager
+async def listening(app: Starlette, host: str, port: int) -> AsyncIterator[str]:
+    """Serve until the block ends; yields the URL. Port 0 takes any that is free."""
+    bound = _bind(host, port)
+    config = uvicorn.Config(
+        app, lifespan="off", log_config=None, access_log=False, server_header=False, backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE_S, ws="none", proxy_headers=False,
+    )  # fmt: skip
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    try:
+        while not server.started and not serving.done():  # noqa: ASYNC110 (it has no event for that)
+            await asyncio.sleep(0.005)
+        if serving.done():
+            await serving
+        yield _url(bound)
+    finally:
+        app.state.closing.set()
+        server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        bound.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise Invalid(f"cannot listen on {host}:{port}: {error}", field="http") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.setblocking(False)
+    except (OSError, OverflowError) as error:
+        bound.close()
+        raise Invalid(f"cannot listen on {host}:{port}: {error}", field="http") from None
+    return bound
+
+
+def _url(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"

@@ -1,0 +1,230 @@
+"""Tasks: submit, look, cancel, try again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from msgspec import Meta, Struct
+
+from windlass.core.access import Role
+from windlass.core.check import KEY_MAX, check_text
+from windlass.core.retry import DEFAULT_POLICY
+from windlass.core.submission import Submission
+from windlass.core.transition import State
+from windlass.engine.repair import REPLAY_MAX
+from windlass.engine.submit import BATCH_MAX
+from windlass.engine.view import Created, TaskView
+from windlass.http import cursor
+from windlass.http.form import At, Cursor, IdText, In, Listed, Name, Nothing, Paged, Reason
+from windlass.http.route import Call, Table, read_id
+from windlass.http.task_form import (
+    EntryForm,
+    HistoryForm,
+    NewTask,
+    TaskForm,
+    TaskSpec,
+    attempts_of,
+    task_form,
+)
+
+table = Table("tasks")
+
+KEY_HEADER = "idempotency-key"
+
+
+class TaskFilter(Paged, frozen=True, forbid_unknown_fields=True):
+    """Which tasks; all that is given must hold."""
+
+    state: tuple[State, ...] = ()
+    queue: Name | None = None
+    kind: Name | None = None
+    run_id: IdText | None = None
+    created_since: At | None = None
+    created_before: At | None = None
+
+
+class Batch(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tasks to submit, all or none."""
+
+    tasks: Annotated[list[NewTask], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class Submitted(Struct, frozen=True):
+    """The tasks, in the order in which they were sent."""
+
+    items: list[TaskForm]
+
+
+class CancelOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """`force` ends a running task at once, without its grace."""
+
+    reason: Reason = ""
+    force: bool = False
+
+
+class ReplayOrder(In, frozen=True, forbid_unknown_fields=True):
+    """Which of those that did not succeed to do again; with `dry_run` they are only counted."""
+
+    state: tuple[State, ...] = (State.FAILED,)
+    queue: Name | None = None
+    kind: Name | None = None
+    run_id: IdText | None = None
+    created_since: At | None = None
+    created_before: At | None = None
+    after: Cursor | None = None
+    limit: Annotated[int, Meta(ge=1, le=REPLAY_MAX)] = REPLAY_MAX
+    dry_run: bool = False
+
+
+class Replays(Struct, frozen=True):
+    """How many matched, the new tasks, and the cursor to go on with if there are more."""
+
+    matched: int
+    task_ids: list[UUID]
+    next: str | None
+    dry_run: bool
+
+
+class WaitForm(Struct, frozen=True):
+    """Why a task does not run: a stable word, a sentence, and when that ends, if that is known."""
+
+    reason: str
+    message: str
+    until: datetime | None
+
+
+class Waits(Struct, frozen=True):
+    """Everything that keeps a task from running now; nothing if it runs or has ended."""
+
+    task_id: UUID
+    items: list[WaitForm]
+
+
+# --------------------------------------------------------------------------------------------- submit
+
+
+@table.add("POST", "/api/v1/tasks", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
+async def submit_task(call: Call[None, NewTask]) -> TaskForm:
+    """Submit a task. Answered when it is durable; the same idempotency key again answers with the same task."""
+    body = call.body
+    key = one_key(call.headers.get(KEY_HEADER), body.idempotency_key)
+    submission = await ready(call, body, call.namespace(body.namespace), key)
+    task_id = await call.engine.submit(submission)
+    return task_form(await call.engine.views.get(task_id))
+
+
+@table.add("POST", "/api/v1/tasks/batch", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
+async def submit_batch(call: Call[None, Batch]) -> Submitted:
+    """Submit tasks, all or none. An Idempotency-Key header stands for one key each, by place."""
+    header = call.headers.get(KEY_HEADER)
+    submissions = []
+    for place, spec in enumerate(call.body.tasks):
+        key = one_key(None if header is None else f"{header}/{place}", spec.idempotency_key)
+        submissions.append(await ready(call, spec, call.namespace(spec.namespace), key))
+    ids = await call.engine.submit_many(submissions)
+    return Submitted([task_form(view, listed=True) for view in await call.engine.views.get_many(ids)])
+
+
+async def ready(call: Call[Any, Any], spec: TaskSpec, namespace: str, key: str | None) -> Submission:
+    """The submission that a form asks for; its namespace is known from now on."""
+    await call.engine.access.declare_namespace(namespace)
+    queue = DEFAULT_POLICY
+    if spec.own_policy:
+        queue = await call.engine.queues.policy(spec.queue, namespace=namespace)
+    return spec.submission(namespace, spec.policy(queue), key)
+
+
+def one_key(header: str | None, body: str | None) -> str | None:
+    """A key in the body was chosen for this task; one in the header may be made by a client for each request."""
+    if header is not None:
+        check_text(KEY_HEADER, header, KEY_MAX)
+    return header if body is None else body
+
+
+# --------------------------------------------------------------------------------------------- look
+
+
+@table.add("GET", "/api/v1/tasks", Role.VIEWER)
+async def list_tasks(call: Call[TaskFilter, None]) -> Listed[TaskForm]:
+    """Tasks, newest first."""
+    query = call.query
+    page = await call.engine.views.page(
+        namespace=call.namespace(query.namespace),
+        states=query.state or None,
+        queue=query.queue,
+        kind=query.kind,
+        run_id=None if query.run_id is None else read_id("run_id", query.run_id),
+        created=Created(query.created_since, query.created_before),
+        after=cursor.to_id(query.after),
+        limit=query.limit,
+    )
+    return Listed([task_form(row, listed=True) for row in page.tasks], cursor.of_id(page.next))
+
+
+@table.add("GET", "/api/v1/tasks/{task_id}", Role.VIEWER)
+async def get_task(call: Call[None, None]) -> TaskForm:
+    """One task."""
+    return task_form(await seen(call))
+
+
+@table.add("GET", "/api/v1/tasks/{task_id}/history", Role.VIEWER)
+async def task_history(call: Call[None, None]) -> HistoryForm:
+    """What happened to a task, in order, with every attempt."""
+    view = await seen(call)
+    entries = await call.engine.views.timeline(view.task.id)
+    lines = [EntryForm(e.at, e.attempt, str(e.what), e.worker, e.detail) for e in entries]
+    return HistoryForm(view.task.id, lines, attempts_of(entries))
+
+
+@table.add("GET", "/api/v1/tasks/{task_id}/why-waiting", Role.VIEWER)
+async def why_waiting(call: Call[None, None]) -> Waits:
+    """Everything that keeps a task from running now."""
+    view = await seen(call)
+    reasons = await call.engine.views.why_waiting(view.task.id)
+    return Waits(view.task.id, [WaitForm(r.reason, r.message, r.until) for r in reasons])
+
+
+async def seen(call: Call[Any, Any]) -> TaskView:
+    """The task in the path, if the key reaches its namespace."""
+    view = await call.engine.views.get(call.id("task_id"))
+    call.reach(view.task.namespace)
+    return view
+
+
+# --------------------------------------------------------------------------------------------- act
+
+
+@table.add("POST", "/api/v1/tasks/{task_id}/cancel", Role.SUBMITTER)
+async def cancel_task(call: Call[None, CancelOrder]) -> TaskForm:
+    """Ask a task to stop. One that waits ends at once; one that runs is told, and has its grace."""
+    view = await seen(call)
+    await call.engine.cancel(view.task.id, call.body.reason, force=call.body.force)
+    return task_form(await call.engine.views.get(view.task.id))
+
+
+@table.add("POST", "/api/v1/tasks/{task_id}/retry", Role.OPERATOR)
+async def retry_task(call: Call[None, Nothing]) -> TaskForm:
+    """Try it now. What waits for its time is available at once, what is parked goes on; what has ended without success
+    is done again as a new task, whose `replay_of` names the old one."""
+    view = await seen(call)
+    return task_form(await call.engine.views.get(await call.engine.repair.retry(view.task.id)))
+
+
+@table.add("POST", "/api/v1/tasks/replay", Role.OPERATOR)
+async def replay_tasks(call: Call[None, ReplayOrder]) -> Replays:
+    """Do again what did not succeed, by filter, newest first. Asked twice, nothing is done twice."""
+    body = call.body
+    done = await call.engine.repair.replay(
+        namespace=call.namespace(body.namespace),
+        states=body.state,
+        queue=body.queue,
+        kind=body.kind,
+        run_id=None if body.run_id is None else read_id("run_id", body.run_id),
+        created=Created(body.created_since, body.created_before),
+        after=cursor.to_id(body.after),
+        limit=body.limit,
+        dry_run=body.dry_run,
+    )
+    return Replays(done.matched, done.task_ids, cursor.of_id(done.next), body.dry_run)

@@ -1,0 +1,227 @@
+"""The forms of a task: what is sent to submit one, and what is told of one. Fixed; may be added to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from windlass.core.check import COUNT_MAX
+from windlass.core.failure import Category
+from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, Submission
+from windlass.core.task import Outcome, Task
+from windlass.core.transition import TERMINAL, Entry, State
+from windlass.engine.view import LISTED_PAYLOAD_MAX_BYTES, TaskRow
+from windlass.http.form import At, IdText, Key, Name, Positive, Seconds, Timeout
+from windlass.http.route import read_id
+
+_NULL = Raw(b"null")
+
+
+class TaskSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be done. `payload` is any JSON, `wire` what only one contract knows. A lower priority runs first."""
+
+    queue: Name = "default"
+    kind: Name
+    payload: Raw | UnsetType = UNSET
+    delay_s: Seconds = 0.0
+    priority: Annotated[int, Meta(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 0
+    idempotency_key: Key | None = None
+    max_attempts: Positive | None = None
+    max_losses: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
+    timeout_s: Timeout | None = None
+    deadline_at: At | None = None
+    concurrency_key: Key | None = None
+    requires: Annotated[list[Name], Meta(max_length=100)] = []
+    wire: dict[str, Any] | None = None
+
+    @property
+    def own_policy(self) -> bool:
+        return not (self.max_attempts is None and self.max_losses is None and self.timeout_s is None)
+
+    def policy(self, queue: Policy) -> Policy:
+        """What it says itself, and for the rest what its queue says."""
+        if not self.own_policy:
+            return DEFAULT_POLICY
+        said = {name: getattr(self, name) for name in ("max_attempts", "max_losses", "timeout_s")}
+        return replace(queue, **{name: value for name, value in said.items() if value is not None})
+
+    def submission(self, namespace: str, policy: Policy, key: str | None) -> Submission:
+        return Submission(
+            kind=self.kind,
+            payload=b"null" if self.payload is UNSET else bytes(self.payload),
+            queue=self.queue,
+            namespace=namespace,
+            priority=self.priority,
+            delay_s=self.delay_s,
+            deadline_at=self.deadline_at,
+            concurrency_key=self.concurrency_key or "",
+            idempotency_key=key,
+            policy=policy,
+            requires=tuple(self.requires),
+            wire=None if self.wire is None else msgspec.json.encode(self.wire),
+        )
+
+
+class NewTask(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A task to submit. Without a namespace it is the key's own."""
+
+    namespace: Name | None = None
+    run_id: IdText | None = None
+
+    def submission(self, namespace: str, policy: Policy, key: str | None) -> Submission:
+        plain = super().submission(namespace, policy, key)
+        return plain if self.run_id is None else replace(plain, run_id=read_id("run_id", self.run_id))
+
+
+class ErrorForm(Struct, frozen=True):
+    """What went wrong in the last attempt."""
+
+    category: Category
+    message: str
+    reason: str | None
+    trace: str | None
+    retryable: bool
+
+
+class TaskForm(Struct, frozen=True, kw_only=True):
+    """A task. In a list, a payload or result of more than 64 KiB is null and named in `omitted`."""
+
+    id: UUID
+    namespace: str
+    queue: str
+    kind: str
+    state: State
+    attempt: int
+    failures: int
+    losses: int
+    payload: Raw
+    result: Raw
+    error: ErrorForm | None
+    reason: str | None
+    progress: dict[str, Any] | None
+    created_at: datetime
+    available_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+    priority: int
+    worker: str | None
+    run_id: UUID | None
+    replay_of: UUID | None
+    cancel_requested_at: datetime | None
+    max_attempts: int
+    max_losses: int
+    timeout_s: float | None
+    idempotency_key: str | None
+    concurrency_key: str | None
+    requires: tuple[str, ...]
+    wire: Raw
+    omitted: list[str] = []
+
+
+def task_form(row: TaskRow, *, listed: bool = False) -> TaskForm:
+    task = row.task
+    long_result = listed and task.result is not None and len(task.result) > LISTED_PAYLOAD_MAX_BYTES
+    return TaskForm(
+        id=task.id, namespace=task.namespace, queue=task.queue, kind=task.kind, state=task.state,
+        attempt=task.attempt, failures=task.failures, losses=task.losses,
+        payload=_raw(row.payload), result=_raw(None if long_result else task.result), error=_error(task),
+        reason=_reason(task), progress=None,
+        created_at=row.created_at, available_at=task.available_at, started_at=task.started_at,
+        finished_at=task.finished_at, deadline_at=task.deadline_at, priority=task.priority, worker=task.worker,
+        run_id=task.run_id, replay_of=row.replay_of,
+        cancel_requested_at=task.cancel.requested_at if task.cancel else None,
+        max_attempts=task.policy.max_attempts, max_losses=task.policy.max_losses, timeout_s=task.policy.timeout_s,
+        idempotency_key=row.idempotency_key, concurrency_key=task.concurrency_key or None, requires=row.requires,
+        wire=_raw(row.wire),
+        omitted=[name for name, left in (("payload", row.payload is None), ("result", long_result)) if left],
+    )  # fmt: skip
+
+
+def _raw(content: bytes | None) -> Raw:
+    return _NULL if content is None else Raw(content)
+
+
+def _error(task: Task) -> ErrorForm | None:
+    failure = task.error
+    if failure is None:
+        return None
+    return ErrorForm(
+        failure.category, failure.message, failure.reason or None, failure.trace or None, failure.may_retry
+    )
+
+
+def _reason(task: Task) -> str | None:
+    """Why it is as it is: the words of whoever cancelled it, else the stable word of its failure."""
+    asked = task.cancel.reason if task.cancel is not None else ""
+    failed = task.error.reason if task.error is not None else ""
+    return (asked or failed if task.state is State.CANCELLED else failed or asked) or None
+
+
+class EntryForm(Struct, frozen=True):
+    """One line of a task's history."""
+
+    at: datetime
+    attempt: int
+    what: str
+    worker: str | None
+    detail: dict[str, Any] | None
+
+
+class AttemptForm(Struct, frozen=True):
+    """One try: who, from when to when, and how it ended; `outcome` is null while it runs."""
+
+    number: int
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    outcome: str | None
+    category: str | None
+    reason: str | None
+    error: str | None
+
+
+class HistoryForm(Struct, frozen=True):
+    """What happened to a task, in order, and the same by attempt."""
+
+    task_id: UUID
+    items: list[EntryForm]
+    attempts: list[AttemptForm]
+
+
+_ENDS = {*Outcome.__members__.values(), *TERMINAL}
+
+
+def attempts_of(entries: Iterable[Entry]) -> list[AttemptForm]:
+    """Every attempt that began. What ends one says when it began."""
+    found: dict[int, AttemptForm] = {}
+    for entry in entries:
+        detail = entry.detail or {}
+        if entry.attempt == 0 or entry.what not in {*_ENDS, "started"}:
+            continue
+        known = found.get(entry.attempt)
+        if known is not None and known.ended_at is not None:
+            continue  # it had ended: what came later ended the task, not this try
+        ended = entry.what != "started"
+        found[entry.attempt] = AttemptForm(
+            entry.attempt, entry.worker,
+            _instant(detail.get("started_at")) if ended else entry.at,
+            entry.at if ended else None,
+            str(entry.what) if ended else None,
+            *(None if detail.get(name) is None else str(detail[name]) for name in ("category", "reason", "error")),
+        )  # fmt: skip
+    return [found[number] for number in sorted(found)]
+
+
+def _instant(value: object) -> datetime | None:
+    """History that was read back has its instants as text."""
+    return (
+        msgspec.convert(value, datetime) if isinstance(value, str) else value if isinstance(value, datetime) else None
+    )

@@ -1,0 +1,28 @@
+"""How an id is spelled outside: a UUID, or a prefix and the same 128 bits as a ULID (`task_01HGW…`). Both are read."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: no I, L, O, U
+_VALUE = {letter: value for value, letter in enumerate(_ALPHABET)} | {"I": 1, "L": 1, "O": 0}
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
+
+
+def ulid(prefix: str, id_: UUID) -> str:
+    """The id with its prefix, 26 letters."""
+    return f"{prefix}_" + "".join(_ALPHABET[id_.int >> shift & 31] for shift in range(125, -1, -5))
+
+
+def parse_id(prefix: str, text: str) -> UUID | None:
+    """The id, or None if this cannot be one."""
+    if _UUID.fullmatch(text):
+        return UUID(text)
+    letters = text.removeprefix(f"{prefix}_").upper()
+    if len(letters) != 26 or letters[0] > "7" or any(letter not in _VALUE for letter in letters):
+        return None
+    number = 0
+    for letter in letters:
+        number = number << 5 | _VALUE[letter]
+    return UUID(int=number)

@@ -1,0 +1,46 @@
+"""What each of our errors is on each wire: one table, so that a new error is one row. Contracts with words of their own
+for an error keep them at their edge; what they have none for is looked up here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from windlass.core.error import WindlassError
+
+
+class Status(NamedTuple):
+    """`http` is the status of our own API, `grpc` the name of the code."""
+
+    http: int
+    grpc: str
+
+
+STATUS: dict[str, Status] = {
+    "invalid": Status(422, "INVALID_ARGUMENT"),
+    "malformed": Status(400, "INVALID_ARGUMENT"),
+    "too_large": Status(413, "RESOURCE_EXHAUSTED"),
+    "unauthenticated": Status(401, "UNAUTHENTICATED"),
+    "forbidden": Status(403, "PERMISSION_DENIED"),
+    "not_found": Status(404, "NOT_FOUND"),
+    "conflict": Status(409, "ALREADY_EXISTS"),
+    "invalid_state": Status(409, "FAILED_PRECONDITION"),
+    "rejected": Status(400, "FAILED_PRECONDITION"),
+    "lease_lost": Status(409, "ABORTED"),
+    "store_busy": Status(503, "UNAVAILABLE"),
+    "overloaded": Status(503, "RESOURCE_EXHAUSTED"),
+    "draining": Status(503, "UNAVAILABLE"),
+    "unavailable": Status(503, "UNAVAILABLE"),
+    "contract_violation": Status(400, "INTERNAL"),
+    "error": Status(500, "INTERNAL"),
+}
+
+
+def known_code(error: WindlassError) -> str:
+    """The code that callers know: a seam's own error (`commit_unknown`) is told as the one that it derives from."""
+    codes = (kind.code for kind in type(error).__mro__ if issubclass(kind, WindlassError))
+    return next(code for code in codes if code in STATUS)
+
+
+def status_of(error: WindlassError) -> Status:
+    return STATUS[known_code(error)]
