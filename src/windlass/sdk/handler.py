@@ -29,6 +29,7 @@ from windlass.sdk.handle import TaskHandle
 from windlass.sdk.schema import Schema
 from windlass.sdk.signals import Fail, failure_of
 from windlass.sdk.trace import submitting, traced
+from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, submit_many_in_sync
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
@@ -53,6 +54,7 @@ class SubmitOptions(TypedDict, total=False):
     concurrency_key: str
     run_id: UUID
     after: Sequence[UUID]
+    connection: Any  # of asyncpg or psycopg: joins its transaction
 
 
 class Handler(Generic[P, R]):
@@ -94,22 +96,61 @@ class Handler(Generic[P, R]):
         return other
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
-        """Submit one task. When this returns, it is durable."""
+        """Submit one task. When this returns, it is durable; with a connection, when the caller has committed."""
+        connection = self._connection(kwargs)
         submission = self.submission(args, kwargs)
+        if connection is not None:
+            return self._handle(await submit_in(connection, submission))
         with submitting(self.kind, submission.queue) as trace:
-            task_id = await self._app.client.submit(traced(submission, trace))
-        return TaskHandle(self._app, task_id, self.schema)
+            return self._handle(await self._app.client.submit(traced(submission, trace)))
 
     async def submit_many(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """Submit a task for each tuple of arguments, all or none, in one transaction."""
-        submissions = [self.submission(tuple(args), {}) for args in calls]
+        submissions, connection = self._submissions(calls), self._connection({})
+        if connection is not None:
+            return [self._handle(task_id) for task_id in await submit_many_in(connection, submissions)]
         with submitting(self.kind, self.queue, len(submissions)) as trace:
             ids = await self._app.client.submit_many([traced(submission, trace) for submission in submissions])
-        return [TaskHandle(self._app, task_id, self.schema) for task_id in ids]
+        return [self._handle(task_id) for task_id in ids]
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """`submit` for code without an event loop."""
-        return self._app.call_sync(lambda: self.submit(*args, **kwargs))
+        connection = self._connection(kwargs)
+        submission = self.submission(args, kwargs)
+        if connection is not None:
+            return self._handle(submit_in_sync(connection, submission))
+        with submitting(self.kind, submission.queue) as trace:
+            sent = traced(submission, trace)
+            return self._handle(self._app.call_sync(lambda: self._app.client.submit(sent)))
+
+    def submit_many_sync(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
+        """`submit_many` for code without an event loop."""
+        submissions, connection = self._submissions(calls), self._connection({})
+        if connection is not None:
+            return [self._handle(task_id) for task_id in submit_many_in_sync(connection, submissions)]
+        with submitting(self.kind, self.queue, len(submissions)) as trace:
+            sent = [traced(submission, trace) for submission in submissions]
+            ids = self._app.call_sync(lambda: self._app.client.submit_many(sent))
+        return [self._handle(task_id) for task_id in ids]
+
+    def _handle(self, task_id: UUID) -> TaskHandle[R]:
+        return TaskHandle(self._app, task_id, self.schema)
+
+    def _connection(self, kwargs: dict[str, Any]) -> Any:
+        """The caller's, in whose transaction to submit: from `options`, or beside the arguments of the function."""
+        if "connection" in kwargs and not self.schema.takes("connection"):
+            return kwargs.pop("connection")
+        return self._options.get("connection")
+
+    def _submissions(self, calls: Iterable[Sequence[Any]]) -> list[Submission]:
+        if isinstance(calls, str | bytes) or not isinstance(calls, Iterable):
+            raise Invalid("must be the arguments of each task, as tuples", field="calls")
+        submissions = []
+        for args in calls:
+            if not isinstance(args, tuple | list):
+                raise Invalid(f"must be tuples of arguments; {args!r:.100} is none", field="calls")
+            submissions.append(self.submission(tuple(args), {}))
+        return submissions
 
     def submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
         """What would be submitted, checked against the function's own signature."""

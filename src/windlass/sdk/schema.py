@@ -39,6 +39,9 @@ class Schema:
         self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_from_builtin)
         self._result_decoder = msgspec.json.Decoder(self._result_type, dec_hook=_from_builtin)
 
+    def takes(self, name: str) -> bool:
+        return name in self._signature.parameters
+
     def payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """What is stored. Read once as the worker will read it, so that what cannot be run is refused here."""
         bound = self.bound(args, kwargs)
