@@ -37,6 +37,7 @@ from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
 if TYPE_CHECKING:
     from windlass.app import App, open_engine
     from windlass.engine.engine import Engine
+    from windlass.sdk.compose import chain, group
     from windlass.sdk.context import Context, current
     from windlass.sdk.handle import TaskHandle
     from windlass.sdk.worker import Worker
@@ -49,7 +50,9 @@ _LATER = {
     "Engine": "windlass.engine.engine",
     "TaskHandle": "windlass.sdk.handle",
     "Worker": "windlass.sdk.worker",
+    "chain": "windlass.sdk.compose",
     "current": "windlass.sdk.context",
+    "group": "windlass.sdk.compose",
     "open_engine": "windlass.app",
 }
 
@@ -87,7 +90,9 @@ __all__ = [
     "Unavailable",
     "WindlassError",
     "Worker",
+    "chain",
     "current",
+    "group",
     "open_engine",
 ]
 

@@ -247,6 +247,10 @@ class Engine:
                 self.hub.leave(ticket)
         return view
 
+    async def results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
+        """What those of these tasks that succeeded returned, as JSON text."""
+        return await self.views.results(ids)
+
     async def progress(self, task_id: UUID) -> Progress | None:
         """How far a task is, if it ever said so."""
         return (await self.notes.progress([task_id])).get(task_id)

@@ -5,8 +5,10 @@ Knows the engine only as a `Client`, so that none of the server is imported; `wi
 
 from windlass.sdk.app import App, AppSettings
 from windlass.sdk.client import Client
+from windlass.sdk.compose import Call, Chain, Group, chain, group
 from windlass.sdk.context import Context, current
 from windlass.sdk.duration import Duration
+from windlass.sdk.group_handle import ChainHandle, GroupHandle
 from windlass.sdk.handle import TaskHandle
 from windlass.sdk.handler import Handler
 from windlass.sdk.option import TaskOptions
@@ -16,11 +18,16 @@ from windlass.sdk.worker import Worker, WorkSource
 __all__ = [
     "App",
     "AppSettings",
+    "Call",
     "Cancel",
+    "Chain",
+    "ChainHandle",
     "Client",
     "Context",
     "Duration",
     "Fail",
+    "Group",
+    "GroupHandle",
     "Handler",
     "Retry",
     "TaskFailed",
@@ -28,5 +35,7 @@ __all__ = [
     "TaskOptions",
     "WorkSource",
     "Worker",
+    "chain",
     "current",
+    "group",
 ]

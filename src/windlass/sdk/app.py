@@ -13,14 +13,15 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from windlass.core.check import check_callable, check_count, check_name
 from windlass.core.error import Conflict, Invalid, InvalidState
 from windlass.sdk.client import Client
+from windlass.sdk.context import Context
 from windlass.sdk.handle import TaskHandle
-from windlass.sdk.handler import Handler
+from windlass.sdk.handler import AsyncContextHandler, AsyncHandler, Handler, SyncContextHandler, SyncHandler
 from windlass.sdk.note import Notes
 from windlass.sdk.option import Decorator, TaskOptions, made_handler
 from windlass.sdk.portal import Calls, Portal
@@ -137,9 +138,17 @@ class App:
     # ----------------------------------------------------------------------------------------- handlers
 
     @overload
-    def task(self, function: Callable[P, Awaitable[R]], /) -> Handler[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # the first that fits is meant
+        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> AsyncContextHandler[P, R]: ...
     @overload
-    def task(self, function: Callable[P, R], /) -> Handler[P, R]: ...
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextHandler[P, R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Awaitable[R]], /
+    ) -> AsyncHandler[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
     @overload
     def task(self, /, **options: Unpack[TaskOptions]) -> Decorator: ...
 

@@ -18,14 +18,19 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid, Unavailable
 from windlass.core.failure import Category, Failure
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
+from windlass.sdk.compose import Call, Group, Takes
 from windlass.sdk.context import Context, enter
 from windlass.sdk.duration import Duration, seconds
+from windlass.sdk.group_handle import GroupHandle
 from windlass.sdk.handle import TaskHandle
+from windlass.sdk.handover import results_payload, with_results
 from windlass.sdk.schema import Schema
 from windlass.sdk.signals import Fail, failure_of
 from windlass.sdk.trace import submitting, traced
@@ -38,6 +43,8 @@ log = logging.getLogger("windlass.worker")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
 
 AFTER_ERROR_S = 1.0
 
@@ -63,7 +70,7 @@ class Handler(Generic[P, R]):
     def __init__(
         self,
         app: App,
-        function: Callable[P, Awaitable[R] | R],
+        function: Callable[..., Any],
         *,
         kind: str,
         queue: str,
@@ -73,14 +80,14 @@ class Handler(Generic[P, R]):
         retry_on: tuple[type[BaseException], ...] | None,
     ) -> None:
         functools.update_wrapper(self, function)
-        self._app, self._function = app, function
+        self.app, self._function = app, function
         self.kind, self.queue, self.priority, self.policy = kind, queue, priority, policy
         self._concurrency_key, self._retry_on = concurrency_key, retry_on
         self._is_async = inspect.iscoroutinefunction(function)
         self.schema = Schema(function, Context)
         self._options: SubmitOptions = {}
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R] | R:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, as if it had not been decorated."""
         return self._function(*args, **kwargs)
 
@@ -102,7 +109,7 @@ class Handler(Generic[P, R]):
         if connection is not None:
             return self._handle(await submit_in(connection, submission))
         with submitting(self.kind, submission.queue) as trace:
-            return self._handle(await self._app.client.submit(traced(submission, trace)))
+            return self._handle(await self.app.client.submit(traced(submission, trace)))
 
     async def submit_many(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """Submit a task for each tuple of arguments, all or none, in one transaction."""
@@ -110,7 +117,7 @@ class Handler(Generic[P, R]):
         if connection is not None:
             return [self._handle(task_id) for task_id in await submit_many_in(connection, submissions)]
         with submitting(self.kind, self.queue, len(submissions)) as trace:
-            ids = await self._app.client.submit_many([traced(submission, trace) for submission in submissions])
+            ids = await self.app.client.submit_many([traced(submission, trace) for submission in submissions])
         return [self._handle(task_id) for task_id in ids]
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
@@ -121,7 +128,7 @@ class Handler(Generic[P, R]):
             return self._handle(submit_in_sync(connection, submission))
         with submitting(self.kind, submission.queue) as trace:
             sent = traced(submission, trace)
-            return self._handle(self._app.call_sync(lambda: self._app.client.submit(sent)))
+            return self._handle(self.app.call_sync(lambda: self.app.client.submit(sent)))
 
     def submit_many_sync(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """`submit_many` for code without an event loop."""
@@ -130,11 +137,28 @@ class Handler(Generic[P, R]):
             return [self._handle(task_id) for task_id in submit_many_in_sync(connection, submissions)]
         with submitting(self.kind, self.queue, len(submissions)) as trace:
             sent = [traced(submission, trace) for submission in submissions]
-            ids = self._app.call_sync(lambda: self._app.client.submit_many(sent))
+            ids = self.app.call_sync(lambda: self.app.client.submit_many(sent))
         return [self._handle(task_id) for task_id in ids]
 
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """This handler with its arguments, for a `group` or the beginning of a `chain`."""
+        return Call(self, args, kwargs)
+
+    async def map(self: Takes[A, B], items: Iterable[A], *, key: str | None = None) -> GroupHandle[B]:
+        """Submit a task for each item, all or none; `await handle.results()` has what they return, in their order."""
+        return await Group[B](_calls(self, items)).submit(key=key)
+
+    def map_sync(self: Takes[A, B], items: Iterable[A], *, key: str | None = None) -> GroupHandle[B]:
+        """`map` for code without an event loop."""
+        return Group[B](_calls(self, items)).submit_sync(key=key)
+
+    @property
+    def submits_elsewhere(self) -> bool:
+        """Whether it submits on somebody's own connection."""
+        return self._options.get("connection") is not None
+
     def _handle(self, task_id: UUID) -> TaskHandle[R]:
-        return TaskHandle(self._app, task_id, self.schema)
+        return TaskHandle(self.app, task_id, self.schema)
 
     def _connection(self, kwargs: dict[str, Any]) -> Any:
         """The caller's, in whose transaction to submit: from `options`, or beside the arguments of the function."""
@@ -154,22 +178,33 @@ class Handler(Generic[P, R]):
 
     def submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
         """What would be submitted, checked against the function's own signature."""
+        return self._submission(self.schema.payload(args, kwargs), self._key(args, kwargs))
+
+    def _submission(self, payload: bytes, concurrency_key: str) -> Submission:
         options = self._options
         return Submission(
             kind=self.kind,
-            payload=self.schema.payload(args, kwargs),
+            payload=payload,
             queue=options.get("queue", self.queue),
-            namespace=self._app.namespace,
+            namespace=self.app.namespace,
             priority=options.get("priority", self.priority),
             delay_s=seconds("delay", options["delay"]) if "delay" in options else 0.0,
             available_at=options.get("available_at"),
             deadline_at=options.get("deadline_at"),
-            concurrency_key=self._key(args, kwargs),
+            concurrency_key=concurrency_key,
             idempotency_key=options.get("idempotency_key"),
             policy=self.policy,
             run_id=options.get("run_id"),
             after=tuple(options.get("after", ())),
         )
+
+    def submission_after(self, parameter: str, upstream: UUID | Sequence[UUID]) -> Submission:
+        """What would be submitted to run after others, with what they returned as its argument."""
+        if self.submits_elsewhere:
+            raise Invalid("cannot be used by what is part of a chain", field="connection")
+        payload = results_payload(parameter, upstream)
+        after = (upstream,) if isinstance(upstream, UUID) else tuple(upstream)
+        return replace(self._submission(payload, self._options.get("concurrency_key", "")), after=after)
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if "concurrency_key" in self._options:
@@ -180,7 +215,7 @@ class Handler(Generic[P, R]):
 
     async def run(self, claimed: Claimed) -> bytes:
         """One attempt. Payloads that do not fit the signature are bad data, and not tried again."""
-        notes = self._app.notes.of(claimed)
+        notes = self.app.notes.of(claimed)
         try:
             return await self._run(Context(claimed, notes, await self._left_behind(claimed)), claimed.payload)
         finally:
@@ -188,24 +223,24 @@ class Handler(Generic[P, R]):
 
     async def _run(self, context: Context, payload: bytes) -> bytes:
         try:
-            arguments = self.schema.arguments(payload)
+            arguments = self.schema.arguments(await with_results(payload, self.app.client.results))
         except Invalid as error:
             raise Fail(error.message, category=Category.DATA_QUALITY) from None
         if self.schema.context_parameter is not None:
             arguments[self.schema.context_parameter] = context
         enter(context)
         if self._is_async:
-            result = await cast("Awaitable[R]", self._function(**arguments))  # type: ignore[call-arg]
+            result = await cast("Awaitable[R]", self._function(**arguments))
         else:
             call = functools.partial(contextvars.copy_context().run, functools.partial(self._function, **arguments))
-            result = await in_thread(self._app.threads, call, context)
+            result = await in_thread(self.app.threads, call, context)
         return self.schema.result(result)
 
     async def _left_behind(self, claimed: Claimed) -> bytes | None:
         """The checkpoint of an earlier attempt. Only an attempt that is not the first one can find any."""
         while claimed.task.attempt > 1:
             try:
-                return await self._app.client.checkpoint(claimed.task.id)
+                return await self.app.client.checkpoint(claimed.task.id)
             except Unavailable as error:
                 log.warning("cannot read a checkpoint, trying again: %s", error)
                 await asyncio.sleep(AFTER_ERROR_S)
@@ -214,6 +249,44 @@ class Handler(Generic[P, R]):
     def failure(self, error: BaseException) -> Failure:
         """What an exception means. `retry_on` names those worth another try; without it, all are."""
         return failure_of(error, None if self._retry_on is None else isinstance(error, self._retry_on))
+
+
+class AsyncHandler(Handler[P, R]):
+    """Of an async function. This and the next three only tell type checkers what calling the function itself means."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+
+
+class SyncHandler(Handler[P, R]):
+    """Of a function that blocks."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class AsyncContextHandler(Handler[P, R]):
+    """Of an async function whose first parameter is its context, which those who submit leave out."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+
+
+class SyncContextHandler(Handler[P, R]):
+    """Of a function that blocks, whose first parameter is its context, which those who submit leave out."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+def _calls(handler: Takes[A, B], items: Iterable[A]) -> list[Call[B]]:
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise Invalid(f"must be something to go through, not {type(items).__name__}", field="items")
+    return [cast("Handler[..., B]", handler).bind(item) for item in items]
 
 
 async def in_thread(threads: Executor, call: Callable[[], Any], context: Context) -> Any:

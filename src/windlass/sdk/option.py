@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from windlass.core.check import check_callable, check_count, check_name
 from windlass.core.error import Invalid
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, check_policy
+from windlass.sdk.context import Context
 from windlass.sdk.duration import Duration, seconds
-from windlass.sdk.handler import Handler
+from windlass.sdk.handler import AsyncContextHandler, AsyncHandler, Handler, SyncContextHandler, SyncHandler
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
@@ -38,9 +39,17 @@ class TaskOptions(TypedDict, total=False):
 
 class Decorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Handler[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # the first that fits is meant
+        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> AsyncContextHandler[P, R]: ...
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Handler[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextHandler[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Awaitable[R]], /
+    ) -> AsyncHandler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
 
 
 def made_handler(app: App, function: Callable[..., Any], options: TaskOptions) -> Handler[..., Any]:

@@ -42,6 +42,14 @@ class Schema:
     def takes(self, name: str) -> bool:
         return name in self._signature.parameters
 
+    def one_parameter(self) -> str:
+        """The parameter that a single argument goes to."""
+        try:
+            self._signature.bind(None)
+        except TypeError as error:
+            raise Invalid(f"{self.name}: must take one argument: {error}", field="rest") from None
+        return next(iter(self._signature.parameters))
+
     def payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """What is stored. Read once as the worker will read it, so that what cannot be run is refused here."""
         bound = self.bound(args, kwargs)

@@ -1,8 +1,8 @@
 """Submit inside a transaction of the caller's own, on the caller's own connection: a rollback leaves nothing.
 
 Speaks to whatever connection it is handed, and so knows no driver: asyncpg, psycopg 3 (async and sync), or anything
-with cursors as in DB-API 2 (psycopg2, Django's `connection`). The SQL function `windlass.submit` does the rest, and wakes
-workers when the caller commits. No engine is needed for it.
+with cursors as in DB-API 2 (psycopg2, Django's `connection`). The SQL function `windlass.submit` does the rest, and
+wakes workers when the caller commits. No engine is needed for it.
 """
 
 from __future__ import annotations

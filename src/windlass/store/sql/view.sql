@@ -8,6 +8,10 @@ select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t
 select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t.wire, t.replay_of
   from windlass.task t where t.id = any($1::uuid[]) order by t.id
 
+-- name: task_results
+-- What those of these tasks that succeeded returned (index task_pkey).
+select t.id, coalesce(t.result, 'null') from windlass.task t where t.id = any($1::uuid[]) and t.state = 'succeeded'
+
 -- name: list_tasks
 -- Newest first, beyond a position, by any of the filters that are given (primary key, or task_rare for rare states).
 -- A payload longer than $10 bytes is left out, so that a page has a bound.
