@@ -107,11 +107,16 @@ async def open_engine(
 
 @asynccontextmanager
 async def open_server(
-    engine: Engine, *, http: str | settings.Address = DEFAULT_HTTP, api_key: str | None = None
+    engine: Engine,
+    *,
+    http: str | settings.Address = DEFAULT_HTTP,
+    api_key: str | None = None,
+    open_metrics: bool = False,
 ) -> AsyncIterator[str]:
     """Our API on this engine until the block ends; yields its URL. `http` is HOST:PORT; port 0 takes any that is free.
 
     `api_key` is an admin's key in all namespaces, for whoever starts the server; others are made with it.
+    `open_metrics` lets everybody read /metrics who can reach the port.
     """
     from windlass import __version__
     from windlass.http.api import make_api  # an extra that a plain worker does not carry
@@ -120,7 +125,9 @@ async def open_server(
     address = settings.read_address(http)
     if api_key is not None:
         engine.access.accept_root(api_key)
-    async with listening(make_api(engine, version=__version__), address.host, address.port) as url:
+    async with listening(
+        make_api(engine, version=__version__, open_metrics=open_metrics), address.host, address.port
+    ) as url:
         yield url
 
 

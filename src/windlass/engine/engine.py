@@ -50,6 +50,7 @@ from windlass.engine.patience import Patience
 from windlass.engine.queue import Queues
 from windlass.engine.repair import Repair
 from windlass.engine.retention import Retention
+from windlass.engine.run import Runs
 from windlass.engine.runner import Loop
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
@@ -115,6 +116,7 @@ class Engine:
         self.views = TaskViews(store)
         self.gauges = Gauges(store, stopwatch)
         self.access = Access(store, self.chance, stopwatch=stopwatch)
+        self.runs = Runs(store)
         self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
         self.repair = Repair(store, self.chance, self._submitter, self._commands)
         self.retention = Retention(keep_finished_s)

@@ -8,9 +8,9 @@ from uuid import UUID
 import msgspec
 
 from windlass.core import command
-from windlass.core.check import check_count, check_type
+from windlass.core.check import check_count, check_name, check_type
 from windlass.core.command import Command
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, InvalidState, NotFound
 from windlass.core.replay import REPLAYABLE, replay
 from windlass.core.submission import Submission
 from windlass.core.task import Task
@@ -20,9 +20,13 @@ from windlass.engine.committer import Committer
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
 from windlass.store.store import Store
-from windlass.store.view import ALWAYS, Created, TaskView
+from windlass.store.view import ALWAYS, Created, EffectView, TaskView
+from windlass.store.wake import Wakes
+
+__all__ = ["REPLAY_MAX", "EffectView", "Repair", "Replayed"]
 
 REPLAY_MAX = 1000
+EFFECTS_MAX = 1000
 PART = 50  # payloads of so many are held in memory at a time
 
 
@@ -76,8 +80,46 @@ class Repair:
             made += await self._submitter.submit_all([self._replay(view) for view in views])
         return Replayed(len(page.tasks), made, page.next)
 
+    # ----------------------------------------------------------------------------------------- the outbox
+
+    async def effects(
+        self, namespace: str = "default", *, dead: bool | None = None, after: UUID | None = None, limit: int = 50
+    ) -> list[EffectView]:
+        """Effects that wait, were given up (`dead`), or both."""
+        check_name("namespace", namespace)
+        check_count("limit", limit, least=1, most=EFFECTS_MAX + 1)
+        async with self._store.views() as views:
+            return await views.list_effects(namespace, dead, after, limit)
+
+    async def effect(self, effect_id: UUID) -> EffectView:
+        check_type("effect_id", effect_id, UUID)
+        async with self._store.views() as views:
+            found = await views.get_effect(effect_id)
+        if found is None:
+            raise NotFound(f"there is no effect {effect_id}", effect_id=effect_id)
+        return found
+
+    async def revive(self, effect: EffectView) -> EffectView:
+        """A dead letter is tried again, as if it were new."""
+        async with self._store.begin() as tx:
+            if not await tx.outbox.revive_effect(effect.id):
+                raise _not_dead(effect)
+            await tx.wake(Wakes(effects=True))
+        return await self.effect(effect.id)
+
+    async def discard(self, effect: EffectView) -> EffectView:
+        """A dead letter is thrown away; returns it as it was."""
+        async with self._store.begin() as tx:
+            if not await tx.outbox.discard_effect(effect.id):
+                raise _not_dead(effect)
+        return effect
+
     def _replay(self, view: TaskView) -> Submission:
         return replay(view.task, view.payload, view.requires, view.wire, self._chance.new_id())
+
+
+def _not_dead(effect: EffectView) -> InvalidState:
+    return InvalidState("only what was given up is retried or discarded by hand", effect_id=effect.id)
 
 
 def _parts(ids: list[UUID]) -> list[list[UUID]]:

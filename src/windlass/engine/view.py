@@ -10,6 +10,7 @@ import msgspec
 
 from windlass.core.check import check_count, check_instant, check_list, check_name, check_type
 from windlass.core.error import Invalid, NotFound
+from windlass.core.lease import Lease
 from windlass.core.queue import admit
 from windlass.core.task import Task
 from windlass.core.transition import Entry, State
@@ -99,6 +100,14 @@ class TaskViews:
         check_name("namespace", namespace)
         async with self._store.views() as views:
             return await views.count_tasks(namespace)
+
+    async def workers(self, namespace: str = "default") -> list[tuple[Lease, int]]:
+        """The workers that are alive, and how much each runs."""
+        check_name("namespace", namespace)
+        async with self._store.views() as views:
+            leases = await views.list_leases(namespace)
+            loads = await views.lease_loads(namespace)
+        return [(lease, loads.get(lease.id, 0)) for lease in leases]
 
     async def run_totals(self, run_id: UUID) -> dict[State, int]:
         check_type("run_id", run_id, UUID)

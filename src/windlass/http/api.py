@@ -20,19 +20,22 @@ from starlette.routing import Route as HttpRoute
 from windlass.core.access import Principal, Role, check_role
 from windlass.core.error import WindlassError
 from windlass.engine.engine import Engine
-from windlass.http import health, key, openapi, problem, task
+from windlass.http import health, key, namespace, openapi, outbox, problem, queue, run, task, worker
 from windlass.http.read import bearer_key, decode_body, decode_query, read_body
 from windlass.http.route import Call, Route, Table
 
-TABLES: tuple[Table, ...] = (task.table, key.table, health.table)
+TABLES: tuple[Table, ...] = (
+    task.table, run.table, queue.table, worker.table, namespace.table, key.table, outbox.table, health.table,
+)  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for table in TABLES for route in table.routes)
 NOBODY = Principal("nobody", Role.VIEWER)
 OPENAPI_PATH = "/api/v1/openapi.json"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def make_api(engine: Engine, *, version: str = "unknown") -> Starlette:
-    """The application on an engine that is open. `engine.access.accept_root` sets the key of whoever starts it."""
+def make_api(engine: Engine, *, version: str = "unknown", open_metrics: bool = False) -> Starlette:
+    """The application on an engine that is open. `engine.access.accept_root` sets the key of whoever starts it;
+    `open_metrics` lets everybody read /metrics who can reach the port."""
     document = msgspec.json.encode(openapi.document(TABLES, version))
 
     async def describe(request: Request) -> Response:
@@ -42,7 +45,9 @@ def make_api(engine: Engine, *, version: str = "unknown") -> Starlette:
 
     paths: dict[str, dict[str, Endpoint]] = {OPENAPI_PATH: {"GET": _guarded(describe)}}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method] = _guarded(_endpoint(engine, route))
+        paths.setdefault(route.path, {})[route.method] = _guarded(
+            _endpoint(engine, route, free=open_metrics and route.path == "/metrics")
+        )
     app = Starlette(
         routes=[_any_method(path, _by_method(methods)) for path, methods in _specific_first(paths)],
         exception_handlers={HTTPException: _http_exception, Exception: _defect},
@@ -52,12 +57,12 @@ def make_api(engine: Engine, *, version: str = "unknown") -> Starlette:
     return app
 
 
-def _endpoint(engine: Engine, route: Route) -> Endpoint:
+def _endpoint(engine: Engine, route: Route, *, free: bool) -> Endpoint:
     encode = msgspec.json.Encoder().encode
 
     async def endpoint(request: Request) -> Response:
         principal = NOBODY
-        if route.role is not None:
+        if route.role is not None and not free:
             principal = await engine.access.identify(bearer_key(request.headers))
             check_role(principal, route.role)
         query = None if route.query is None else decode_query(route.query, request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from uuid import UUID
 
@@ -36,6 +37,22 @@ def to_name(cursor: str | None) -> str | None:
     if "\x00" in name:
         raise Malformed("is not a cursor of this list", field="after")
     return name
+
+
+def of_pair(position: tuple[int, int] | None) -> str | None:
+    return None if position is None else _spelled(struct.pack(">ii", *position))
+
+
+def to_pair(cursor: str | None) -> tuple[int, int] | None:
+    if cursor is None:
+        return None
+    content = _read(cursor)
+    if len(content) != 8:
+        raise Malformed("is not a cursor of this list", field="after")
+    first, second = struct.unpack(">ii", content)
+    if first < 0 or second < -1:
+        raise Malformed("is not a cursor of this list", field="after")
+    return first, second
 
 
 def _spelled(content: bytes) -> str:

@@ -110,7 +110,7 @@ def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(route: Route, by_kind: dict[Any, Any]) -> dict[str, Any]:
-    content = {"application/json": {"schema": by_kind[route.answer]}} if _is_struct(route.answer) else {}
+    content = {route.media: {"schema": by_kind[route.answer]} if _is_struct(route.answer) else {}}
     responses: dict[str, Any] = {str(route.status): {"description": "Done.", "content": content}}
     said = {"content": {MEDIA_TYPE: {"schema": by_kind[Problem]}}}
     for status in _possible(route):

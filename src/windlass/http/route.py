@@ -72,6 +72,7 @@ class Route:
     body: Any
     answer: Any
     headers: tuple[str, ...] = ()
+    media: str = "application/json"
 
     @property
     def name(self) -> str:
@@ -86,13 +87,20 @@ class Table:
     routes: list[Route] = field(default_factory=list)
 
     def add(
-        self, method: str, path: str, role: Role | None, *, status: int = 200, headers: tuple[str, ...] = ()
+        self,
+        method: str,
+        path: str,
+        role: Role | None,
+        *,
+        status: int = 200,
+        headers: tuple[str, ...] = (),
+        media: str = "application/json",
     ) -> Callable[[Handler], Handler]:
         def added(handler: Handler) -> Handler:
             hints = typing.get_type_hints(handler)
             query, body = (None if kind is type(None) else kind for kind in typing.get_args(hints["call"]))
             summary = " ".join((handler.__doc__ or "").split())
-            made = Route(method, path, role, handler, status, summary, query, body, hints["return"], headers)
+            made = Route(method, path, role, handler, status, summary, query, body, hints["return"], headers, media)
             self.routes.append(made)
             return handler
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -10,14 +11,15 @@ from msgspec import Meta, Struct
 
 from windlass.core.access import Role
 from windlass.core.check import KEY_MAX, check_text
+from windlass.core.note import LogLine
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.submission import Submission
 from windlass.core.transition import State
 from windlass.engine.repair import REPLAY_MAX
 from windlass.engine.submit import BATCH_MAX
-from windlass.engine.view import Created, TaskView
+from windlass.engine.view import Created, TaskRow, TaskView
 from windlass.http import cursor
-from windlass.http.form import At, Cursor, IdText, In, Listed, Name, Nothing, Paged, Reason
+from windlass.http.form import At, Cursor, IdText, In, Limit, Listed, Name, Nothing, Paged, Reason
 from windlass.http.route import Call, Table, read_id
 from windlass.http.task_form import (
     EntryForm,
@@ -43,6 +45,14 @@ class TaskFilter(Paged, frozen=True, forbid_unknown_fields=True):
     run_id: IdText | None = None
     created_since: At | None = None
     created_before: At | None = None
+
+
+class LogFilter(Struct, frozen=True, forbid_unknown_fields=True):
+    """Lines of one attempt, or of all that are kept."""
+
+    attempt: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    after: Cursor | None = None
+    limit: Limit = 500
 
 
 class Batch(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,8 +121,7 @@ async def submit_task(call: Call[None, NewTask]) -> TaskForm:
     body = call.body
     key = one_key(call.headers.get(KEY_HEADER), body.idempotency_key)
     submission = await ready(call, body, call.namespace(body.namespace), key)
-    task_id = await call.engine.submit(submission)
-    return task_form(await call.engine.views.get(task_id))
+    return await shown(call, await call.engine.views.get(await call.engine.submit(submission)))
 
 
 @table.add("POST", "/api/v1/tasks/batch", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
@@ -124,7 +133,7 @@ async def submit_batch(call: Call[None, Batch]) -> Submitted:
         key = one_key(None if header is None else f"{header}/{place}", spec.idempotency_key)
         submissions.append(await ready(call, spec, call.namespace(spec.namespace), key))
     ids = await call.engine.submit_many(submissions)
-    return Submitted([task_form(view, listed=True) for view in await call.engine.views.get_many(ids)])
+    return Submitted(await listed(call, await call.engine.views.get_many(ids)))
 
 
 async def ready(call: Call[Any, Any], spec: TaskSpec, namespace: str, key: str | None) -> Submission:
@@ -160,13 +169,13 @@ async def list_tasks(call: Call[TaskFilter, None]) -> Listed[TaskForm]:
         after=cursor.to_id(query.after),
         limit=query.limit,
     )
-    return Listed([task_form(row, listed=True) for row in page.tasks], cursor.of_id(page.next))
+    return Listed(await listed(call, page.tasks), cursor.of_id(page.next))
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}", Role.VIEWER)
 async def get_task(call: Call[None, None]) -> TaskForm:
     """One task."""
-    return task_form(await seen(call))
+    return await shown(call, await seen(call))
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}/history", Role.VIEWER)
@@ -186,11 +195,33 @@ async def why_waiting(call: Call[None, None]) -> Waits:
     return Waits(view.task.id, [WaitForm(r.reason, r.message, r.until) for r in reasons])
 
 
+@table.add("GET", "/api/v1/tasks/{task_id}/logs", Role.VIEWER)
+async def task_logs(call: Call[LogFilter, None]) -> Listed[LogLine]:
+    """What the attempts of a task have logged, in order: the last lines of each that are kept."""
+    view, query = await seen(call), call.query
+    page = await call.engine.notes.log(
+        view.task.id, attempt=query.attempt, after=cursor.to_pair(query.after), limit=query.limit
+    )
+    return Listed(page.lines, cursor.of_pair(page.next))
+
+
 async def seen(call: Call[Any, Any]) -> TaskView:
     """The task in the path, if the key reaches its namespace."""
     view = await call.engine.views.get(call.id("task_id"))
     call.reach(view.task.namespace)
     return view
+
+
+async def shown(call: Call[Any, Any], view: TaskView) -> TaskForm:
+    """A task with what it last said of its progress."""
+    said = await call.engine.notes.progress([view.task.id]) if view.task.attempt else {}
+    return task_form(view, said.get(view.task.id))
+
+
+async def listed(call: Call[Any, Any], rows: Sequence[TaskRow]) -> list[TaskForm]:
+    begun = [row.task.id for row in rows if row.task.attempt]
+    said = await call.engine.notes.progress(begun) if begun else {}
+    return [task_form(row, said.get(row.task.id), listed=True) for row in rows]
 
 
 # --------------------------------------------------------------------------------------------- act
@@ -201,7 +232,7 @@ async def cancel_task(call: Call[None, CancelOrder]) -> TaskForm:
     """Ask a task to stop. One that waits ends at once; one that runs is told, and has its grace."""
     view = await seen(call)
     await call.engine.cancel(view.task.id, call.body.reason, force=call.body.force)
-    return task_form(await call.engine.views.get(view.task.id))
+    return await shown(call, await call.engine.views.get(view.task.id))
 
 
 @table.add("POST", "/api/v1/tasks/{task_id}/retry", Role.OPERATOR)
@@ -209,7 +240,7 @@ async def retry_task(call: Call[None, Nothing]) -> TaskForm:
     """Try it now. What waits for its time is available at once, what is parked goes on; what has ended without success
     is done again as a new task, whose `replay_of` names the old one."""
     view = await seen(call)
-    return task_form(await call.engine.views.get(await call.engine.repair.retry(view.task.id)))
+    return await shown(call, await call.engine.views.get(await call.engine.repair.retry(view.task.id)))
 
 
 @table.add("POST", "/api/v1/tasks/replay", Role.OPERATOR)

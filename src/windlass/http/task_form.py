@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from windlass.core.check import COUNT_MAX
 from windlass.core.failure import Category
+from windlass.core.note import Progress
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, Submission
 from windlass.core.task import Outcome, Task
@@ -105,7 +106,7 @@ class TaskForm(Struct, frozen=True, kw_only=True):
     result: Raw
     error: ErrorForm | None
     reason: str | None
-    progress: dict[str, Any] | None
+    progress: Progress | None
     created_at: datetime
     available_at: datetime
     started_at: datetime | None
@@ -126,14 +127,14 @@ class TaskForm(Struct, frozen=True, kw_only=True):
     omitted: list[str] = []
 
 
-def task_form(row: TaskRow, *, listed: bool = False) -> TaskForm:
+def task_form(row: TaskRow, progress: Progress | None = None, *, listed: bool = False) -> TaskForm:
     task = row.task
     long_result = listed and task.result is not None and len(task.result) > LISTED_PAYLOAD_MAX_BYTES
     return TaskForm(
         id=task.id, namespace=task.namespace, queue=task.queue, kind=task.kind, state=task.state,
         attempt=task.attempt, failures=task.failures, losses=task.losses,
         payload=_raw(row.payload), result=_raw(None if long_result else task.result), error=_error(task),
-        reason=_reason(task), progress=None,
+        reason=_reason(task), progress=progress,
         created_at=row.created_at, available_at=task.available_at, started_at=task.started_at,
         finished_at=task.finished_at, deadline_at=task.deadline_at, priority=task.priority, worker=task.worker,
         run_id=task.run_id, replay_of=row.replay_of,

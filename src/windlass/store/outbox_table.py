@@ -41,5 +41,13 @@ class OutboxTable:
     async def delay_effects(self, ids: Sequence[UUID], delay_s: float) -> None:
         await self._session.fetch("delay_effects", ids, delay_s)
 
+    async def revive_effect(self, effect_id: UUID) -> bool:
+        """Whether it was dead, and will be tried again."""
+        return bool(await self._session.fetch("revive_effect", effect_id))
+
+    async def discard_effect(self, effect_id: UUID) -> bool:
+        """Whether it was dead, and is gone."""
+        return bool(await self._session.fetch("discard_effect", effect_id))
+
     async def bury_effect(self, effect_id: UUID, error: str) -> None:
         await self._session.fetch("bury_effect", effect_id, error)

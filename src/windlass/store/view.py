@@ -57,6 +57,22 @@ class DeadEffect(msgspec.Struct, frozen=True):
     dead_at: datetime
 
 
+class EffectView(msgspec.Struct, frozen=True):
+    """An effect in the outbox: what, for which task and attempt, how often it was tried, and how that went. One with
+    `dead_at` was given up: a dead letter."""
+
+    id: UUID
+    kind: str
+    namespace: str
+    task_id: UUID
+    attempt: int
+    tries: int
+    created_at: datetime
+    available_at: datetime
+    dead_at: datetime | None
+    error: str | None
+
+
 class Views:
     """Read views within one transaction."""
 
@@ -110,6 +126,34 @@ class Views:
 
     async def run_counts(self, run_id: UUID) -> dict[State, int]:
         return {State(row[0]): row[1] for row in await self._session.fetch("run_counts", run_id)}
+
+    async def get_run(self, run_id: UUID) -> tuple[UUID, str, datetime] | None:
+        rows = await self._session.fetch("get_run", run_id)
+        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+    async def list_runs(self, namespace: str, before: UUID | None, limit: int) -> list[tuple[UUID, str, datetime]]:
+        rows = await self._session.fetch("list_runs", namespace, before, limit)
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    async def runs_counts(self, run_ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
+        counts: dict[UUID, dict[State, int]] = {}
+        for run_id, state, count in await self._session.fetch("runs_counts", run_ids):
+            counts.setdefault(run_id, {})[State(state)] = count
+        return counts
+
+    async def run_of_key(self, namespace: str, key: str) -> UUID | None:
+        rows = await self._session.fetch("run_of_key", namespace, key)
+        return rows[0][0] if rows else None
+
+    async def lease_loads(self, namespace: str) -> dict[UUID, int]:
+        return {row[0]: row[1] for row in await self._session.fetch("lease_loads", namespace)}
+
+    async def list_effects(self, namespace: str, dead: bool | None, after: UUID | None, limit: int) -> list[EffectView]:
+        return [EffectView(*row) for row in await self._session.fetch("list_effects", namespace, dead, after, limit)]
+
+    async def get_effect(self, effect_id: UUID) -> EffectView | None:
+        rows = await self._session.fetch("get_effect", effect_id)
+        return EffectView(*rows[0]) if rows else None
 
     async def task_history(self, task_id: UUID) -> list[Entry]:
         rows = await self._session.fetch("task_history", task_id)

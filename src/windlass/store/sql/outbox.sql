@@ -40,3 +40,13 @@ update windlass.outbox o set available_at = windlass.now() + $2::double precisio
 -- name: bury_effect
 -- Given up. The task is told in the same transaction.
 update windlass.outbox o set dead_at = windlass.now(), error = $2 where o.id = $1 and o.dead_at is null
+
+-- name: revive_effect
+-- A dead letter is tried again, as if it were new.
+update windlass.outbox o set dead_at = null, tries = 0, available_at = windlass.now()
+ where o.id = $1 and o.dead_at is not null
+returning o.id
+
+-- name: discard_effect
+-- A dead letter is thrown away.
+delete from windlass.outbox o where o.id = $1 and o.dead_at is not null returning o.id

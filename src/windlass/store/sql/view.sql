@@ -73,3 +73,38 @@ select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expi
 -- Effects that were given up.
 select o.id, o.kind, o.task_id, o.tries, o.error, o.dead_at from windlass.outbox o
  where o.namespace = $1 and o.dead_at is not null order by o.dead_at desc limit $2
+
+-- name: get_run
+-- One run.
+select r.id, r.namespace, r.created_at from windlass.run r where r.id = $1
+
+-- name: list_runs
+-- Runs that have tasks, newest first, beyond a position (index run_list).
+select r.id, r.namespace, r.created_at from windlass.run r
+ where r.namespace = $1 and ($2::uuid is null or r.id < $2) and exists (select from windlass.task t where t.run_id = r.id)
+ order by r.id desc limit $3
+
+-- name: runs_counts
+-- How many tasks of these runs are in each state (index task_run).
+select t.run_id, t.state, count(*) from windlass.task t where t.run_id = any($1::uuid[]) group by t.run_id, t.state
+
+-- name: run_of_key
+-- The run of the task that was submitted with this idempotency key.
+select t.run_id from windlass.idempotency i join windlass.task t on t.id = i.task_id
+ where i.namespace = $1 and i.key = $2
+
+-- name: lease_loads
+-- How much runs under each lease of a namespace (index task_running).
+select t.lease_id, count(*) from windlass.task t where t.namespace = $1 and t.state = 'running' group by t.lease_id
+
+-- name: list_effects
+-- Effects by id, beyond a position: those that wait ($2 false), were given up (true), or both (null).
+select o.id, o.kind, o.namespace, o.task_id, o.attempt, o.tries, o.created_at, o.available_at, o.dead_at, o.error
+  from windlass.outbox o
+ where o.namespace = $1 and ($2::boolean is null or $2 = (o.dead_at is not null)) and ($3::uuid is null or o.id > $3)
+ order by o.id limit $4
+
+-- name: get_effect
+-- One effect.
+select o.id, o.kind, o.namespace, o.task_id, o.attempt, o.tries, o.created_at, o.available_at, o.dead_at, o.error
+  from windlass.outbox o where o.id = $1

@@ -1,0 +1,46 @@
+"""The outbox: effects that wait to be carried out, and dead letters, which were given up."""
+
+from __future__ import annotations
+
+from windlass.core.access import Role
+from windlass.engine.repair import EffectView
+from windlass.http import cursor
+from windlass.http.form import Listed, Nothing, Paged
+from windlass.http.route import Call, Table
+
+table = Table("outbox")
+
+
+class OutboxFilter(Paged, frozen=True, forbid_unknown_fields=True):
+    """`dead` true: only what was given up; false: only what waits."""
+
+    dead: bool | None = None
+
+
+@table.add("GET", "/api/v1/outbox", Role.VIEWER)
+async def list_outbox(call: Call[OutboxFilter, None]) -> Listed[EffectView]:
+    """Effects that wait or were given up."""
+    query = call.query
+    found = await call.engine.repair.effects(
+        call.namespace(query.namespace), dead=query.dead, after=cursor.to_id(query.after), limit=query.limit + 1
+    )
+    page = found[: query.limit]
+    return Listed(page, cursor.of_id(page[-1].id if len(found) > query.limit else None))
+
+
+@table.add("POST", "/api/v1/outbox/{effect_id}/retry", Role.OPERATOR)
+async def retry_effect(call: Call[None, Nothing]) -> EffectView:
+    """Try a dead letter again, as if it were new."""
+    return await call.engine.repair.revive(await _seen(call))
+
+
+@table.add("DELETE", "/api/v1/outbox/{effect_id}", Role.OPERATOR)
+async def discard_effect(call: Call[None, None]) -> EffectView:
+    """Throw a dead letter away."""
+    return await call.engine.repair.discard(await _seen(call))
+
+
+async def _seen(call: Call[None, Nothing] | Call[None, None]) -> EffectView:
+    effect = await call.engine.repair.effect(call.id("effect_id"))
+    call.reach(effect.namespace)
+    return effect

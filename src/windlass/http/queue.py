@@ -1,0 +1,141 @@
+"""Queues: how work reaches their workers, what their tasks are allowed, limits, pause and drain."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from windlass.core.access import Role
+from windlass.core.delivery import PULL, Delivery, RetryForm, retry_of
+from windlass.core.queue import QueueConfig, Rate
+from windlass.core.transition import State
+from windlass.engine.queue import QueueView
+from windlass.http import cursor
+from windlass.http.form import Count, In, Listed, Name, Nothing, Paged, Timeout
+from windlass.http.route import Call, Table
+
+table = Table("queues")
+
+
+class RateForm(Struct, frozen=True, forbid_unknown_fields=True):
+    """At most `count` starts in any window of `period_s` seconds."""
+
+    count: Count
+    period_s: Timeout
+
+
+class LimitsForm(Struct, frozen=True, forbid_unknown_fields=True):
+    """What may run at the same time: in all, per kind, per concurrency key; and how many may start in a while."""
+
+    max_running: Count | None = None
+    max_running_per_kind: dict[Name, Count] = {}
+    max_running_per_key: Count | None = None
+    rate: RateForm | None = None
+
+
+class QueueOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """All that is wanted of a queue; what is left out has its default. Only `paused` stays as it is if left out."""
+
+    delivery: Delivery = PULL
+    retry: RetryForm | None = None
+    limits: LimitsForm = LimitsForm()
+    paused: bool | None = None
+
+
+class QueueForm(Struct, frozen=True, kw_only=True):
+    """A queue. `counts` leaves successes out. `signing_secret` is there for admins, on queues that push."""
+
+    name: str
+    namespace: str
+    delivery: Delivery
+    retry: RetryForm
+    limits: LimitsForm
+    paused: bool
+    counts: dict[str, int]
+    signing_secret: str | None = None
+
+
+class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long to wait until nothing runs."""
+
+    wait_s: Annotated[float, Meta(ge=0, le=300)] = 0.0
+
+
+@table.add("PUT", "/api/v1/queues/{name}", Role.OPERATOR)
+async def put_queue(call: Call[In, QueueOrder]) -> QueueForm:
+    """Set all of what is wanted of a queue."""
+    namespace, order = call.namespace(call.query.namespace), call.body
+    await call.engine.access.declare_namespace(namespace)
+    view = await call.engine.queues.put(
+        call.path["name"],
+        namespace=namespace,
+        delivery=order.delivery,
+        retry=order.retry,
+        limits=_config(order.limits),
+        paused=order.paused,
+    )
+    return _form(call, namespace, view)
+
+
+@table.add("GET", "/api/v1/queues", Role.VIEWER)
+async def list_queues(call: Call[Paged, None]) -> Listed[QueueForm]:
+    """Queues that somebody configured or that hold tasks, by name."""
+    namespace = call.namespace(call.query.namespace)
+    beyond = cursor.to_name(call.query.after) or ""
+    found = [view for view in await call.engine.queues.list(namespace) if view.name > beyond]
+    page = found[: call.query.limit]
+    more = page[-1].name if len(found) > len(page) else None
+    return Listed([_form(call, namespace, view) for view in page], cursor.of_name(more))
+
+
+@table.add("GET", "/api/v1/queues/{name}", Role.VIEWER)
+async def get_queue(call: Call[In, None]) -> QueueForm:
+    """One queue."""
+    namespace = call.namespace(call.query.namespace)
+    return _form(call, namespace, await call.engine.queues.get(call.path["name"], namespace=namespace))
+
+
+@table.add("POST", "/api/v1/queues/{name}/pause", Role.OPERATOR)
+async def pause_queue(call: Call[In, Nothing]) -> QueueForm:
+    """Stop claims; what runs goes on."""
+    return await _paused(call, paused=True)
+
+
+@table.add("POST", "/api/v1/queues/{name}/resume", Role.OPERATOR)
+async def resume_queue(call: Call[In, Nothing]) -> QueueForm:
+    """Let claims go on."""
+    return await _paused(call, paused=False)
+
+
+@table.add("POST", "/api/v1/queues/{name}/drain", Role.OPERATOR)
+async def drain_queue(call: Call[In, DrainOrder]) -> QueueForm:
+    """Pause, and wait until nothing runs any more, at most so long; `counts.running` tells what is left."""
+    namespace = call.namespace(call.query.namespace)
+    view = await call.engine.queues.drain(call.path["name"], namespace=namespace, wait_s=call.body.wait_s)
+    return _form(call, namespace, view)
+
+
+async def _paused(call: Call[In, Nothing], *, paused: bool) -> QueueForm:
+    namespace = call.namespace(call.query.namespace)
+    return _form(call, namespace, await call.engine.queues.pause(call.path["name"], namespace=namespace, paused=paused))
+
+
+def _config(limits: LimitsForm) -> QueueConfig:
+    rate = None if limits.rate is None else Rate(limits.rate.count, limits.rate.period_s)
+    return QueueConfig(False, limits.max_running, limits.max_running_per_kind, limits.max_running_per_key, rate)
+
+
+def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
+    settings, config = view.settings, view.settings.config
+    rate = None if config.rate is None else RateForm(config.rate.count, config.rate.period_s)
+    return QueueForm(
+        name=view.name,
+        namespace=namespace,
+        delivery=settings.delivery,
+        retry=retry_of(settings.policy),
+        limits=LimitsForm(config.max_running, dict(config.max_running_per_kind), config.max_running_per_key, rate),
+        paused=config.paused,
+        counts={state.value: view.counts[state] for state in State if state in view.counts},
+        signing_secret=settings.signing_secret if call.principal.may(Role.ADMIN) else None,
+    )

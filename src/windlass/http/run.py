@@ -1,0 +1,153 @@
+"""Runs: tasks that wait for each other, submitted as one, seen and cancelled as one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from windlass.core.access import Role
+from windlass.core.error import Invalid
+from windlass.core.submission import Submission
+from windlass.engine.run import RunView
+from windlass.engine.submit import BATCH_MAX
+from windlass.http import cursor
+from windlass.http.form import Cursor, Limit, Listed, Name, Paged, Reason
+from windlass.http.route import Call, Table
+from windlass.http.task import KEY_HEADER, listed, one_key, ready
+from windlass.http.task_form import TaskForm, TaskSpec
+
+table = Table("runs")
+
+
+class RunTask(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A task of a run. `name` is how the others of this request call it; `after` names those that it waits for: until
+    they have succeeded, or with `after_any_outcome` until they have ended, however that was."""
+
+    name: Name | None = None
+    after: Annotated[tuple[Name, ...], Meta(max_length=BATCH_MAX)] = ()
+    after_any_outcome: bool = False
+
+
+class NewRun(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tasks to submit as one, all or none."""
+
+    tasks: Annotated[list[RunTask], Meta(min_length=1, max_length=BATCH_MAX)]
+    namespace: Name | None = None
+
+
+class RunForm(Struct, frozen=True):
+    """A run, and how many of its tasks are in each state."""
+
+    id: UUID
+    namespace: str
+    created_at: datetime
+    counts: dict[str, int]
+
+
+class RunTasks(RunForm, frozen=True):
+    """A run with a page of its tasks, newest first."""
+
+    tasks: list[TaskForm]
+    next: str | None
+
+
+class MadeRun(RunForm, frozen=True):
+    """A run that was submitted: its tasks in the order in which they were sent, and their ids by name."""
+
+    tasks: list[TaskForm]
+    names: dict[str, UUID]
+
+
+class TaskPage(Struct, frozen=True, forbid_unknown_fields=True):
+    """A page of a run's tasks."""
+
+    after: Cursor | None = None
+    limit: Limit = 200
+
+
+class RunCancel(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why."""
+
+    reason: Reason = ""
+
+
+class RunCancelled(RunForm, frozen=True):
+    """How many tasks were asked to stop."""
+
+    asked: int
+
+
+@table.add("POST", "/api/v1/runs", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
+async def submit_run(call: Call[None, NewRun]) -> MadeRun:
+    """Submit tasks that wait for each other, all or none. The same Idempotency-Key again answers with the same run."""
+    namespace = call.namespace(call.body.namespace)
+    header = call.headers.get(KEY_HEADER)
+    keys = [one_key(header and f"{header}/{place}", t.idempotency_key) for place, t in enumerate(call.body.tasks)]
+    run_id = await call.engine.runs.find(namespace, keys[0]) or call.engine.chance.new_id()
+    ids = [call.engine.chance.new_id() for _ in call.body.tasks]
+    plain = [await ready(call, t, namespace, key) for t, key in zip(call.body.tasks, keys, strict=True)]
+    made = await call.engine.submit_many(_wired(call.body.tasks, plain, ids, run_id))
+    views = await call.engine.views.get_many(made)
+    names = {task.name: id_ for task, id_ in zip(call.body.tasks, made, strict=True) if task.name is not None}
+    run = await call.engine.runs.get(views[0].task.run_id or run_id)
+    return MadeRun(*_fields(run), await listed(call, views), names)
+
+
+def _wired(tasks: list[RunTask], plain: list[Submission], ids: list[UUID], run_id: UUID) -> list[Submission]:
+    """The submissions with their ids, and with the names that they wait for as ids."""
+    by_name: dict[str, UUID] = {}
+    for place, (task, id_) in enumerate(zip(tasks, ids, strict=True)):
+        if task.name is not None and by_name.setdefault(task.name, id_) is not id_:
+            raise Invalid(f"the name {task.name} is there twice", field=f"tasks[{place}].name")
+    wired = []
+    for place, (task, submission, id_) in enumerate(zip(tasks, plain, ids, strict=True)):
+        unknown = [name for name in task.after if name not in by_name]
+        if unknown:
+            raise Invalid(f"no task of this run is called {unknown[0]}", field=f"tasks[{place}].after")
+        after = tuple(by_name[name] for name in task.after)
+        wired.append(replace(submission, id=id_, run_id=run_id, after=after, after_any_outcome=task.after_any_outcome))
+    return wired
+
+
+@table.add("GET", "/api/v1/runs", Role.VIEWER)
+async def list_runs(call: Call[Paged, None]) -> Listed[RunForm]:
+    """Runs, newest first."""
+    query = call.query
+    found = await call.engine.runs.list(
+        call.namespace(query.namespace), after=cursor.to_id(query.after), limit=query.limit + 1
+    )
+    page = found[: query.limit]
+    more = page[-1].id if len(found) > query.limit else None
+    return Listed([RunForm(*_fields(run)) for run in page], cursor.of_id(more))
+
+
+@table.add("GET", "/api/v1/runs/{run_id}", Role.VIEWER)
+async def get_run(call: Call[TaskPage, None]) -> RunTasks:
+    """One run with its counts and its tasks."""
+    run = await _seen(call)
+    page = await call.engine.views.page(
+        namespace=run.namespace, run_id=run.id, after=cursor.to_id(call.query.after), limit=call.query.limit
+    )
+    return RunTasks(*_fields(run), await listed(call, page.tasks), cursor.of_id(page.next))
+
+
+@table.add("POST", "/api/v1/runs/{run_id}/cancel", Role.SUBMITTER)
+async def cancel_run(call: Call[None, RunCancel]) -> RunCancelled:
+    """Ask every task of a run to stop that has not ended."""
+    run = await _seen(call)
+    asked = await call.engine.cancel_run(run.id, call.body.reason)
+    return RunCancelled(*_fields(await call.engine.runs.get(run.id)), asked)
+
+
+async def _seen(call: Call[Any, Any]) -> RunView:
+    run = await call.engine.runs.get(call.id("run_id"))
+    call.reach(run.namespace)
+    return run
+
+
+def _fields(run: RunView) -> tuple[UUID, str, datetime, dict[str, int]]:
+    return run.id, run.namespace, run.created_at, {state.value: count for state, count in run.counts.items()}
