@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format sim sim-bugs bench docs clean
+.PHONY: help dev demo test lint format sim sim-bugs bench docs protos clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then echo $$p; break; fi; done)
@@ -54,6 +54,9 @@ bench: $(READY) ## Ours beside the peers and the raw limit (ROWS=P4,P6 for a par
 
 docs: $(READY) ## Rewrite the generated pages under docs/
 	@$(BIN)/python -m docs.generate
+
+protos: $(READY) ## Rewrite the Python code of the protos under src/windlass/wire/protos
+	@$(BIN)/python -m tests.shape.protos
 
 clean: ## Remove the virtual environment and all that was generated
 	rm -rf .venv .bench bench/out .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -35,7 +35,8 @@ from windlass.core.transition import State
 from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
 
 if TYPE_CHECKING:
-    from windlass.app import App, open_engine
+    from windlass.app import open_engine
+    from windlass.connect import App
     from windlass.engine.engine import Engine
     from windlass.sdk.compose import chain, group
     from windlass.sdk.context import Context, current
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LATER = {
-    "App": "windlass.app",
+    "App": "windlass.connect",
     "Context": "windlass.sdk.context",
     "Engine": "windlass.engine.engine",
     "TaskHandle": "windlass.sdk.handle",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import asyncpg
 
-from windlass import sdk, settings
+from windlass import settings
+from windlass.connect import App as App
 from windlass.core.check import check_type
 from windlass.core.error import Invalid, WindlassError
 from windlass.engine.doctor import Finding, diagnose
@@ -27,7 +28,7 @@ from windlass.store.vitals import read_vitals
 if TYPE_CHECKING:
     from windlass.store.embedded import EmbeddedServer
 
-DEFAULT_HTTP = settings.Settings().http
+DEFAULT_HTTP, DEFAULT_GRPC = settings.Settings().http, settings.Settings().grpc
 
 
 @asynccontextmanager
@@ -106,6 +107,21 @@ async def open_engine(
 
 
 @asynccontextmanager
+async def open_sessions(
+    engine: Engine, *, grpc: str | settings.Address = DEFAULT_GRPC, api_key: str | None = None
+) -> AsyncIterator[str]:
+    """The gRPC server for remote workers and apps on this engine until the block ends; yields its URL. `grpc` is
+    HOST:PORT; port 0 takes any that is free. `api_key`: see `open_server`."""
+    from windlass.contracts.session.server import serving
+
+    address = settings.read_address(grpc)
+    if api_key is not None:
+        engine.access.accept_root(api_key)
+    async with serving(engine, engine.access.identify, str(address)) as port:
+        yield f"http://{settings.Address(address.host, port)}"
+
+
+@asynccontextmanager
 async def open_server(
     engine: Engine,
     *,
@@ -129,25 +145,6 @@ async def open_server(
         make_api(engine, version=__version__, open_metrics=open_metrics), address.host, address.port
     ) as url:
         yield url
-
-
-class App(sdk.App):
-    """An app on an engine in its own process: `App("shop")` uses DATABASE_URL or the settings' one, else a
-    PostgreSQL of its own."""
-
-    def __init__(
-        self,
-        name: str,
-        database_url: str | None = None,
-        *,
-        data_dir: str | os.PathLike[str] | None = None,
-        pooled: bool = False,
-        **settings: Unpack[sdk.AppSettings],
-    ) -> None:
-        def connect() -> AbstractAsyncContextManager[Engine]:
-            return open_engine(database_url, data_dir=data_dir, pooled=pooled, listen=not pooled)
-
-        super().__init__(name, connect, **settings)
 
 
 async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:

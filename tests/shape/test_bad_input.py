@@ -145,6 +145,7 @@ async def nothing() -> None: ...
 # A good value by the name of the parameter, or by "Owner.method.parameter" where the name alone does not say it.
 GOOD: dict[str, Callable[[Scene], Any]] = {
     "active": lambda s: [],
+    "api_key": lambda s: None,
     "app": lambda s: s.app,
     "attempt": lambda s: 1,
     "after": lambda s: None,
@@ -210,6 +211,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "run_id": lambda s: s.engine.chance.new_id(),
     "saying": lambda s: None,
     "schema": lambda s: None,
+    "server": lambda s: None,
     "source": lambda s: s.engine,
     "states": lambda s: None,
     "stopwatch": lambda s: lambda: 0.0,

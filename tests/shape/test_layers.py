@@ -25,7 +25,7 @@ SEES: dict[str, set[str]] = {
     "http": ADAPTER,
     "web": ADAPTER,
 }
-SEE_ALL = {"", "app", "cli", "testing"}  # "" is the package itself, which re-exports
+SEE_ALL = {"", "app", "connect", "cli", "testing"}  # "" is the package itself, which re-exports
 
 # What the rules may use: nothing that does I/O, reads a clock or draws a random number can be imported at all.
 PURE = {
@@ -55,6 +55,10 @@ DRIVERS: dict[str, set[str]] = {
     "uvloop": {"app", "cli", "testing"},
     "starlette": {"http", "web", "contracts"},
     "uvicorn": {"http"},
+    "grpc": {"wire", "contracts", "sdk"},
+    "grpc_health": {"contracts"},
+    "grpc_reflection": {"contracts"},
+    "google": {"wire"},
     "cyclopts": {"cli"},
     "rich": {"cli"},
     "prometheus_client": {"http"},
@@ -121,6 +125,20 @@ def test_a_worker_imports_nothing_of_the_server() -> None:
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
 
     assert [name for name in loaded if name in SERVER_ONLY] == []
+
+
+def test_an_app_far_from_the_database_imports_no_database_driver() -> None:
+    shown = (
+        "import asyncio, sys, windlass\n"
+        "async def use():\n"
+        "    async with windlass.App('shop', server='http://127.0.0.1:1', api_key='key') as app:\n"
+        "        print(*sys.modules)\n"
+        "asyncio.run(use())"
+    )
+    loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
+
+    assert "grpc" in loaded
+    assert [name for name in loaded if name in {"asyncpg", "windlass.store", "windlass.engine", "windlass.app"}] == []
 
 
 # --------------------------------------------------------------------------------------------- the test itself

@@ -84,6 +84,21 @@ class Leases:
             raise NotFound("there is no such lease", lease_id=lease_id)
         return lease
 
+    async def resume(self, lease: Lease, active: Sequence[UUID]) -> Lease:
+        """A worker comes back under its lease after it was cut off. What it does not hold never reached it: back in
+        line at once, no budget used. Raises LeaseLost if it came too late."""
+        check_lease(lease)
+        for task_id in check_list("active", active):
+            check_type("active", task_id, UUID)
+        async with self._store.begin() as tx:
+            extended = await tx.leases.extend_leases([lease.id])
+            if lease.id not in extended:
+                raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
+            tasks, now = await tx.leases.forgotten_tasks(lease, active, 0.0)
+            if now is not None:
+                await tx.apply([rules.release(task, task.attempt, lease.id, now) for task in tasks])
+        return msgspec.structs.replace(lease, expires_at=extended[lease.id])
+
     async def extend(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
         check_lease(lease)
         for task_id in check_list("active", active) if active is not None else ():

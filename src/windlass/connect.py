@@ -1,0 +1,58 @@
+"""The app of the package: one that knows how to reach its engine, in its own process or far away.
+
+Imports nothing of either before it is opened, so that a program far from the database needs no database driver, and one
+beside it no gRPC.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractAsyncContextManager
+from typing import Unpack
+
+from windlass import sdk
+from windlass.core.error import Invalid
+from windlass.sdk.client import Client
+
+
+class App(sdk.App):
+    """`App("shop")` uses DATABASE_URL or the settings' one, else a PostgreSQL of its own.
+
+    `App("shop", server="http://HOST:50051", api_key=KEY)` reaches a Windlass server by gRPC and needs no database.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        database_url: str | None = None,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        pooled: bool = False,
+        server: str | None = None,
+        api_key: str | None = None,
+        **settings: Unpack[sdk.AppSettings],
+    ) -> None:
+        if server is not None:
+            _check_remote(server, api_key, database_url, data_dir)
+        elif api_key is not None:
+            raise Invalid("is for a server: name one", field="api_key")
+
+        def connect() -> AbstractAsyncContextManager[Client]:
+            if server is not None:
+                from windlass.sdk import remote
+
+                return remote.connect(server, api_key or "")
+            from windlass.app import open_engine
+
+            return open_engine(database_url, data_dir=data_dir, pooled=pooled, listen=not pooled)
+
+        super().__init__(name, connect, **settings)
+
+
+def _check_remote(server: object, api_key: object, database_url: object, data_dir: object) -> None:
+    if not isinstance(server, str) or not server.startswith(("http://", "https://")):
+        raise Invalid("must be like http://HOST:PORT or https://HOST:PORT", field="server")
+    if not isinstance(api_key, str) or not api_key:
+        raise Invalid("a server asks for one", field="api_key")
+    if database_url is not None or data_dir is not None:
+        raise Invalid("an app uses a server or a database, not both", field="server")

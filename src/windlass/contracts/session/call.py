@@ -1,0 +1,84 @@
+"""The calls of programs far from the database, carried out by the engine within the namespace of their key."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.access import Principal, Role, check_reach, check_role
+from windlass.core.error import Invalid, NotFound, WindlassError
+from windlass.core.task import Task
+from windlass.engine.engine import Engine
+from windlass.wire import call as calls
+from windlass.wire.call import CALLS, Call, Problem
+from windlass.wire.status import known_code
+
+WAIT_MAX_S = 20.0
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders = {name: msgspec.msgpack.Decoder(kind).decode for name, kind in CALLS.items()}
+
+
+async def answer(engine: Engine, principal: Principal, name: str, body: bytes) -> bytes:
+    """Raises an error of our tree for whatever cannot be answered."""
+    if name not in _decoders:
+        raise NotFound(f"there is no call {name[:100]!r}")
+    try:
+        asked = _decoders[name](body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Invalid(f"does not fit {name}: {error}", field="body") from None
+    return _encode(await _carry_out(engine, principal, asked))
+
+
+async def _carry_out(engine: Engine, principal: Principal, asked: Call) -> Any:
+    match asked:
+        case calls.SubmitMany(submissions):
+            check_role(principal, Role.SUBMITTER)
+            for submission in submissions:
+                check_reach(principal, submission.namespace)
+            return await engine.submit_many(submissions)
+        case calls.Wait(task_id, timeout_s):
+            await _reached(engine, principal, task_id)
+            return (await engine.wait(task_id, min(timeout_s, WAIT_MAX_S))).task
+        case calls.Cancel(task_id, reason, force):
+            check_role(principal, Role.SUBMITTER)
+            await _reached(engine, principal, task_id)
+            return await engine.cancel(task_id, reason, force=force)
+        case calls.CancelRun(run_id, reason):
+            check_role(principal, Role.SUBMITTER)
+            await _reached_run(engine, principal, run_id)
+            return await engine.cancel_run(run_id, reason)
+        case calls.GetResults(task_ids):
+            seen = await engine.views.get_many(task_ids)
+            return await engine.results([v.task.id for v in seen if principal.namespace in (None, v.task.namespace)])
+        case calls.GetProgress(task_id):
+            await _reached(engine, principal, task_id)
+            return await engine.progress(task_id)
+        case calls.GetCheckpoint(task_id):
+            await _reached(engine, principal, task_id)
+            return await engine.checkpoint(task_id)
+        case calls.WriteNotes(notes):  # fenced by their lease, which nobody else knows
+            check_role(principal, Role.SUBMITTER)
+            return [None if said is None else _problem(said) for said in await engine.note(notes)]
+    raise AssertionError(asked)
+
+
+async def _reached(engine: Engine, principal: Principal, task_id: UUID) -> Task:
+    """A task of another namespace is not there, as far as this caller can see."""
+    task = (await engine.views.get(task_id)).task
+    if principal.namespace is not None and task.namespace != principal.namespace:
+        raise NotFound("there is no such task", task_id=task_id)
+    return task
+
+
+async def _reached_run(engine: Engine, principal: Principal, run_id: UUID) -> None:
+    if principal.namespace is not None:
+        page = await engine.views.page(namespace=principal.namespace, run_id=run_id, limit=1)
+        if not page.tasks:
+            raise NotFound("there is no such run", run_id=run_id)
+
+
+def _problem(error: WindlassError) -> Problem:
+    return Problem(known_code(error), error.message)

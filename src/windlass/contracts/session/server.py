@@ -1,0 +1,174 @@
+"""`windlass.v1.Worker` and `windlass.v1.Client` over gRPC, with health and reflection.
+
+Thin: it reads the key, opens a session or looks up a call, and says an error of ours as a status. Which status an error
+is, is in `wire.status`; the code itself travels in the trailing metadata, so that a caller gets the same error back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from windlass.contracts.session.call import answer
+from windlass.contracts.session.stream import Session, answers_to
+from windlass.core.access import Principal, Role, check_reach, check_role
+from windlass.core.error import ContractViolation, Invalid, Unauthenticated, WindlassError
+from windlass.core.lease import Lease
+from windlass.engine.engine import Engine
+from windlass.wire.protos import session_pb2 as pb
+from windlass.wire.session import MESSAGE_MAX_BYTES, extended_message, to_id
+from windlass.wire.status import known_code, status_of
+
+log = logging.getLogger("windlass.session")
+
+Identify = Callable[[str], Awaitable[Principal]]
+
+WORKER, CLIENT = "windlass.v1.Worker", "windlass.v1.Client"
+CODE_KEY = "windlass-code"
+STOP_S = 5.0
+OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),  # a peer that vanished without a word is noticed
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),  # an address in use is told at once
+]
+
+
+class SessionServer:
+    """The methods of both services. `identify` tells who shows a key, or raises Unauthenticated."""
+
+    def __init__(self, engine: Engine, identify: Identify) -> None:
+        self._engine, self._identify = engine, identify
+        self._sessions: dict[UUID, asyncio.Task[Any]] = {}
+        self.draining = False
+
+    async def session(self, messages: AsyncIterator[pb.FromWorker], context: Any) -> None:
+        async with told(context):
+            principal = await self._principal(context)
+            session = Session(self._engine, principal, context.write)
+            lease = await session.open(await _hello(messages))
+            await self._replace(lease)
+            try:
+                await session.run(messages)
+            finally:
+                if self._sessions.get(lease.id) is asyncio.current_task():
+                    del self._sessions[lease.id]
+
+    async def _replace(self, lease: Lease) -> None:
+        """A worker that came back before its old stream was seen to be broken: the old one must not claim any more."""
+        me = asyncio.current_task()
+        assert me is not None
+        old, self._sessions[lease.id] = self._sessions.get(lease.id), me
+        if old is not None:
+            old.cancel()
+
+    async def extend(self, request: pb.ExtendRequest, context: Any) -> pb.Extended:
+        async with told(context):
+            lease = await self._lease(request.lease_id, context)
+            return extended_message(0, await self._engine.extend_lease(lease, None))
+        raise AssertionError("told always raises")
+
+    async def report_late(self, request: pb.LateReports, context: Any) -> pb.Answers:
+        async with told(context):
+            check_role(await self._principal(context), Role.SUBMITTER)
+            return await answers_to(self._engine, request.reports, to_id("lease_id", request.lease_id))
+        raise AssertionError("told always raises")
+
+    async def call(self, request: pb.CallRequest, context: Any) -> pb.CallReply:
+        async with told(context):
+            principal = await self._principal(context)
+            return pb.CallReply(body=await answer(self._engine, principal, request.name, request.body))
+        raise AssertionError("told always raises")
+
+    async def _lease(self, lease_id: bytes, context: Any) -> Lease:
+        principal = await self._principal(context)
+        check_role(principal, Role.SUBMITTER)
+        lease = await self._engine.leases.get(to_id("lease_id", lease_id))
+        check_reach(principal, lease.namespace)
+        return lease
+
+    async def _principal(self, context: Any) -> Principal:
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        scheme, _, key = given.partition(" ")
+        if scheme.lower() != "bearer" or not key:
+            raise Unauthenticated("send a key in the metadata: authorization: Bearer KEY")
+        return await self._identify(key)
+
+    def handlers(self) -> list[Any]:
+        worker = {
+            "Session": grpc.stream_stream_rpc_method_handler(
+                self.session, pb.FromWorker.FromString, pb.ToWorker.SerializeToString
+            ),
+            "Extend": grpc.unary_unary_rpc_method_handler(
+                self.extend, pb.ExtendRequest.FromString, pb.Extended.SerializeToString
+            ),
+            "ReportLate": grpc.unary_unary_rpc_method_handler(
+                self.report_late, pb.LateReports.FromString, pb.Answers.SerializeToString
+            ),
+        }
+        client = {
+            "Call": grpc.unary_unary_rpc_method_handler(
+                self.call, pb.CallRequest.FromString, pb.CallReply.SerializeToString
+            )
+        }
+        return [
+            grpc.method_handlers_generic_handler(WORKER, worker),
+            grpc.method_handlers_generic_handler(CLIENT, client),
+        ]
+
+
+async def _hello(messages: AsyncIterator[pb.FromWorker]) -> pb.Hello:
+    async for message in messages:
+        if message.WhichOneof("message") != "hello":
+            raise ContractViolation("a session begins with hello")
+        return message.hello
+    raise ContractViolation("a session begins with hello")
+
+
+@asynccontextmanager
+async def told(context: Any) -> AsyncIterator[None]:
+    """An error of ours becomes a status with its code. Anything else is a defect: logged here, never shown."""
+    try:
+        yield
+    except WindlassError as error:
+        status = getattr(grpc.StatusCode, status_of(error).grpc)
+        await context.abort(status, error.message[:1000], ((CODE_KEY, known_code(error)),))
+    except (asyncio.CancelledError, grpc.aio.AbortError):
+        raise
+    except Exception:
+        log.exception("a defect in a session")
+        await context.abort(grpc.StatusCode.INTERNAL, "a defect of the server; it has been logged")
+
+
+@asynccontextmanager
+async def serving(engine: Engine, identify: Identify, address: str) -> AsyncIterator[int]:
+    """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes any that is free."""
+    server = grpc.aio.server(options=OPTIONS)
+    sessions, alive = SessionServer(engine, identify), health.HealthServicer()
+    server.add_generic_rpc_handlers(sessions.handlers())
+    health_pb2_grpc.add_HealthServicer_to_server(alive, server)
+    reflection.enable_server_reflection((WORKER, CLIENT, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
+    for name in ("", WORKER, CLIENT):
+        await alive.set(name, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise Invalid(f"cannot listen on {address}: {error}", field="grpc") from None
+    await server.start()
+    try:
+        yield int(port)
+    finally:
+        await alive.enter_graceful_shutdown()
+        await server.stop(0)

@@ -1,0 +1,249 @@
+"""One worker's session on the server: a lease, tasks pushed by its credits, its reports, its heartbeats.
+
+Everything goes through the engine's normal calls; nothing is decided here. It reads and writes messages and does not
+know what carries them. When it ends without a goodbye the lease lives on until it runs out, so that the worker can come
+back to it; what was claimed and certainly not sent is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from windlass.core.access import Principal, Role, check_reach, check_role
+from windlass.core.command import Claimed, Release, Report
+from windlass.core.error import ContractViolation, Invalid, Unavailable, WindlassError
+from windlass.core.lease import Lease
+from windlass.engine.engine import Engine
+from windlass.wire.protos import session_pb2 as pb
+from windlass.wire.session import (
+    cancel_messages,
+    extended_message,
+    parts,
+    report_from,
+    task_message,
+    to_id,
+    to_us,
+)
+from windlass.wire.status import known_code
+
+log = logging.getLogger("windlass.session")
+
+CREDIT_MAX = 100_000
+CLAIM_MAX = 500
+CLAIM_WAIT_S = 60.0
+NEWS_WAIT_S = 300.0
+AFTER_ERROR_S = 1.0
+REPORTING_MAX = 8  # groups of reports under way; who sends more is read more slowly
+
+Send = Callable[[pb.ToWorker], Awaitable[None]]
+
+
+class Session:
+    """`send` may be called by one at a time; a peer that does not read makes it wait, and so all that follows."""
+
+    def __init__(self, engine: Engine, principal: Principal, send: Send) -> None:
+        self._engine, self._principal, self._carry = engine, principal, send
+        self._sending = asyncio.Lock()
+        self._credit = 0
+        self._credit_changed = asyncio.Event()
+        self._reporting = asyncio.Semaphore(REPORTING_MAX)
+        self._revoked = asyncio.Event()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.lease: Lease | None = None
+
+    # ----------------------------------------------------------------------------------------- life
+
+    async def open(self, hello: pb.Hello) -> Lease:
+        """The lease of this session: a new one, or the one that a broken session had."""
+        namespace = hello.namespace or self._principal.namespace or "default"
+        check_role(self._principal, Role.SUBMITTER)
+        check_reach(self._principal, namespace)
+        if hello.lease_id:
+            lease = await self._engine.leases.get(to_id("lease_id", hello.lease_id))
+            check_reach(self._principal, lease.namespace)
+            active = [to_id("active", task_id) for task_id in hello.active]
+            self.lease = await self._engine.leases.resume(lease, active)
+        else:
+            self.lease = await self._engine.open_lease(
+                hello.worker, list(hello.queues), kinds=None if hello.every_kind else list(hello.kinds),
+                labels=list(hello.labels), namespace=namespace, ttl_s=hello.lease_ttl_s, host=hello.host,
+                pid=hello.pid, version=hello.version,
+            )  # fmt: skip
+        return self.lease
+
+    async def run(self, messages: AsyncIterator[pb.FromWorker]) -> None:
+        """Until the worker says goodbye, or its stream ends or breaks. Hello has been read."""
+        lease = self.lease
+        assert lease is not None
+        welcome = pb.Welcome(lease_id=lease.id.bytes, expires_at_us=to_us(lease.expires_at), lease_ttl_s=lease.ttl_s)
+        await self._send(pb.ToWorker(welcome=welcome))
+        reading = asyncio.ensure_future(self._read(messages, lease))
+        loops = [reading, asyncio.ensure_future(self._push(lease)), asyncio.ensure_future(self._tell(lease))]
+        try:
+            await asyncio.wait([*loops, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            for loop in [self._failed, *loops]:
+                if loop.done():
+                    loop.result()
+        finally:
+            self._failed.cancel()
+            for task in [*loops, *self._under_way]:
+                task.cancel()
+            await asyncio.gather(*loops, *self._under_way, return_exceptions=True)
+
+    async def _send(self, message: pb.ToWorker) -> None:
+        async with self._sending:
+            await self._carry(message)
+
+    # ----------------------------------------------------------------------------------------- what the worker says
+
+    async def _read(self, messages: AsyncIterator[pb.FromWorker], lease: Lease) -> None:
+        async for message in messages:
+            match message.WhichOneof("message"):
+                case "credit":
+                    self._take_credit(message.credit)
+                case "reports":
+                    await self._reporting.acquire()
+                    self._keep(self._report(message.reports.reports, lease))
+                case "heartbeat":
+                    self._keep(self._extend(message.heartbeat, lease))
+                case "goodbye":
+                    await asyncio.gather(*self._under_way)
+                    await self._engine.end_lease(lease)
+                    return
+                case "hello":
+                    raise ContractViolation("a session says hello once")
+                case _:
+                    pass  # of a newer worker: it does without
+
+    def _keep(self, work: Any) -> None:
+        """Beside reading, so that a slow report does not hold up a heartbeat. What fails ends the session."""
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _take_credit(self, credit: pb.Credit) -> None:
+        if credit.revoke:
+            self._credit = 0
+            self._revoked.set()
+        self._credit = min(self._credit + credit.tasks, CREDIT_MAX)
+        self._credit_changed.set()
+
+    async def _report(self, messages: Sequence[pb.Report], lease: Lease) -> None:
+        try:
+            answers = await answers_to(self._engine, messages, lease.id)
+        finally:
+            self._reporting.release()
+        await self._send(pb.ToWorker(answers=answers))
+
+    async def _extend(self, heartbeat: pb.Heartbeat, lease: Lease) -> None:
+        try:
+            active = [to_id("active", task_id) for task_id in heartbeat.active]
+            extension = await self._engine.extend_lease(lease, active)
+        except Unavailable as error:
+            log.warning("no heartbeat of %s: %s", lease.worker, error)
+            return
+        await self._send(pb.ToWorker(extended=extended_message(heartbeat.number, extension)))
+
+    # ----------------------------------------------------------------------------------------- what the worker is told
+
+    async def _push(self, lease: Lease) -> None:
+        """Claim what there is credit for. A revoked credit ends the claim that waits for it."""
+        while True:
+            if self._credit == 0:
+                self._credit_changed.clear()
+                await self._credit_changed.wait()
+                continue
+            self._revoked.clear()
+            claimed = await self._claim(lease, min(self._credit, CLAIM_MAX))
+            if claimed:
+                self._credit = max(0, self._credit - len(claimed))
+                await self._deliver(claimed, lease)
+
+    async def _claim(self, lease: Lease, limit: int) -> list[Claimed]:
+        claiming = asyncio.ensure_future(self._engine.claim(lease, limit, wait_s=CLAIM_WAIT_S))
+        revoked = asyncio.ensure_future(self._revoked.wait())
+        try:
+            await asyncio.wait({claiming, revoked}, return_when=asyncio.FIRST_COMPLETED)
+            if not claiming.done():
+                claiming.cancel()  # the engine gives back what it found in this moment
+            return await claiming
+        except asyncio.CancelledError:
+            claiming.cancel()
+            if (me := asyncio.current_task()) is not None and me.cancelling():
+                raise
+            return []
+        except Unavailable as error:
+            log.warning("cannot claim for %s: %s", lease.worker, error)
+            await asyncio.sleep(AFTER_ERROR_S)
+            return []
+        finally:
+            revoked.cancel()
+
+    async def _deliver(self, claimed: list[Claimed], lease: Lease) -> None:
+        """What was on its way when the session broke may have arrived: the worker says so when it comes back. What did
+        not even set out is given back."""
+        waiting = list(parts(claimed, lambda one: len(one.payload)))
+        try:
+            while waiting:
+                async with self._sending:
+                    part = waiting.pop(0)
+                    await self._carry(pb.ToWorker(tasks=pb.Tasks(tasks=[task_message(one) for one in part])))
+        finally:
+            left = [Release(one.task.id, one.task.attempt, lease.id) for part in waiting for one in part]
+            if left:
+                with contextlib.suppress(Unavailable):
+                    await asyncio.shield(self._engine.report(left))
+
+    async def _tell(self, lease: Lease) -> None:
+        """Cancels, at the moment they are asked for. Their grace begins now."""
+        while True:
+            if await self._engine.await_news(lease, NEWS_WAIT_S):
+                with contextlib.suppress(Unavailable):
+                    extension = await self._engine.extend_lease(lease, None)
+                    cancels = cancel_messages(extension.cancels)
+                    await self._send(pb.ToWorker(cancels=pb.Cancels(cancels=cancels)))
+
+
+async def answers_to(engine: Engine, messages: Sequence[pb.Report], lease_id: UUID) -> pb.Answers:
+    """Carry out reports; one that cannot be read does not keep the others from being heard."""
+    reports: list[tuple[int, Report]] = []
+    answers = pb.Answers()
+    for message in messages:
+        try:
+            reports.append((message.number, report_from(message, lease_id)))
+        except Invalid as error:
+            _refuse(answers, message.number, error)
+    for (number, _), outcome in zip(reports, await _outcomes(engine, [r for _, r in reports]), strict=True):
+        if isinstance(outcome, WindlassError):
+            _refuse(answers, number, outcome)
+        else:
+            answers.accepted.append(number)
+    return answers
+
+
+async def _outcomes(engine: Engine, reports: list[Report]) -> Sequence[object]:
+    """The engine checks all of a group before it begins: if one is not valid, each is asked for alone."""
+    try:
+        return await engine.report(reports)
+    except Invalid as error:
+        if len(reports) == 1:
+            return [error]
+        return [outcome for report in reports for outcome in await _outcomes(engine, [report])]
+    except Unavailable as error:
+        return [error] * len(reports)
+
+
+def _refuse(answers: pb.Answers, number: int, error: WindlassError) -> None:
+    answers.refused.append(pb.Refusal(number=number, code=known_code(error), message=error.message))

@@ -1,0 +1,67 @@
+"""How a gRPC server of ours is reached: paths, channel options, and its errors as errors of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+
+from windlass.core.error import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    InvalidState,
+    LeaseLost,
+    NotFound,
+    Overloaded,
+    Unauthenticated,
+    Unavailable,
+    WindlassError,
+)
+from windlass.wire.problem import BY_CODE, error_from
+from windlass.wire.session import MESSAGE_MAX_BYTES
+
+SESSION = "/windlass.v1.Worker/Session"
+EXTEND = "/windlass.v1.Worker/Extend"
+REPORT_LATE = "/windlass.v1.Worker/ReportLate"
+CALL = "/windlass.v1.Client/Call"
+CODE_KEY = "windlass-code"
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+]
+
+# For a status without a code of ours: from gRPC itself, or from something between us and the server.
+PLAIN: dict[grpc.StatusCode, type[WindlassError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: Invalid,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: Conflict,
+    grpc.StatusCode.FAILED_PRECONDITION: InvalidState,
+    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.ABORTED: LeaseLost,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+}
+
+
+def open_channel(server: str, *, blocking: bool = False) -> Any:
+    parts = urlsplit(server)
+    kind = grpc if blocking else grpc.aio
+    target = f"[{parts.hostname}]:{parts.port}" if ":" in (parts.hostname or "") else f"{parts.hostname}:{parts.port}"
+    if parts.scheme == "https":
+        return kind.secure_channel(target, grpc.ssl_channel_credentials(), options=OPTIONS)
+    return kind.insecure_channel(target, options=OPTIONS)
+
+
+def error_of(error: Any) -> WindlassError:
+    """What a failed call means: the error that the server had, or that it could not be asked."""
+    code = dict(error.trailing_metadata() or ()).get(CODE_KEY)
+    if code in BY_CODE:
+        return error_from(code, error.details() or "")
+    return PLAIN.get(error.code(), Unavailable)(f"{error.code().name}: {error.details()}")

@@ -1,0 +1,180 @@
+"""Remote workers and apps over a real socket: what an engine in the same process can do, they can; and what a network
+does to them costs no task."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.contracts.session.conftest import KEY
+from tests.contracts.session.work import ended, working
+from tests.support.work import job, jobs, soon, task, until
+
+from windlass import App, Context, Engine, NotFound, Policy, State, TaskFailed
+from windlass.core.access import Role
+from windlass.core.error import Forbidden, Unauthenticated
+from windlass.sdk.remote import Remote, connect
+from windlass.wire.channel import SESSION
+from windlass.wire.protos import session_pb2 as pb
+
+
+async def double(number: int) -> int:
+    return number * 2
+
+
+async def test_a_remote_worker_runs_tasks_and_reports_their_results(live_engine: Engine, remote: Remote) -> None:
+    ids = await live_engine.submit_many(jobs(1200))
+    async with working(remote, double, concurrency=50):
+        assert set(await ended(live_engine, *ids)) == {State.SUCCEEDED}
+    assert [(await task(live_engine, id_)).result for id_ in ids[:3]] == [b"0", b"2", b"4"]
+    assert (await task(live_engine, ids[0])).worker == "far"
+
+
+async def test_an_app_far_from_the_database_submits_runs_waits_and_cancels(server: str) -> None:
+    app = App("shop", server=server, api_key=KEY)
+    begun = asyncio.Event()
+
+    @app.task
+    async def greet(name: str, ctx: Context) -> str:
+        ctx.progress(1, 2, "half way")
+        await ctx.checkpoint({"name": name})
+        if ctx.attempt == 1:
+            raise RuntimeError("once more")
+        return f"Hello, {ctx.last_checkpoint()['name']}!"
+
+    @app.task
+    async def never() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with app:
+        running = asyncio.create_task((worker := app.worker(heartbeat_process=False)).run())
+        handle = await greet.options().submit("Ada")
+        assert await handle.result(timeout=30) == "Hello, Ada!"
+        endless = await never.submit()
+        await soon(begun.wait())
+        await endless.cancel("enough")
+        with pytest.raises(TaskFailed, match="enough"):
+            await endless.result(timeout=30)
+        await worker.shutdown()
+        await running
+
+
+async def test_a_failure_is_told_with_its_traceback(live_engine: Engine, remote: Remote) -> None:
+    async def fails(_: Any) -> None:
+        raise ValueError("no good")
+
+    id_ = await live_engine.submit(job(policy=Policy(max_attempts=1)))
+    async with working(remote, fails):
+        assert await ended(live_engine, id_) == [State.FAILED]
+    error = (await task(live_engine, id_)).error
+    assert error is not None
+    assert (error.message, error.reason) == ("no good", "ValueError")
+    assert 'raise ValueError("no good")' in error.trace
+
+
+async def test_large_payloads_and_results_travel_in_parts(live_engine: Engine, remote: Remote) -> None:
+    async def echo(payload: str) -> str:
+        return payload
+
+    text = b'"%s"' % (b"x" * 900_000)
+    ids = await live_engine.submit_many([job(payload=text) for _ in range(12)])
+    async with working(remote, echo, concurrency=12):
+        assert set(await ended(live_engine, *ids)) == {State.SUCCEEDED}
+    assert (await task(live_engine, ids[-1])).result == text
+
+
+async def test_a_cancel_is_told_at_once(live_engine: Engine, remote: Remote) -> None:
+    began = asyncio.Event()
+
+    async def never(_: Any) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    id_ = await live_engine.submit(job())
+    async with working(remote, never, lease_ttl_s=600.0):  # a heartbeat would come in 200 s
+        await soon(began.wait())
+        await live_engine.cancel(id_, "enough")
+        assert await ended(live_engine, id_) == [State.CANCELLED]
+
+
+async def test_no_more_is_pushed_than_there_is_credit_for(live_engine: Engine, remote: Remote) -> None:
+    go_on, running = asyncio.Event(), 0
+
+    async def wait(_: Any) -> None:
+        nonlocal running
+        running += 1
+        await go_on.wait()
+
+    await live_engine.submit_many(jobs(10))
+    async with working(remote, wait, concurrency=3):
+        await until(lambda: running == 3)
+        assert (await live_engine.views.counts())["default"] == {State.QUEUED: 7, State.RUNNING: 3}
+        go_on.set()
+        await until(lambda: running == 10)
+
+
+async def test_a_worker_that_stops_gives_back_what_was_pushed_meanwhile(live_engine: Engine, remote: Remote) -> None:
+    lease = await remote.open_lease("far", ["default"])
+    claiming = asyncio.create_task(remote.claim(lease, 5, wait_s=60))
+    await until(lambda: remote._sessions[lease.id]._credit == 5)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    [id_] = await live_engine.submit_many([job()])
+    other = await live_engine.open_lease("near", ["default"])
+    claimed = await soon(live_engine.claim(other, 1, wait_s=20))
+    assert [one.task.id for one in claimed] == [id_]
+    assert claimed[0].task.losses == 0
+    await remote.end_lease(lease)
+
+
+async def test_a_wrong_key_and_no_key_open_nothing(server: str) -> None:
+    async with connect(server, "wrong") as remote:
+        with pytest.raises(Unauthenticated):
+            await remote.open_lease("far", ["default"])
+        with pytest.raises(Unauthenticated):
+            await remote.submit(job())
+    async with grpc.aio.insecure_channel(server.removeprefix("http://")) as channel:
+        stream = channel.stream_stream(SESSION, pb.FromWorker.SerializeToString, pb.ToWorker.FromString)()
+        await stream.write(pb.FromWorker(hello=pb.Hello(worker="x", queues=["default"], lease_ttl_s=30)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_key_opens_its_own_namespace_only_and_a_viewer_does_not_work(live_engine: Engine, server: str) -> None:
+    _, acme = await live_engine.access.create_key(name="acme", role=Role.SUBMITTER, namespace="acme")
+    _, viewer = await live_engine.access.create_key(name="see", role=Role.VIEWER, namespace="acme")
+    elsewhere = await live_engine.submit(job())
+    async with connect(server, acme) as remote:
+        with pytest.raises(Forbidden):
+            await remote.open_lease("far", ["default"], namespace="default")
+        with pytest.raises(Forbidden):
+            await remote.submit(job())
+        for call in (remote.wait(elsewhere, 0), remote.cancel(elsewhere), remote.checkpoint(elsewhere)):
+            with pytest.raises(NotFound):
+                await call
+        assert await remote.results([elsewhere]) == {}
+        own = await remote.submit(job(namespace="acme"))
+        assert (await remote.wait(own, 0)).task.namespace == "acme"
+        lease = await remote.open_lease("far", ["default"], namespace="acme")
+        assert [one.task.id for one in await soon(remote.claim(lease, 1, wait_s=20))] == [own]
+    async with connect(server, viewer) as remote:
+        with pytest.raises(Forbidden):
+            await remote.open_lease("far", ["default"], namespace="acme")
+
+
+async def test_health_and_reflection_are_served(server: str) -> None:
+    async with grpc.aio.insecure_channel(server.removeprefix("http://")) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service="windlass.v1.Worker"))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        async for reply in stub.ServerReflectionInfo(iter([asked])):
+            names = {service.name for service in reply.list_services_response.service}
+    assert {"windlass.v1.Worker", "windlass.v1.Client", "grpc.health.v1.Health"} <= names
