@@ -324,3 +324,31 @@ def test_settings_and_options_that_do_not_exist_are_named(database: str) -> None
         App("shop", database, colour="red")  # type: ignore[call-arg]
     with pytest.raises(Invalid, match="retry_on"):
         App("shop", database).task(retry_on=[OSError])(lambda: None)  # type: ignore[typeddict-item]
+
+
+async def test_a_schedule_is_checked_where_it_is_declared_and_kept(app: App) -> None:
+    @app.schedule("0 9 * * MON", timezone="Europe/Rome", arguments={"to": "ada"})
+    @app.task
+    async def report(to: str, copies: int = 1) -> None: ...
+
+    kept = app.schedules["shop.report"]
+    assert (kept.name, kept.kind, kept.timezone, kept.payload) == (
+        "shop.report", "shop.report", "Europe/Rome", b'{"to":"ada"}',
+    )  # fmt: skip
+    assert (kept.cron.text, kept.cron.weekdays, kept.cron.hours) == ("0 9 * * MON", (1,), (9,))
+    app.schedule("@daily", name="again", arguments={"to": "bob"})(report)
+    assert list(app.schedules) == ["shop.report", "again"]
+
+    for wrong in (
+        lambda: app.schedule("0 9 * * MOON"),
+        lambda: app.schedule("@daily", name="x")(report),  # `to` is missing
+        lambda: app.schedule("@daily", name="x", arguments={"to": 7})(report),
+        lambda: app.schedule("@daily", name="x", timezone="Mars/Base", arguments={"to": "ada"})(report),
+        lambda: app.schedule("@daily", name="x", timezone="../etc/passwd", arguments={"to": "ada"})(report),
+        lambda: app.schedule("@daily")(lambda: None),  # type: ignore[type-var]
+        lambda: App("other").schedule("@daily", arguments={"to": "ada"})(report),
+    ):
+        with pytest.raises(Invalid):
+            wrong()
+    with pytest.raises(Conflict, match="again"):
+        app.schedule("@daily", name="again", arguments={"to": "ada"})(report)

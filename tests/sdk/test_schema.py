@@ -117,3 +117,23 @@ def test_durations_as_people_write_them(text: Any, value: float) -> None:
 def test_durations_that_are_none(text: Any) -> None:
     with pytest.raises(Invalid, match="delay"):
         seconds("delay", text)
+
+
+def test_the_json_schema_of_payload_and_result_is_kept_for_uis() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    order = pydantic.create_model("Order", number=(int, ...))
+
+    def take(a: Any, b: Any, c: Any, d: Any, e: int = 3) -> Any: ...
+
+    take.__annotations__ = {"a": Address, "b": Point, "c": Options, "d": order, "e": int, "return": list[Point]}
+    schema = Schema(take, Context)
+
+    kept = schema.json_schema()
+    [arguments] = [one for name, one in kept["$defs"].items() if name == "Arguments"]
+    assert sorted(arguments["properties"]) == ["a", "b", "c", "d", "e"]
+    assert arguments["required"] == ["a", "b", "c", "d"]
+    assert arguments["properties"]["e"] == {"type": "integer", "default": 3}
+    assert kept["$defs"]["Address"]["properties"]["lines"]["items"] == {"type": "string"}
+    assert arguments["properties"]["d"]["properties"]["number"]["type"] == "integer"
+    assert schema.result_json_schema()["items"] == {"$ref": "#/$defs/Point"}
+    msgspec.json.encode([kept, schema.result_json_schema()])

@@ -147,6 +147,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "active": lambda s: [],
     "api_key": lambda s: None,
     "app": lambda s: s.app,
+    "arguments": lambda s: {},
     "attempt": lambda s: 1,
     "after": lambda s: None,
     "call": lambda s: nothing,
@@ -156,6 +157,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "claimed": lambda s: s.claimed(),
     "concurrency": lambda s: 10,
     "concurrency_key": lambda s: str,
+    "cron": lambda s: "0 9 * * MON",
     "current": lambda s: 1,
     "data": lambda s: [1],
     "created": lambda s: Created(),
@@ -197,6 +199,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "poll_s": lambda s: 1.0,
     "pooled": lambda s: False,
     "priority": lambda s: 0,
+    "processes": lambda s: 1,
     "queue": lambda s: "configured",
     "queues": lambda s: ["default"],
     "rate": lambda s: Rate(5, 1.0),
@@ -209,6 +212,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "retry_on": lambda s: (OSError,),
     "retryable": lambda s: True,
     "run_id": lambda s: s.engine.chance.new_id(),
+    "run_in": lambda s: None,
     "saying": lambda s: None,
     "schema": lambda s: None,
     "server": lambda s: None,
@@ -224,6 +228,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "threads": lambda s: 1,
     "timeout": lambda s: "1s",
     "timeout_s": lambda s: 0.0,
+    "timezone": lambda s: "Europe/Rome",
     "timers": lambda s: LoopTimers(),
     "ttl_s": lambda s: 10.0,
     "until": lambda s: None,
@@ -415,6 +420,8 @@ def fits(wanted: Any, value: object) -> bool:
         return True
     if isinstance(wanted, typing.TypeVar):
         return fits(wanted.__bound__, value)
+    if origin is typing.Literal:
+        return any(value is one or value == one for one in arguments)
     if origin is type:
         return isinstance(value, type) and issubclass(value, arguments[0])
     if wanted is None or wanted is type(None):
@@ -548,6 +555,8 @@ async def bound(scene: Scene, name: str) -> Any:
         return getattr(Context(await scene.claimed()), method)
     if owner == "Worker":
         return getattr(Worker(scene.engine, {"job": handler}), method)
+    if name == "App.schedule":
+        return partial(scheduled, scene)
     if name == "App.task":
         return partial(decorated, scene)
     if owner == "App":
@@ -556,6 +565,11 @@ async def bound(scene: Scene, name: str) -> Any:
         task_id = await scene.queued() if method.startswith("cancel") else scene.ended
         return getattr(TaskHandle(scene.script if method.endswith("_sync") else scene.app, task_id), method)
     raise AssertionError(f"say in `bound` of {__file__} on which object {name} is called")
+
+
+def scheduled(scene: Scene, **options: Any) -> None:
+    handler = scene.app.task(kind=f"kind {uuid4()}")(nothing)
+    scene.app.schedule(**{**options, "name": f"{uuid4()}" if options["name"] == "ada" else options["name"]})(handler)
 
 
 def decorated(scene: Scene, function: Any, **options: Any) -> None:

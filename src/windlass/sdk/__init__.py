@@ -12,6 +12,7 @@ from windlass.sdk.group_handle import ChainHandle, GroupHandle
 from windlass.sdk.handle import TaskHandle
 from windlass.sdk.handler import Handler
 from windlass.sdk.option import TaskOptions
+from windlass.sdk.schedule import Schedule
 from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
 from windlass.sdk.worker import Worker, WorkSource
 
@@ -30,6 +31,7 @@ __all__ = [
     "GroupHandle",
     "Handler",
     "Retry",
+    "Schedule",
     "TaskFailed",
     "TaskHandle",
     "TaskOptions",

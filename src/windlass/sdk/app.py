@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, over
 from uuid import UUID
 
 from windlass.core.check import check_callable, check_count, check_name
+from windlass.core.cron import parse_cron
 from windlass.core.error import Conflict, Invalid, InvalidState
 from windlass.sdk.client import Client
 from windlass.sdk.context import Context
@@ -25,6 +27,8 @@ from windlass.sdk.handler import AsyncContextHandler, AsyncHandler, Handler, Syn
 from windlass.sdk.note import Notes
 from windlass.sdk.option import Decorator, TaskOptions, made_handler
 from windlass.sdk.portal import Calls, Portal
+from windlass.sdk.process import Processes
+from windlass.sdk.schedule import Schedule, made_schedule
 from windlass.sdk.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
@@ -33,6 +37,7 @@ T = TypeVar("T")
 
 Hook = Callable[[], Awaitable[None] | None]
 H = TypeVar("H", bound=Hook)
+F = TypeVar("F", bound=Handler[..., Any])
 
 
 class AppSettings(TypedDict, total=False):
@@ -41,6 +46,7 @@ class AppSettings(TypedDict, total=False):
     queue: str  # of handlers that name none
     namespace: str
     threads: int  # for functions that block
+    processes: int  # for functions that run in one; default: as many as there are CPUs
 
 
 class App:
@@ -60,12 +66,16 @@ class App:
         threads = settings.get("threads", 32)
         for field, value in (("name", name), ("queue", queue), ("namespace", namespace)):
             check_name(field, value)
+        processes = settings.get("processes", os.cpu_count() or 1)
         check_count("threads", threads, least=1, most=10_000)
+        check_count("processes", processes, least=1, most=10_000)
         self.name, self.queue, self.namespace = name, queue, namespace
         self.handlers: dict[str, Handler[..., Any]] = {}
-        self._connect, self._threads_max = connect, threads
+        self.schedules: dict[str, Schedule] = {}
+        self._connect, self._threads_max, self._processes_max = connect, threads, processes
         self._client: Client | None = None
         self._notes: Notes | None = None
+        self._processes: Processes | None = None
         self._threads: Executor | None = None
         self._stack = AsyncExitStack()
         self._starting: list[Hook] = []
@@ -100,7 +110,7 @@ class App:
             self._calls.end()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-        self._client = self._calls = self._threads = self._notes = None
+        self._client = self._calls = self._threads = self._notes = self._processes = None
 
     def on_start(self, hook: H) -> H:
         """Call this when the app has been opened, and can submit; in the order in which they were named."""
@@ -127,6 +137,14 @@ class App:
             self._notes = Notes(self.client)
             self._stack.push_async_callback(self._notes.close)
         return self._notes
+
+    @property
+    def processes(self) -> Processes:
+        """Where functions run that are declared with `run_in="process"`."""
+        if self._processes is None:
+            self._processes = Processes(self._processes_max)
+            self._stack.push_async_callback(self._processes.close)
+        return self._processes
 
     @property
     def threads(self) -> Executor:
@@ -166,6 +184,29 @@ class App:
             raise Conflict(f"the app {self.name} has a handler {handler.kind} already", kind=handler.kind)
         self.handlers[handler.kind] = handler
         return handler
+
+    def schedule(
+        self,
+        cron: str,
+        *,
+        name: str | None = None,
+        timezone: str = "UTC",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Declare that a handler is to be submitted at these times: `@app.schedule("0 9 * * MON")` above `@app.task`.
+        Checked and kept in `app.schedules`; the engine does not fire schedules yet."""
+        parse_cron(cron)
+
+        def declare(handler: F) -> F:
+            if not isinstance(handler, Handler) or handler.app is not self:
+                raise Invalid("must stand above @app.task of the same app", field="function")
+            made = made_schedule(handler, cron, name, timezone, arguments)
+            if made.name in self.schedules:
+                raise Conflict(f"the app {self.name} has a schedule {made.name} already", name=made.name)
+            self.schedules[made.name] = made
+            return handler
+
+        return declare
 
     def handle(self, task_id: UUID) -> TaskHandle[Any]:
         """A handle for a task that somebody submitted, here or elsewhere."""

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid, Unavailable
-from windlass.core.failure import Category, Failure
+from windlass.core.failure import Failure
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
 from windlass.sdk.compose import Call, Group, Takes
@@ -31,8 +31,9 @@ from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.group_handle import GroupHandle
 from windlass.sdk.handle import TaskHandle
 from windlass.sdk.handover import results_payload, with_results
+from windlass.sdk.process import RemoteFailure, run_of
 from windlass.sdk.schema import Schema
-from windlass.sdk.signals import Fail, failure_of
+from windlass.sdk.signals import failure_of, unfit_is_bad_data
 from windlass.sdk.trace import submitting, traced
 from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, submit_many_in_sync
 
@@ -78,12 +79,13 @@ class Handler(Generic[P, R]):
         policy: Policy,
         concurrency_key: Callable[..., object] | None,
         retry_on: tuple[type[BaseException], ...] | None,
+        in_process: bool = False,
     ) -> None:
         functools.update_wrapper(self, function)
         self.app, self._function = app, function
         self.kind, self.queue, self.priority, self.policy = kind, queue, priority, policy
         self._concurrency_key, self._retry_on = concurrency_key, retry_on
-        self._is_async = inspect.iscoroutinefunction(function)
+        self._is_async, self._in_process = inspect.iscoroutinefunction(function), in_process
         self.schema = Schema(function, Context)
         self._options: SubmitOptions = {}
 
@@ -217,15 +219,19 @@ class Handler(Generic[P, R]):
         """One attempt. Payloads that do not fit the signature are bad data, and not tried again."""
         notes = self.app.notes.of(claimed)
         try:
-            return await self._run(Context(claimed, notes, await self._left_behind(claimed)), claimed.payload)
+            left_behind = await self._left_behind(claimed)
+            with unfit_is_bad_data():
+                payload = await with_results(claimed.payload, self.app.client.results)
+            if self._in_process:
+                ready = Claimed(claimed.task, payload)
+                return await self.app.processes.run(run_of(self._function, self.kind, ready, left_behind), notes)
+            return await self._run(Context(claimed, notes, left_behind), payload)
         finally:
             await notes.close()
 
     async def _run(self, context: Context, payload: bytes) -> bytes:
-        try:
-            arguments = self.schema.arguments(await with_results(payload, self.app.client.results))
-        except Invalid as error:
-            raise Fail(error.message, category=Category.DATA_QUALITY) from None
+        with unfit_is_bad_data():
+            arguments = self.schema.arguments(payload)
         if self.schema.context_parameter is not None:
             arguments[self.schema.context_parameter] = context
         enter(context)
@@ -248,6 +254,8 @@ class Handler(Generic[P, R]):
 
     def failure(self, error: BaseException) -> Failure:
         """What an exception means. `retry_on` names those worth another try; without it, all are."""
+        if isinstance(error, RemoteFailure):
+            return error.failure
         return failure_of(error, None if self._retry_on is None else isinstance(error, self._retry_on))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from windlass.core.check import check_callable, check_count, check_name
 from windlass.core.error import Invalid
@@ -12,6 +13,7 @@ from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, check_policy
 from windlass.sdk.context import Context
 from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.handler import AsyncContextHandler, AsyncHandler, Handler, SyncContextHandler, SyncHandler
+from windlass.sdk.process import check_findable
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
@@ -35,6 +37,7 @@ class TaskOptions(TypedDict, total=False):
     cancel_grace: Duration
     concurrency_key: Callable[..., object] | None  # called with the arguments of a submission
     retry_on: tuple[type[BaseException], ...] | None  # only these are tried again
+    run_in: Literal["thread", "process"] | None  # default: async functions in the event loop, others in a thread
 
 
 class Decorator(Protocol):
@@ -68,8 +71,18 @@ def made_handler(app: App, function: Callable[..., Any], options: TaskOptions) -
         raise Invalid("must be a tuple of exception classes", field="retry_on")
     return Handler(
         app, function, kind=kind, queue=queue, priority=priority, policy=_policy(options),
-        concurrency_key=key, retry_on=retry_on,
+        concurrency_key=key, retry_on=retry_on, in_process=_in_process(function, options.get("run_in")),
     )  # fmt: skip
+
+
+def _in_process(function: Callable[..., Any], run_in: object) -> bool:
+    if run_in not in (None, "thread", "process"):
+        raise Invalid(f"must be thread or process, not {run_in!r:.100}", field="run_in")
+    if run_in == "thread" and iscoroutinefunction(function):
+        raise Invalid("an async function runs in the event loop, or in a process", field="run_in")
+    if run_in == "process":
+        check_findable(function)
+    return run_in == "process"
 
 
 def _are_exceptions(kinds: object) -> bool:

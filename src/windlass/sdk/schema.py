@@ -81,6 +81,10 @@ class Schema:
         """The JSON Schema of the payload, for forms and checks elsewhere."""
         return msgspec.json.schema(self._arguments, schema_hook=_schema_of)
 
+    def result_json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of what it returns."""
+        return msgspec.json.schema(self._result_type, schema_hook=_schema_of)
+
     def _encode(self, field: str, value: Any) -> bytes:
         try:
             return to_json(field, value)
@@ -129,6 +133,8 @@ def _context_parameter(signature: inspect.Signature, hints: dict[str, Any], cont
 def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
     if parameter.default is inspect.Parameter.empty:
         return (parameter.name, hint)
+    if parameter.default is None or isinstance(parameter.default, int | float | str | bytes):
+        return (parameter.name, hint, parameter.default)  # which its JSON Schema then shows
     return (parameter.name, hint, msgspec.field(default_factory=partial(deepcopy, parameter.default)))
 
 

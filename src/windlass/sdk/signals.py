@@ -7,6 +7,8 @@ unless the handler's `retry_on` says otherwise.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 from windlass.core.check import check_type
@@ -51,6 +53,15 @@ def failure_of(error: BaseException, retryable: bool | None = None) -> Failure:
     if isinstance(error, Fail):
         return Failure(error.category, message, reason, trace, retryable=error.retryable)
     return Failure(Category.USER_CODE, message, reason, trace, retryable=retryable)
+
+
+@contextmanager
+def unfit_is_bad_data() -> Iterator[None]:
+    """A payload that does not fit its handler will not fit it the next time either."""
+    try:
+        yield
+    except Invalid as error:
+        raise Fail(error.message, category=Category.DATA_QUALITY) from None
 
 
 class TaskFailed(WindlassError):

@@ -1,0 +1,213 @@
+"""Processes for CPU-bound handlers. Each runs one attempt at a time and is kept for the next; one that is cancelled is
+killed, one that dies fails its attempt, and neither touches the others.
+
+A process is a fresh interpreter that imports the handler's module: nothing is forked and nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from windlass.core.command import Claimed
+from windlass.core.error import Invalid, WindlassError
+from windlass.core.failure import Category, Failure
+from windlass.sdk.note import Saying
+from windlass.sdk.process_message import (
+    LENGTH,
+    Done,
+    Failed,
+    FromProcess,
+    Run,
+    Said,
+    SavedNow,
+    Stopped,
+    ToProcess,
+    decode_from,
+    frame,
+)
+from windlass.sdk.signals import Cancel
+
+LAST_LINES, LAST_OUTPUT = 20, 8192
+TERMINATE_S = 1.0  # between asking and killing
+BEGIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from windlass.sdk.process_child import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+
+class RemoteFailure(Exception):
+    """What became of an attempt elsewhere, as the failure to report."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def run_of(function: Callable[..., Any], kind: str, claimed: Claimed, left_behind: bytes | None) -> Run:
+    """What to tell a process, which has to find the function by itself."""
+    script, module = None, function.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        module, script = (spec.name, None) if spec is not None else (module, getattr(main, "__file__", None))
+    return Run(module, function.__qualname__, kind, script, claimed.task, claimed.payload, left_behind)
+
+
+def check_findable(function: Callable[..., Any]) -> None:
+    if "<" in getattr(function, "__qualname__", "<"):
+        raise Invalid("a function that runs in a process must be defined in a module, by its name", field="run_in")
+
+
+class Processes:
+    """At most so many at a time; who comes later waits for one."""
+
+    def __init__(self, most: int) -> None:
+        self._turns = asyncio.Semaphore(most)
+        self._free: list[Process] = []
+
+    async def run(self, run: Run, saying: Saying) -> bytes:
+        """What the handler returned, as JSON. Raises RemoteFailure, also for a process that died, or Cancel."""
+        async with self._turns:
+            process = self._idle() or await Process.start()
+            try:
+                result = await process.run(run, saying)
+            except BaseException:
+                if process.busy:
+                    await process.kill()
+                else:
+                    self._free.append(process)
+                raise
+            self._free.append(process)
+            return result
+
+    def _idle(self) -> Process | None:
+        while self._free:
+            process = self._free.pop()
+            if process.alive:
+                return process
+        return None
+
+    async def close(self) -> None:
+        free, self._free = self._free, []
+        for process in free:
+            await process.kill()
+
+
+class Process:
+    """One of them, seen from outside."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process, self._reader, self._writer = process, reader, writer
+        self._last_output = ""
+        self._errors = asyncio.create_task(self._keep_errors())
+        self._saving: set[asyncio.Task[None]] = set()
+        self.busy = False
+
+    @classmethod
+    async def start(cls) -> Process:
+        """In a session of its own, so that Ctrl-C reaches the worker alone, which knows what to do about it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", BEGIN, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid()),
+                stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )  # fmt: skip
+        reader, writer = await asyncio.open_connection(sock=ours)
+        return cls(process, reader, writer)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None and not self._reader.at_eof()
+
+    async def run(self, run: Run, saying: Saying) -> bytes:
+        self.busy = True
+        try:
+            self._write(run)
+            while True:
+                message = await self._next()
+                if isinstance(message, Said):
+                    self._pass_on(message, saying)
+                    continue
+                self.busy = False
+                return _result(message)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise RemoteFailure(await self._death()) from None
+
+    async def kill(self) -> None:
+        """Ask, wait a moment, kill. It is gone when this returns."""
+        self._writer.close()
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+            try:
+                async with asyncio.timeout(TERMINATE_S):
+                    await self._process.wait()
+            except (TimeoutError, asyncio.CancelledError) as over:
+                self._process.kill()
+                if isinstance(over, asyncio.CancelledError):
+                    raise
+        await self._process.wait()
+        await asyncio.wait({self._errors}, timeout=TERMINATE_S)
+        self._errors.cancel()
+
+    async def _next(self) -> FromProcess:
+        [size] = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+        message: FromProcess = decode_from(await self._reader.readexactly(size))
+        return message
+
+    def _write(self, message: ToProcess) -> None:
+        self._writer.write(frame(message))
+
+    def _pass_on(self, said: Said, saying: Saying) -> None:
+        if said.progress is not None:
+            saying.progress(said.progress)
+        if said.level is not None:
+            saying.line(said.level, said.message)
+        if said.checkpoint is not None:
+            waiting = asyncio.create_task(self._tell_saved(saying.checkpoint(said.checkpoint)))
+            self._saving.add(waiting)
+            waiting.add_done_callback(self._saving.discard)
+
+    async def _tell_saved(self, saved: Any) -> None:
+        error = None
+        try:
+            await saved
+        except WindlassError as problem:
+            error = problem.message
+        self._write(SavedNow(error))
+
+    async def _keep_errors(self) -> None:
+        """What it writes to stderr goes to ours; the last lines are kept for the case that they were its last."""
+        assert self._process.stderr is not None
+        while output := await self._process.stderr.read(65536):
+            text = output.decode(errors="replace")
+            self._last_output = (self._last_output + text)[-LAST_OUTPUT:]
+            sys.stderr.write(text)
+
+    async def _death(self) -> Failure:
+        code = await self._process.wait()
+        await asyncio.wait({self._errors}, timeout=TERMINATE_S)  # a child of its own may hold the pipe
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        trace = "\n".join(self._last_output.splitlines()[-LAST_LINES:])
+        return Failure(Category.INFRASTRUCTURE, f"the process of the handler {how}", "PROCESS_DIED", trace)
+
+
+def _result(message: FromProcess) -> bytes:
+    match message:
+        case Done(result=result):
+            return result
+        case Failed(failure=failure):
+            raise RemoteFailure(failure)
+        case Stopped(message=text):
+            raise Cancel(text)
+    raise AssertionError(message)
