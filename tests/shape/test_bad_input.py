@@ -151,6 +151,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "attempt": lambda s: 1,
     "after": lambda s: None,
     "call": lambda s: nothing,
+    "connect": lambda s: lambda: s.engine,
     "cancel_grace": lambda s: "1s",
     "category": lambda s: "USER_CODE",
     "chance": lambda s: SystemChance(),

@@ -25,6 +25,7 @@ app = App(
     result_action="return_value",
 )
 app.command("windlass.cli.dev:dev", help="Run everything on this machine, to try things out.")
+app.command("windlass.cli.serve:serve", help="Serve the API and run the loops, on your own PostgreSQL.")
 app.command("windlass.cli.worker:worker", help="Run the handlers of an app.")
 app.command("windlass.cli.submit:submit", help="Submit a task, and on request wait for its result.")
 app.command("windlass.cli.doctor:doctor", help="Examine the database, with what to do for each finding.")
@@ -41,6 +42,12 @@ tasks.command("windlass.cli.task:task_logs", name="logs", help="What the attempt
 tasks.command("windlass.cli.task:why_waiting", name="why", help="Why a task does not run.")
 app.command(tasks)
 
+keys = App(name="keys", help="API keys: hand them out, list them, revoke them.")
+keys.command("windlass.cli.key:create_key", name="create", help="Hand out a key.")
+keys.command("windlass.cli.key:list_keys", name="list", help="List keys.")
+keys.command("windlass.cli.key:revoke_key", name="revoke", help="Revoke a key.")
+app.command(keys)
+
 config = App(name="config", help="Settings: what is in force, and who set it.")
 config.command("windlass.cli.config:show_config", name="show", help="Show the settings that are in force.")
 app.command(config)
@@ -49,6 +56,7 @@ app.command(config)
 def run(arguments: Sequence[str]) -> int:
     """Carry out one command line. Our own errors are one line and an exit code; anything else is a defect and shows."""
     try:
+        _tell_in_full(arguments)
         code = app(arguments, exit_on_error=False, print_error=True)
     except CycloptsError:
         return Exit.USAGE  # it has been said already
@@ -57,3 +65,14 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     return code if isinstance(code, int) else Exit.OK
+
+
+def _tell_in_full(arguments: Sequence[str]) -> None:
+    """In a list, a command has one line of help; asked for its own, it has its docstring."""
+    command = app
+    for word in arguments:
+        if word.startswith("-") or word not in command:
+            break
+        command = command[word]
+    if command.default_command is not None and command is not app:
+        command.help = None

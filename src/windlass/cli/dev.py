@@ -1,39 +1,84 @@
-"""`windlass dev`: everything on one machine, to try things out. Submits a greeting now and then, so that there is
-something to see; stops cleanly at the first Ctrl-C or SIGTERM, and at once at the second."""
+"""`windlass dev`: everything on one machine, to build and to try things.
+
+The key that it accepts is left beside its data, so that commands in the same folder need none. It stops cleanly at the
+first Ctrl-C or SIGTERM, and at once at the second.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, nullcontext, suppress
+from typing import Annotated
 
-import msgspec
+from cyclopts import Parameter
+from msgspec.structs import replace
 
-from windlass.app import migrate_database, open_embedded
-from windlass.cli.option import NO_DATABASE, DatabaseOptions
-from windlass.cli.output import console
+from windlass import __version__
+from windlass.app import migrate_database, open_embedded, open_engine
+from windlass.cli.api import key_file
+from windlass.cli.logs import set_up_logs
+from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
+from windlass.cli.output import print_json, say
 from windlass.cli.process import run_async
+from windlass.cli.serve import ApiKey, Grpc, Http, engine_options, servers, tell_places
 from windlass.cli.stop import stop_signal
-from windlass.core.submission import Submission
-from windlass.core.transition import State
+from windlass.cli.worker import find_app, tell_the_app
 from windlass.engine.engine import Engine
-from windlass.sdk.worker import Worker
+from windlass.sdk import App
 from windlass.settings import Settings, without_password
-from windlass.store.store import Store
-
-EVERY_S = 5.0
-SAMPLE = r"{\"name\": \"you\"}"  # as a shell wants it
 
 
-async def greet(payload: dict[str, Any]) -> str:
-    """The sample handler."""
-    return f"Hello, {payload['name']}!"
+def dev(
+    target: Annotated[str | None, Parameter(help="An app to run a worker for, such as `shop.tasks:app`.")] = None,
+    *,
+    http: Http = None,
+    grpc: Grpc = None,
+    api_key: ApiKey = None,
+    database: DatabaseOptions = NO_DATABASE,
+    log: LogOptions = NO_LOG,
+) -> None:
+    """Run PostgreSQL, the API, the loops of an engine, and on request a worker, on this machine, until Ctrl-C."""
+    settings = database.settings(http=http, grpc=grpc, api_key=api_key, **log.flags)
+    set_up_logs(settings)
+    run_async(run_dev(settings, target, as_json=database.json))
 
 
-def dev(*, database: DatabaseOptions = NO_DATABASE) -> None:
-    """Run PostgreSQL, an engine and a sample worker on this machine, until Ctrl-C."""
-    run_async(run_dev(database.settings()))
+async def run_dev(settings: Settings, target: str | None, *, as_json: bool) -> None:
+    stop = stop_signal()
+    if not as_json:
+        say(f"[bold]Windlass[/bold] {__version__} is starting …")
+    async with dev_database(settings) as (url, shown), open_engine(url, **engine_options(settings)) as engine:
+        tell_the_app(replace(settings, database_url=url))
+        app = None if target is None else find_app(target)
+        settings = replace(settings, api_key=settings.api_key or kept_key(settings))
+        async with servers(engine, settings) as places, dev_worker(app, engine) as worker, left_key(settings):
+            told = {**places, "key": settings.api_key or "", "database": shown}
+            if as_json:
+                print_json({**told, "version": __version__, "worker": worker})
+            else:
+                tell(told, app, worker)
+            await stop.wait()
+            if not as_json:
+                say("Stopping: finishing what runs …")
+    if not as_json:
+        say("Stopped.")
+
+
+def tell(told: dict[str, str], app: App | None, worker: str | None) -> None:
+    tell_places(told)
+    if app is None:
+        say("  worker    none: `windlass dev module:app` runs one too")
+        example = "KIND"
+    else:
+        say(f"  worker    {worker}, runs {', '.join(sorted(app.handlers))}")
+        example = min(app.handlers, default="KIND")
+    say("In another terminal, in this folder:")
+    say(f"  windlass submit {example} --payload '{{}}' --wait")
+    say("  windlass tasks list")
+    say("Stop with Ctrl-C.")
 
 
 @asynccontextmanager
@@ -47,38 +92,40 @@ async def dev_database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
         yield url, url
 
 
-async def run_dev(settings: Settings) -> None:
-    console.print("[bold]Windlass[/bold] is starting …")
-    async with dev_database(settings) as (url, shown), Engine(Store(url)) as engine:
-        console.print(f"  database  {shown}", soft_wrap=True)
-        console.print("  worker    1, queue [cyan]default[/cyan], kind [cyan]greet[/cyan]")
-        console.print("Submit a task from any program that can speak SQL:")
-        console.print(f"""  psql '{shown}' -c "select windlass.submit('greet', '{SAMPLE}')" """, soft_wrap=True)
-        console.print("Stop with Ctrl-C.")
-        stop = stop_signal()
-        worker = Worker(engine, {"greet": greet}, name="dev-worker")
-        running = asyncio.create_task(worker.run())
-        samples = asyncio.create_task(_samples(engine))
-        await stop.wait()
-        console.print("Stopping: finishing what runs …")
-        samples.cancel()
-        worker.stop()
-        await running
-        console.print("Stopped.")
+@asynccontextmanager
+async def dev_worker(app: App | None, engine: Engine) -> AsyncIterator[str | None]:
+    """A worker on the engine of this process; when the block ends it finishes what runs."""
+    if app is None:
+        yield None
+        return
+    app.connect_by(lambda: nullcontext(engine))
+    async with app:
+        worker = app.worker()
+        working = asyncio.create_task(worker.run())
+        try:
+            yield worker.name
+        finally:
+            worker.stop()
+            await working
 
 
-async def _samples(engine: Engine) -> None:
-    """A task now and then, and what became of it."""
-    number = 0
-    while True:
-        number += 1
-        payload = msgspec.json.encode({"name": f"sample {number}"})
-        task_id = await engine.submit(Submission(kind="greet", payload=payload))
-        view = await engine.wait(task_id, 30)
-        totals = await engine.views.totals()
-        done = totals.get(State.SUCCEEDED, 0)
-        console.print(
-            f"  {view.task.state.value}  {task_id}  {(view.task.result or b'').decode()}  ({done} so far)",
-            soft_wrap=True,
-        )
-        await asyncio.sleep(EVERY_S)
+# --------------------------------------------------------------------------------------------- the key
+
+
+def kept_key(settings: Settings) -> str:
+    """The key of the last time, else a new one."""
+    with suppress(OSError):
+        if known := key_file(settings).read_text(encoding="utf-8").strip():
+            return known
+    return f"wl_dev_{secrets.token_urlsafe(24)}"
+
+
+@asynccontextmanager
+async def left_key(settings: Settings) -> AsyncIterator[None]:
+    """Left where commands of this user look for it; nobody else can read it."""
+    file = key_file(settings)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.write(f"{settings.api_key}\n")
+    yield

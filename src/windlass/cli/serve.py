@@ -1,0 +1,78 @@
+"""`windlass serve`: an engine with its loops, and its servers, on your own PostgreSQL. Run as many as you like."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.markup import escape
+
+from windlass import __version__
+from windlass.app import open_engine, open_server
+from windlass.cli.logs import set_up_logs
+from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
+from windlass.cli.output import Unusable, print_json, say
+from windlass.cli.process import run_async
+from windlass.cli.stop import stop_signal
+from windlass.engine.engine import Engine
+from windlass.engine.metrics import Tally
+from windlass.settings import Settings, without_password
+
+Http = Annotated[str | None, Parameter(help="Where the API listens, HOST:PORT; port 0 takes any that is free.")]
+Grpc = Annotated[str | None, Parameter(help="Where remote workers connect, HOST:PORT.")]
+ApiKey = Annotated[str | None, Parameter(help="An admin's key in all namespaces; default: WINDLASS_API_KEY.")]
+
+
+def serve(
+    *,
+    http: Http = None,
+    grpc: Grpc = None,
+    api_key: ApiKey = None,
+    database: DatabaseOptions = NO_DATABASE,
+    log: LogOptions = NO_LOG,
+) -> None:
+    """Serve the API and run the loops of an engine, until Ctrl-C or SIGTERM. Needs a database that was migrated."""
+    settings = database.settings(http=http, grpc=grpc, api_key=api_key, **log.flags)
+    if settings.database_url is None:
+        raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or try `windlass dev`")
+    set_up_logs(settings)
+    run_async(run_serve(settings, settings.database_url, as_json=database.json))
+
+
+async def run_serve(settings: Settings, url: str, *, as_json: bool) -> None:
+    stop = stop_signal()
+    async with open_engine(url, **engine_options(settings)) as engine, servers(engine, settings) as places:
+        if as_json:
+            print_json({**places, "database": without_password(url), "version": __version__})
+        else:
+            say(f"[bold]Windlass[/bold] {__version__} is running")
+            tell_places({**places, "database": without_password(url)})
+        await stop.wait()
+        if not as_json:
+            say("Stopping: finishing what was begun …")
+    if not as_json:
+        say("Stopped.")
+
+
+def engine_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "pooled": settings.pooled,
+        "listen": not settings.pooled,
+        "keep_finished_s": settings.keep_finished_s,
+        "tally": Tally() if settings.metrics else None,
+    }
+
+
+@asynccontextmanager
+async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str, str]]:
+    """All that listens, by what a person calls it, with where it is."""
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(open_server(engine, http=settings.http, api_key=settings.api_key))
+        yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics"}
+
+
+def tell_places(places: dict[str, str]) -> None:
+    for name, place in places.items():
+        say(f"  {name:<9} {escape(place)}")
