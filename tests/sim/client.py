@@ -32,6 +32,8 @@ class Client:
         self.stream = world.seed.stream("client", name)
         self._ids = SeededChance(world.seed.stream("client-ids", name), world.epoch_ms)
         self._count = 0
+        # Each client has its own habits, so that one seed is full of cancels and another of runs.
+        self._habits = {what: rate * self.stream.pick({0.3: 1, 1.0: 2, 5.0: 1}) for what, rate in OPERATIONS.items()}
 
     async def run(self) -> None:
         plan = self.world.plan
@@ -40,7 +42,7 @@ class Client:
             await asyncio.sleep(self.stream.around(pause_s))
             if self.world.calm:
                 return
-            await getattr(self, f"_{self.stream.pick(OPERATIONS)}")()
+            await getattr(self, f"_{self.stream.pick(self._habits)}")()
 
     async def calmly(self) -> None:
         """In calm, too, there is something to do: for those who wait."""

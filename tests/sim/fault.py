@@ -34,6 +34,7 @@ class Weather:
     request_lost: float
     reply_lost: float
     slow: float
+    slow_commit: float
     slow_s: float
     latency_s: float
     notify_s: float
@@ -55,6 +56,7 @@ class Weather:
             request_lost=rate(0.05),
             reply_lost=rate(0.10),
             slow=rate(0.10),
+            slow_commit=rate(0.30),  # it waits for the disk, while others see nothing of it
             slow_s=stream.pick({0.05: 2, 0.5: 2, 3.0: 1}),
             latency_s=stream.pick({0.0002: 1, 0.001: 3, 0.005: 2, 0.02: 1}),
             notify_s=stream.pick({0.001: 2, 0.02: 2, 0.3: 1}),
@@ -62,7 +64,7 @@ class Weather:
 
     def stop(self) -> None:
         self.busy = self.broken_before = self.broken_after = self.commit_lost = self.no_connection = 0.0
-        self.crash = self.request_lost = self.reply_lost = self.slow = 0.0
+        self.crash = self.request_lost = self.reply_lost = self.slow = self.slow_commit = 0.0
 
     def at_statement(self, stream: Stream, *, commit: bool) -> Fault:
         draw = stream.random()
@@ -79,7 +81,7 @@ class Weather:
             draw -= rate
         return Fault.NONE
 
-    def latency(self, stream: Stream) -> float:
+    def latency(self, stream: Stream, *, commit: bool = False) -> float:
         """How long a message is under way."""
-        long_s = stream.around(self.slow_s) if stream.often(self.slow) else 0.0
+        long_s = stream.around(self.slow_s) if stream.often(self.slow_commit if commit else self.slow) else 0.0
         return stream.around(self.latency_s) + long_s

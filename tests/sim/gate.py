@@ -149,8 +149,9 @@ class Gate:
     ) -> Any:
         """There and back again."""
         weather = self.world.weather
-        fault = weather.at_statement(self._stream, commit=name == "commit")
-        await asyncio.sleep(weather.latency(self._stream))
+        commit = name == "commit"
+        fault = weather.at_statement(self._stream, commit=commit)
+        await asyncio.sleep(weather.latency(self._stream, commit=commit))
         async with self.slot:
             await self._tidy()
             result = await self._arrive(connection, name, args, run, fault)
