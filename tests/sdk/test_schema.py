@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 from uuid import UUID
@@ -137,3 +138,21 @@ def test_the_json_schema_of_payload_and_result_is_kept_for_uis() -> None:
     assert arguments["properties"]["d"]["properties"]["number"]["type"] == "integer"
     assert schema.result_json_schema()["items"] == {"$ref": "#/$defs/Point"}
     msgspec.json.encode([kept, schema.result_json_schema()])
+
+
+@pytest.mark.parametrize("count", range(5))
+@pytest.mark.parametrize("function", ["plain", "defaults", "by_name", "by_name_with_default"])
+def test_arguments_by_place_are_bound_as_python_binds_them(function: str, count: int) -> None:
+    def plain(a: int, b: int) -> None: ...
+    def defaults(a: int, b: int = 2, c: int = 3) -> None: ...
+    def by_name(a: int, *, b: int) -> None: ...
+    def by_name_with_default(a: int, *, b: int = 2) -> None: ...
+
+    chosen, args = locals()[function], tuple(range(count))
+    try:
+        expected = inspect.signature(chosen).bind(*args).arguments
+    except TypeError:
+        with pytest.raises(Invalid):
+            Schema(chosen, Context).bound(args, {})
+    else:
+        assert Schema(chosen, Context).bound(args, {}) == expected

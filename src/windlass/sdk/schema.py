@@ -33,6 +33,9 @@ class Schema:
             if parameter.kind not in _KINDS:
                 raise Invalid(f"{self.name}: {parameter} cannot be sent by name", field=parameter.name)
         self._signature = inspect.Signature(taken)
+        self._names = [p.name for p in taken if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        needed = [p.name for p in taken if p.default is inspect.Parameter.empty]
+        self._by_place = range(len(needed), len(self._names) + 1 if set(needed) <= set(self._names) else 0)
         fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in taken]
         self._arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._result_type = hints.get("return", Any)
@@ -54,10 +57,12 @@ class Schema:
         """What is stored. Read once as the worker will read it, so that what cannot be run is refused here."""
         bound = self.bound(args, kwargs)
         encoded = self._encode("payload", bound)
-        self.arguments(encoded)
+        self._read(encoded)
         return encoded
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not kwargs and len(args) in self._by_place:  # `bind` says the same, at ten times the cost
+            return dict(zip(self._names, args, strict=False))
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -65,11 +70,14 @@ class Schema:
 
     def arguments(self, payload: bytes) -> dict[str, Any]:
         """The arguments in a payload, by name, with their types."""
+        read = self._read(payload)
+        return {name: getattr(read, name) for name in read.__struct_fields__}
+
+    def _read(self, payload: bytes) -> Any:
         try:
-            read = self._decoder.decode(payload)
+            return self._decoder.decode(payload)
         except (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError) as error:
             raise Invalid(f"{self.name}: {error}", field="payload") from None
-        return {name: getattr(read, name) for name in read.__struct_fields__}
 
     def result(self, value: Any) -> bytes:
         return self._encode("result", value)
