@@ -13,12 +13,12 @@ from typing import Unpack
 from windlass import sdk
 from windlass.core.error import Invalid
 from windlass.sdk.client import Client
+from windlass.settings import load
 
 
 class App(sdk.App):
-    """`App("shop")` uses DATABASE_URL or the settings' one, else a PostgreSQL of its own.
-
-    `App("shop", server="http://HOST:50051", api_key=KEY)` reaches a Windlass server by gRPC and needs no database.
+    """`App("shop")` uses the server or the database of the settings (WINDLASS_SERVER, DATABASE_URL), else a PostgreSQL
+    of its own. `App("shop", server="http://HOST:50051", api_key=KEY)` uses a server and needs no database.
     """
 
     def __init__(
@@ -38,10 +38,14 @@ class App(sdk.App):
             raise Invalid("is for a server: name one", field="api_key")
 
         def connect() -> AbstractAsyncContextManager[Client]:
-            if server is not None:
+            there = (server, api_key)
+            if server is None and database_url is None and data_dir is None:
+                known = load().settings
+                there = (known.server, known.api_key)
+            if there[0] is not None:
                 from windlass.sdk import remote
 
-                return remote.connect(server, api_key or "")
+                return remote.connect(there[0], there[1] or "")
             from windlass.app import open_engine
 
             return open_engine(database_url, data_dir=data_dir, pooled=pooled, listen=not pooled)

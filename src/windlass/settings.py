@@ -63,6 +63,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     url: Annotated[
         str | None, Help("The HTTP API that commands talk to. None: the one that `http` names, on this machine.")
     ] = None
+    server: Annotated[
+        str | None,
+        Help("The gRPC server that apps and workers far from the database use, as http://HOST:PORT. None: a database."),
+    ] = None
     api_key: Annotated[str | None, Help("The key that commands show to the API; `windlass dev` accepts it.", True)] = (
         None
     )

@@ -6,6 +6,7 @@ A handler that waits, waits for a file in WINDLASS_TEST_FOLDER, so that a test d
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import threading
 import time
@@ -58,3 +59,9 @@ async def for_ever(ctx: Context) -> None:
         await asyncio.Event().wait()
     finally:
         (FOLDER / "heard").touch()
+
+
+@app.task
+async def holds_the_lock() -> None:
+    """For longer than the lease of two seconds, in C code that does not give up the interpreter's lock."""
+    ctypes.PyDLL(None).usleep(3_500_000)

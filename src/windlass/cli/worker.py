@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,18 @@ from windlass.settings import Settings
 Names = Annotated[tuple[str, ...], Parameter(negative="")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class RemoteOptions:
+    """For a worker far from the database."""
+
+    server: Annotated[str | None, Parameter(help="Work for this gRPC server, as http://HOST:PORT.")] = None
+    api_key: Annotated[str | None, Parameter(help="The key to show to it; default: WINDLASS_API_KEY.")] = None
+
+
+DIRECT = RemoteOptions()
+
+
 def worker(
     target: str,
     *,
@@ -37,6 +50,7 @@ def worker(
     version: Annotated[str, Parameter(name="--app-version")] = "",
     lease: Annotated[float, Parameter(name="--lease")] = 30.0,
     reload: Annotated[bool, Parameter(negative="")] = False,
+    remote: RemoteOptions = DIRECT,
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
@@ -71,7 +85,7 @@ def worker(
     reload
         Start again whenever a source file below the current folder changes; what runs is finished by the old code.
     """
-    settings = database.settings(**log.flags)
+    settings = database.settings(server=remote.server, api_key=remote.api_key, **log.flags)
     tell_the_app(settings)
     if reload:
         run_with_reload()
@@ -94,10 +108,13 @@ def split(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def tell_the_app(settings: Settings) -> None:
-    """An app that names no database of its own uses the one that this command was told of."""
+    """An app that names neither server nor database of its own uses those that this command was told of."""
     os.environ["WINDLASS_DATA_DIR"] = str(settings.data_dir)
     if settings.database_url is not None:
         os.environ["WINDLASS_DATABASE_URL"] = settings.database_url
+    if settings.server is not None:
+        os.environ["WINDLASS_SERVER"] = settings.server
+        os.environ["WINDLASS_API_KEY"] = settings.api_key or ""
 
 
 async def run_worker(target: str, options: WorkerOptions) -> bool:
