@@ -24,6 +24,7 @@ from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.error import ContractViolation, Invalid, Unauthenticated, WindlassError
 from windlass.core.lease import Lease
 from windlass.engine.engine import Engine
+from windlass.wire.channel import CODE_KEY, keep_quiet
 from windlass.wire.protos import session_pb2 as pb
 from windlass.wire.session import MESSAGE_MAX_BYTES, extended_message, to_id
 from windlass.wire.status import known_code, status_of
@@ -33,7 +34,6 @@ log = logging.getLogger("windlass.session")
 Identify = Callable[[str], Awaitable[Principal]]
 
 WORKER, CLIENT = "windlass.v1.Worker", "windlass.v1.Client"
-CODE_KEY = "windlass-code"
 STOP_S = 5.0
 OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
@@ -52,7 +52,6 @@ class SessionServer:
     def __init__(self, engine: Engine, identify: Identify) -> None:
         self._engine, self._identify = engine, identify
         self._sessions: dict[UUID, asyncio.Task[Any]] = {}
-        self.draining = False
 
     async def session(self, messages: AsyncIterator[pb.FromWorker], context: Any) -> None:
         async with told(context):
@@ -155,6 +154,7 @@ async def told(context: Any) -> AsyncIterator[None]:
 @asynccontextmanager
 async def serving(engine: Engine, identify: Identify, address: str) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes any that is free."""
+    keep_quiet()
     server = grpc.aio.server(options=OPTIONS)
     sessions, alive = SessionServer(engine, identify), health.HealthServicer()
     server.add_generic_rpc_handlers(sessions.handlers())
