@@ -90,4 +90,7 @@ def dev() -> Iterator[Dev]:
         finally:
             process.terminate()
             _, said = process.communicate(timeout=SOON_S)
-        assert (process.returncode, said) == (0, "")
+        assert process.returncode == 0, said
+        assert [line for line in said.splitlines() if "windlass.task." not in line] == [], (
+            "handlers may log, we need not"
+        )

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from tests.cli.command import windlass
 
-COMMANDS = ("config", "dev", "migrate", "worker")
+COMMANDS = (
+    "config", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "submit", "tasks", "worker", "workers",
+)  # fmt: skip
 
 
 def test_help_names_every_command_with_what_it_does_and_the_exit_codes() -> None:

@@ -35,9 +35,9 @@ class ApiOptions:
     def settings(self) -> Settings:
         return load(url=self.url, api_key=self.api_key, namespace=self.namespace).settings
 
-    def client(self) -> ApiClient:
+    def client(self, timeout_s: float = 30.0) -> ApiClient:
         known = self.settings
-        return ApiClient(known.api_url, known.api_key or dev_key(known))
+        return ApiClient(known.api_url, known.api_key or dev_key(known), timeout_s=timeout_s)
 
     @property
     def space(self) -> dict[str, object]:

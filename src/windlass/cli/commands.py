@@ -42,6 +42,23 @@ tasks.command("windlass.cli.task:task_logs", name="logs", help="What the attempt
 tasks.command("windlass.cli.task:why_waiting", name="why", help="Why a task does not run.")
 app.command(tasks)
 
+runs = App(name="runs", help="Runs: groups of tasks, seen, waited for and cancelled as one.")
+runs.command("windlass.cli.run:list_runs", name="list", help="List runs, newest first.")
+runs.command("windlass.cli.run:get_run", name="get", help="Show a run with its tasks.")
+runs.command("windlass.cli.run:wait_run", name="wait", help="Wait until all tasks of a run have ended.")
+runs.command("windlass.cli.run:cancel_run", name="cancel", help="Ask every task of a run to stop.")
+app.command(runs)
+
+queues = App(name="queues", help="Queues: what waits where, limits, pause and resume.")
+queues.command("windlass.cli.queue:list_queues", name="list", help="List queues with their counts.")
+queues.command("windlass.cli.queue:set_queue", name="set", help="Set limits of a queue.")
+queues.command("windlass.cli.queue:pause_queue", name="pause", help="Stop claims from a queue.")
+queues.command("windlass.cli.queue:resume_queue", name="resume", help="Let claims from a queue go on.")
+queues.command("windlass.cli.queue:drain_queue", name="drain", help="Pause, and wait until nothing runs.")
+app.command(queues)
+
+app.command("windlass.cli.worker_list:list_workers", name="workers", help="List the workers that are alive.")
+
 keys = App(name="keys", help="API keys: hand them out, list them, revoke them.")
 keys.command("windlass.cli.key:create_key", name="create", help="Hand out a key.")
 keys.command("windlass.cli.key:list_keys", name="list", help="List keys.")

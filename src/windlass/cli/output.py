@@ -74,10 +74,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: 
     if not lines:
         console.print(nothing, style="dim")
     elif console.is_terminal:
-        made = Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for line in lines:
-            made.add_row(*line)
-        console.print(made, soft_wrap=False)
+        console.print(made_table(columns, lines), soft_wrap=False)
     else:
         texts = [list(columns), *([cell.plain for cell in line] for line in lines)]
         widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
@@ -85,7 +82,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: 
             print("  ".join(set_cell_size(cell, width) for cell, width in zip(text, widths, strict=True)).rstrip())
 
 
+def made_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """For a terminal."""
+    made = Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for row in rows:
+        made.add_row(*(_cell(value) for value in row))
+    return made
+
+
 def _cell(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
     if value is None:
         return Text("")
     text = str(value)

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass import __version__
-from windlass.app import open_engine, open_server
+from windlass.app import open_engine, open_server, open_sessions
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import Unusable, print_json, say
@@ -69,8 +69,10 @@ def engine_options(settings: Settings) -> dict[str, Any]:
 async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str, str]]:
     """All that listens, by what a person calls it, with where it is."""
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(open_server(engine, http=settings.http, api_key=settings.api_key))
-        yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics"}
+        key = settings.api_key
+        api = await stack.enter_async_context(open_server(engine, http=settings.http, api_key=key))
+        grpc = await stack.enter_async_context(open_sessions(engine, grpc=settings.grpc, api_key=key))
+        yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
 
 
 def tell_places(places: dict[str, str]) -> None:

@@ -105,7 +105,12 @@ def read_payload(text: str) -> Any:
 
 
 def _seconds(flag: str, text: str | None) -> float | None:
+    return None if text is None else seconds_of(flag, text)
+
+
+def seconds_of(flag: str, text: str) -> float:
+    """A duration as people type it; a bare number is seconds."""
     try:
-        return None if text is None else seconds(flag, float(text) if text.replace(".", "", 1).isdigit() else text)
+        return seconds(flag, float(text) if text.replace(".", "", 1).isdigit() else text)
     except Invalid as error:
         raise Unusable(error.message) from None

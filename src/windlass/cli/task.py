@@ -42,10 +42,10 @@ def list_tasks(
     """List tasks, newest first."""
     query = {"state": state, "queue": queue, "kind": kind, "run_id": run, **api.space}
     found = list(api.client().items("/tasks", query, limit))
-    show(found, api.json, lambda: table(COLUMNS, map(_row, found), nothing="There are no such tasks."))
+    show(found, api.json, lambda: table(COLUMNS, map(row_of, found), nothing="There are no such tasks."))
 
 
-def _row(task: dict[str, Any]) -> list[object]:
+def row_of(task: dict[str, Any]) -> list[object]:
     names = ("id", "state", "queue", "kind", "attempt")
     return [*(task[name] for name in names), instant(task["created_at"]), task.get("reason")]
 

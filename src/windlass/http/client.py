@@ -79,8 +79,8 @@ class ApiClient:
         """Sent with a key of its own, so that it may be sent again when its answer was lost."""
         return self._call("POST", path, query, {} if body is None else body, key=str(uuid4()))
 
-    def put(self, path: str, body: object) -> Any:
-        return self._call("PUT", path, None, body)
+    def put(self, path: str, body: object, *, query: Mapping[str, object] | None = None) -> Any:
+        return self._call("PUT", path, query, body)
 
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path, None)

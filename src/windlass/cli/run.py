@@ -1,0 +1,56 @@
+"""`windlass runs`: groups of tasks, seen, waited for and cancelled as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass.cli.api import HERE, ApiOptions
+from windlass.cli.follow import follow_run
+from windlass.cli.output import instant, say, show, table
+from windlass.cli.submit import seconds_of
+from windlass.cli.task import COLUMNS, Failed, Limit, row_of
+from windlass.core.transition import TERMINAL
+
+
+def list_runs(*, limit: Limit = 50, api: ApiOptions = HERE) -> None:
+    """List runs, newest first."""
+    found = list(api.client().items("/runs", api.space, limit))
+    rows = [(run["id"], instant(run["created_at"]), _counts(run)) for run in found]
+    show(found, api.json, lambda: table(("id", "created", "tasks"), rows, nothing="There are no runs."))
+
+
+def get_run(run_id: str, *, limit: Limit = 50, api: ApiOptions = HERE) -> None:
+    """Show a run with its tasks."""
+    client = api.client()
+    run = client.get(f"/runs/{run_id}", {"limit": min(limit, 500)})
+    if api.json:
+        show(run, True, lambda: None)
+        return
+    say(f"run {run['id']}: {_counts(run)}")
+    table(COLUMNS, map(row_of, run["tasks"]), nothing="It has no tasks.")
+
+
+def wait_run(run_id: str, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
+    """Wait until all tasks of a run have ended; exit code 1 unless all succeeded.
+
+    Parameters
+    ----------
+    timeout
+        Wait at most so long, such as `10m`.
+    """
+    run = follow_run(api.client(), run_id, None if timeout is None else seconds_of("--timeout", timeout))
+    show(run, api.json, lambda: say(_counts(run)))
+    if any(state not in TERMINAL for state in run["counts"]):
+        raise Failed(f"the run {run_id} has not ended: {_counts(run)}")
+    if set(run["counts"]) != {"succeeded"}:
+        raise Failed(f"not all tasks of the run {run_id} succeeded: {_counts(run)}")
+
+
+def cancel_run(run_id: str, *, reason: str = "", api: ApiOptions = HERE) -> None:
+    """Ask every task of a run to stop that has not ended."""
+    run = api.client().post(f"/runs/{run_id}/cancel", {"reason": reason})
+    show(run, api.json, lambda: say(f"{run['asked']} tasks were asked to stop."))
+
+
+def _counts(run: dict[str, Any]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(run["counts"].items())) or "no tasks"
