@@ -24,6 +24,7 @@ from windlass.store.fault import translated
 from windlass.store.migrate import Migration
 from windlass.store.store import Store
 from windlass.store.vitals import read_vitals
+from windlass.wire.quiet import keep_grpc_quiet
 
 if TYPE_CHECKING:
     from windlass.store.embedded import EmbeddedServer
@@ -112,6 +113,7 @@ async def open_sessions(
 ) -> AsyncIterator[str]:
     """The gRPC server for remote workers and apps on this engine until the block ends; yields its URL. `grpc` is
     HOST:PORT; port 0 takes any that is free. `api_key`: see `open_server`."""
+    keep_grpc_quiet()
     from windlass.contracts.session.server import serving
 
     address = settings.read_address(grpc)

@@ -14,6 +14,7 @@ from windlass import sdk
 from windlass.core.error import Invalid
 from windlass.sdk.client import Client
 from windlass.settings import load
+from windlass.wire.quiet import keep_grpc_quiet
 
 
 class App(sdk.App):
@@ -43,6 +44,7 @@ class App(sdk.App):
                 known = load().settings
                 there = (known.server, known.api_key)
             if there[0] is not None:
+                keep_grpc_quiet()
                 from windlass.sdk import remote
 
                 return remote.connect(there[0], there[1] or "")

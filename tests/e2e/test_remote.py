@@ -63,13 +63,14 @@ def workers(server: Server, tmp_path: Path) -> Iterator[Workers]:
 
 
 def remote(server: Server) -> list[str]:
-    return ["--server", f"http://{server.address}", "--api-key", KEY, "--lease", "2"]
+    return ["--server", f"http://{server.address}", "--api-key", KEY]
 
 
 async def test_a_server_and_workers_that_are_killed_in_the_middle_lose_no_task(
     live_engine: Engine, server: Server, workers: Workers, somebody: asyncpg.Connection
 ) -> None:
-    fleet = [workers.start(*remote(server), "-c", "20") for _ in range(2)]
+    options = (*remote(server), "-c", "20", "--lease", "6")  # longer than a server takes to start again
+    fleet = [workers.start(*options) for _ in range(2)]
     await until_open(somebody, 2)
     total = 1500
     await live_engine.submit_many([submission("short", b'{"number": %d}' % n) for n in range(total)])
@@ -78,7 +79,7 @@ async def test_a_server_and_workers_that_are_killed_in_the_middle_lose_no_task(
     server.start()
     await until_finished(somebody, 600)
     fleet[0].kill()
-    fleet.append(workers.start(*remote(server), "-c", "20"))
+    fleet.append(workers.start(*options))
     await until_finished(somebody, total)
     rows = await somebody.fetch("select state, failures, count(*), sum(losses) from windlass.task group by 1, 2")
     assert [tuple(row)[:3] for row in rows] == [("succeeded", 0, total)]
@@ -95,7 +96,7 @@ async def test_a_remote_handler_that_holds_the_interpreters_lock_is_neither_lost
     live_engine: Engine, server: Server, workers: Workers
 ) -> None:
     id_ = await live_engine.submit(submission("holds_the_lock"))
-    workers.start(*remote(server))
+    workers.start(*remote(server), "--lease", "2")
     view = await soon(live_engine.wait(id_, 60), 60)
     assert (view.task.state, view.task.attempt, view.task.losses) == (State.SUCCEEDED, 1, 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -51,13 +50,7 @@ PLAIN: dict[grpc.StatusCode, type[WindlassError]] = {
 }
 
 
-def keep_quiet() -> None:
-    """gRPC's own library writes every broken connection to standard error, past all logging; ours are in the log."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
-
 def open_channel(server: str, *, blocking: bool = False) -> Any:
-    keep_quiet()
     parts = urlsplit(server)
     kind = grpc if blocking else grpc.aio
     target = f"[{parts.hostname}]:{parts.port}" if ":" in (parts.hostname or "") else f"{parts.hostname}:{parts.port}"

@@ -24,7 +24,7 @@ from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.error import ContractViolation, Invalid, Unauthenticated, WindlassError
 from windlass.core.lease import Lease
 from windlass.engine.engine import Engine
-from windlass.wire.channel import CODE_KEY, keep_quiet
+from windlass.wire.channel import CODE_KEY
 from windlass.wire.protos import session_pb2 as pb
 from windlass.wire.session import MESSAGE_MAX_BYTES, extended_message, to_id
 from windlass.wire.status import known_code, status_of
@@ -154,7 +154,6 @@ async def told(context: Any) -> AsyncIterator[None]:
 @asynccontextmanager
 async def serving(engine: Engine, identify: Identify, address: str) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes any that is free."""
-    keep_quiet()
     server = grpc.aio.server(options=OPTIONS)
     sessions, alive = SessionServer(engine, identify), health.HealthServicer()
     server.add_generic_rpc_handlers(sessions.handlers())
