@@ -43,6 +43,7 @@ def test_codes_are_unique_and_never_change() -> None:
         "Malformed": "malformed",
         "TooLarge": "too_large",
         "NotFound": "not_found",
+        "Expired": "expired",
         "Conflict": "conflict",
         "InvalidState": "invalid_state",
         "Unauthenticated": "unauthenticated",

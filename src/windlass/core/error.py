@@ -6,6 +6,7 @@
     │   │   ├── Malformed    it cannot even be read
     │   │   └── TooLarge     it has more bytes than are taken
     │   ├── NotFound         no such task, run, queue or lease
+    │   │   └── Expired      it was here, and is no longer kept
     │   ├── Conflict         it contradicts what was accepted before
     │   ├── InvalidState     the task is not in a state that allows this
     │   ├── Unauthenticated  nobody knows who the caller is
@@ -74,6 +75,12 @@ class NotFound(Rejected):
     """There is no such thing here."""
 
     code = "not_found"
+
+
+class Expired(NotFound):
+    """This is no longer kept."""
+
+    code = "expired"
 
 
 class Conflict(Rejected):

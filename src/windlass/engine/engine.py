@@ -38,6 +38,7 @@ from windlass.core.task import Task
 from windlass.engine import tick
 from windlass.engine.access import Access
 from windlass.engine.chance import Chance, SystemChance
+from windlass.engine.change import Changes
 from windlass.engine.claim import Claimer
 from windlass.engine.committer import Committer
 from windlass.engine.decide import Decider
@@ -117,6 +118,7 @@ class Engine:
         self.gauges = Gauges(store, stopwatch)
         self.access = Access(store, self.chance, stopwatch=stopwatch)
         self.runs = Runs(store)
+        self.changes = Changes(store, pause=pause)
         self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
         self.repair = Repair(store, self.chance, self._submitter, self._commands)
         self.retention = Retention(keep_finished_s)
@@ -185,6 +187,7 @@ class Engine:
             self._patience,
             self.leases,
             self.notes,
+            self.changes,
         ):
             with contextlib.suppress(Unavailable):
                 await part.close()
@@ -432,6 +435,7 @@ class Engine:
         return await carry_out_effects(self.store, self.chance, self.effects)
 
     async def retention_tick(self) -> int:
+        await self.changes.forget()
         return await self.retention.tick(self.store)
 
     async def poll_tick(self) -> int:

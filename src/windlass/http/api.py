@@ -20,12 +20,13 @@ from starlette.routing import Route as HttpRoute
 from windlass.core.access import Principal, Role, check_role
 from windlass.core.error import WindlassError
 from windlass.engine.engine import Engine
-from windlass.http import health, key, namespace, openapi, outbox, problem, queue, run, task, worker
+from windlass.http import change, health, key, namespace, openapi, outbox, problem, queue, run, task, worker
 from windlass.http.read import bearer_key, decode_body, decode_query, read_body
 from windlass.http.route import Call, Route, Table
 
 TABLES: tuple[Table, ...] = (
-    task.table, run.table, queue.table, worker.table, namespace.table, key.table, outbox.table, health.table,
+    task.table, run.table, queue.table, worker.table, namespace.table, key.table, outbox.table, change.table,
+    health.table,
 )  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for table in TABLES for route in table.routes)
 NOBODY = Principal("nobody", Role.VIEWER)
@@ -67,7 +68,8 @@ def _endpoint(engine: Engine, route: Route, *, free: bool) -> Endpoint:
             check_role(principal, route.role)
         query = None if route.query is None else decode_query(route.query, request)
         body = None if route.body is None else decode_body(route.body, await read_body(request))
-        call: Call[Any, Any] = Call(engine, principal, request.path_params, request.headers, query, body)
+        closing = request.app.state.closing
+        call: Call[Any, Any] = Call(engine, principal, request.path_params, request.headers, query, body, closing)
         answer = await route.handler(call)
         if isinstance(answer, Response):
             return answer

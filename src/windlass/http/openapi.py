@@ -21,6 +21,7 @@ ERRORS = {
     "403": "This key may not do this, or not in this namespace.",
     "404": "There is no such thing here.",
     "409": "It contradicts what was accepted before, or the state does not allow it.",
+    "410": "This is no longer kept.",
     "413": "The body is too large.",
     "422": "The request can be read, but a value has the wrong type, shape or range; `field` names it.",
     "503": "Not possible right now; try again later.",
@@ -126,6 +127,8 @@ def _possible(route: Route) -> list[str]:
         statuses |= {"400", "422"}
     if "{" in route.path:
         statuses |= {"404"}
+    if "last-event-id" in route.headers:
+        statuses |= {"400", "410"}
     if route.body is not None:
         statuses |= {"400", "409", "413", "422"}
     if route.method != "GET":

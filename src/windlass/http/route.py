@@ -6,6 +6,7 @@ docstring: the OpenAPI document cannot say anything else than the code.
 
 from __future__ import annotations
 
+import asyncio
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class Call(Generic[Q, B]):
     headers: Mapping[str, str]
     query: Q
     body: B
+    closing: asyncio.Event  # set when the server ends
 
     def id(self, name: str) -> UUID:
         """An id in the path: a UUID, or the prefixed form."""

@@ -23,6 +23,7 @@ STATUS: dict[str, Status] = {
     "unauthenticated": Status(401, "UNAUTHENTICATED"),
     "forbidden": Status(403, "PERMISSION_DENIED"),
     "not_found": Status(404, "NOT_FOUND"),
+    "expired": Status(410, "OUT_OF_RANGE"),
     "conflict": Status(409, "ALREADY_EXISTS"),
     "invalid_state": Status(409, "FAILED_PRECONDITION"),
     "rejected": Status(400, "FAILED_PRECONDITION"),
