@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from windlass.sdk.context import Context, current
     from windlass.sdk.handle import TaskHandle
     from windlass.sdk.worker import Worker
+    from windlass.sdk.workflow import StepFailed, WorkflowContext
 
 __version__ = "0.1.0"
 
@@ -49,9 +50,11 @@ _LATER = {
     "App": "windlass.connect",
     "Context": "windlass.sdk.context",
     "Engine": "windlass.engine.engine",
+    "StepFailed": "windlass.sdk.workflow",
     "TaskHandle": "windlass.sdk.handle",
     "Worker": "windlass.sdk.worker",
     "chain": "windlass.sdk.compose",
+    "WorkflowContext": "windlass.sdk.workflow",
     "current": "windlass.sdk.context",
     "group": "windlass.sdk.compose",
     "open_engine": "windlass.app",
@@ -83,6 +86,7 @@ __all__ = [
     "Rejected",
     "Retry",
     "State",
+    "StepFailed",
     "StoreBusy",
     "Submission",
     "Task",
@@ -91,6 +95,7 @@ __all__ = [
     "Unavailable",
     "WindlassError",
     "Worker",
+    "WorkflowContext",
     "chain",
     "current",
     "group",

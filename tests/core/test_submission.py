@@ -131,6 +131,7 @@ REFUSED: dict[str, list[object]] = {
     "trace": ["", 7, b"x", TRACE.upper(), TRACE[:-1], f"{TRACE}\n", f"00-{'0' * 32}-{'1' * 16}-01"],
     "wire": [7, "{}", {}, b"", b"[]", b"null", b'"{"', b"{", b"{\xff}"],
     "replay_of": BAD_IDS,
+    "parent_id": BAD_IDS,
     "policy.max_attempts": [0, *BAD_COUNTS],
     "policy.max_losses": BAD_COUNTS,
     "policy.timeout_s": [0, 0.0009, *BAD_SECONDS],

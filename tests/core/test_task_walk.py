@@ -88,8 +88,8 @@ class Walk:
 
     def sleep(self) -> None:
         until = self.chance.choice([None, self.now, self.now + timedelta(seconds=4)])
-        before = self.task
-        self.reports(lambda attempt, lease: rules.sleep(self.task, attempt, lease, until, self.now))
+        before, come = self.task, self.chance.random() < 0.3
+        self.reports(lambda attempt, lease: rules.sleep(self.task, attempt, lease, until, self.now, come=come))
         if self.task is not before and self.task.state is State.SLEEPING:
             times = [time for time in (until, self.task.deadline_at) if time is not None]
             assert self.task.timer_at == min(times, default=None)

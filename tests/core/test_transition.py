@@ -52,6 +52,8 @@ MOVES: list[tuple[Verb, str, str, Callable[[], Transition]]] = [
     (Verb.RELEASE, "running", "queued", lambda: rules.release(running(), 1, LEASE, NOW)),
     (Verb.SLEEP, "running", "sleeping", lambda: rules.sleep(running(), 1, LEASE, at(9), NOW)),
     (Verb.SLEEP, "queued", "sleeping", lambda: rules.sleep(lost(), 1, LEASE, at(9), NOW)),
+    (Verb.SLEEP, "running", "queued", lambda: rules.sleep(running(), 1, LEASE, None, NOW, come=True)),
+    (Verb.SLEEP, "queued", "queued", lambda: rules.sleep(lost(), 1, LEASE, None, NOW, come=True)),
     (Verb.WAKE, "sleeping", "queued", lambda: rules.wake(sleeping(), NOW)),
     (Verb.PARK, "running", "parked", lambda: rules.park(running(), 1, LEASE, MISMATCH, NOW)),
     (Verb.PARK, "queued", "parked", lambda: rules.park(lost(), 1, LEASE, MISMATCH, NOW)),

@@ -45,13 +45,16 @@ from windlass import (
     Worker,
     sdk,
 )
-from windlass.core import command
+from windlass.core import command, step_command
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.note import Amount, Line, Note
+from windlass.core.step import Place
 from windlass.engine.chance import SystemChance
 from windlass.engine.hub import LoopTimers
 from windlass.engine.note import Notes
 from windlass.engine.view import Created, TaskViews
+from windlass.sdk import WorkflowContext
+from windlass.sdk.leaving import Leaving
 
 BAD: dict[str, Any] = {
     "None": None,
@@ -125,6 +128,7 @@ class Scene:
     tables: list[str]
     app: sdk.App
     script: App  # the same, for what has no event loop
+    task: sdk.Handler[[], None]
     ended: UUID  # a task that has succeeded, so that its result is there at once
 
     async def claimed(self) -> Claimed:
@@ -140,6 +144,19 @@ async def handler(payload: object) -> None: ...
 
 
 async def nothing() -> None: ...
+
+
+async def flow(ctx: WorkflowContext) -> None: ...
+
+
+async def work(connection: object) -> bytes:
+    return b"1"
+
+
+async def said(scene: Scene) -> step_command.StepResult:
+    task = (await scene.claimed()).task
+    assert task.lease_id is not None
+    return step_command.StepResult(task.id, task.attempt, task.lease_id, Place(0, "pay"))
 
 
 # A good value by the name of the parameter, or by "Owner.method.parameter" where the name alone does not say it.
@@ -165,7 +182,21 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "data_dir": lambda s: "unused",
     "database_url": lambda s: s.database,
     "effects": lambda s: {},
+    "duration": lambda s: "1h",
     "failure": lambda s: CRASH,
+    "from_step": lambda s: "pay",
+    "handler": lambda s: s.task,
+    "inline_wait_s": lambda s: 0.0,
+    "moment": lambda s: datetime(2030, 1, 1, tzinfo=UTC),
+    "occurrence": lambda s: 1,
+    "payload": lambda s: b"1",
+    "return_exceptions": lambda s: False,
+    "said": said,
+    "signal_id": lambda s: None,
+    "step": lambda s: nothing,
+    "steps": lambda s: [],
+    "type": lambda s: int,
+    "work": lambda s: work,
     "force": lambda s: False,
     "function": lambda s: None,
     "handlers": lambda s: {"job": handler},
@@ -269,6 +300,17 @@ def about_an_attempt(kind: type, **more: Any) -> Callable[[Scene, dict[str, Any]
     return prepare
 
 
+def about_a_step(kind: type, **more: Any) -> Callable[[Scene, dict[str, Any]], Any]:
+    """How a record is handed over."""
+
+    async def prepare(scene: Scene, fields: dict[str, Any]) -> Call:
+        task = (await scene.claimed()).task
+        whose = {"task_id": task.id, "attempt": task.attempt, "lease_id": task.lease_id, "place": Place(0, "pay")}
+        return partial(scene.engine.record_step, kind(**{**whose, **more, **fields}))
+
+    return prepare
+
+
 async def submitted(scene: Scene, fields: dict[str, Any]) -> Call:
     """With a good one in front, which must not be accepted without it."""
     group = [job(queue="idle"), Submission(**{"kind": "job", "queue": "idle", **fields})]
@@ -344,6 +386,12 @@ HANDED_TO: dict[str, Callable[[Scene, dict[str, Any]], Any]] = {
     "Policy": submitted_policy,
     "Rate": configured_rate,
     "report of Release": about_an_attempt(command.Release),
+    "said of StepChild": about_a_step(step_command.StepChild, child_id=uuid4()),
+    "said of StepFailure": about_a_step(step_command.StepFailure, failure=CRASH, failures=1),
+    "said of StepResult": about_a_step(step_command.StepResult),
+    "said of StepSignal": about_a_step(step_command.StepSignal, signal="approval"),
+    "said of StepSleep": about_a_step(step_command.StepSleep),
+    "said of StepTime": about_a_step(step_command.StepTime),
     "report of Sleep": about_an_attempt(command.Sleep),
     "Submission": submitted,
     "Task": completed_task,
@@ -353,6 +401,7 @@ HANDED_TO: dict[str, Callable[[Scene, dict[str, Any]], Any]] = {
 UNREAD = {
     ("Claimed", "payload"),
     ("report of Fail", "jitter"),
+    ("said of StepFailure", "jitter"),
     ("Lease", "expires_at"),
     *(("Task", field) for field in windlass.Task.__struct_fields__ if field not in ("id", "attempt", "lease_id")),
 }
@@ -365,7 +414,8 @@ def exported() -> dict[str, Any]:
     """The public names, and what `Engine.report` and `Engine.note` take."""
     reports = {f"report of {kind.__name__}": kind for kind in typing.get_args(command.Report)}
     notes = {kind.__name__: kind for kind in (Note, Amount, Line)}
-    return {name: getattr(windlass, name) for name in windlass.__all__} | reports | notes
+    steps = {f"said of {kind.__name__}": kind for kind in typing.get_args(step_command.StepCommand)}
+    return {name: getattr(windlass, name) for name in windlass.__all__} | reports | notes | steps
 
 
 def callables() -> Iterator[tuple[str, Any]]:
@@ -439,6 +489,8 @@ def fits(wanted: Any, value: object) -> bool:
         return isinstance(value, dict) and all(fits(key, k) and fits(inner, v) for k, v in value.items())
     if origin is os.PathLike:
         return isinstance(value, os.PathLike)
+    if origin is sdk.Handler:
+        return isinstance(value, sdk.Handler)
     if getattr(wanted, "_is_protocol", False):
         return all(hasattr(value, member) for member in wanted.__dict__ if not member.startswith("_"))
     return fits_class(wanted, value)
@@ -471,9 +523,9 @@ async def scene(
     ended = (await engine.complete(await begin(engine))).id
     script = App("script", database)
     app = sdk.App("shop", partial(nullcontext, engine))
-    app.task(nothing)
+    task = app.task(nothing)
     async with app:
-        yield Scene(engine, database, await worker(engine, ttl_s=86400), tables, app, script, ended)
+        yield Scene(engine, database, await worker(engine, ttl_s=86400), tables, app, script, task, ended)
     script.close_sync()
 
 
@@ -558,12 +610,14 @@ async def bound(scene: Scene, name: str) -> Any:
         return getattr(Worker(scene.engine, {"job": handler}), method)
     if name == "App.schedule":
         return partial(scheduled, scene)
-    if name == "App.task":
-        return partial(decorated, scene)
+    if name in ("App.task", "App.workflow", "App.step"):
+        return partial(decorated, scene, method)
+    if owner == "WorkflowContext":
+        return partial(asked, WorkflowContext(await scene.claimed(), scene.app), method)
     if owner == "App":
         return getattr(scene.script if method.endswith("_sync") else scene.app, method)
     if owner == "TaskHandle":
-        task_id = await scene.queued() if method.startswith("cancel") else scene.ended
+        task_id = await scene.queued() if method.startswith(("cancel", "signal")) else scene.ended
         return getattr(TaskHandle(scene.script if method.endswith("_sync") else scene.app, task_id), method)
     raise AssertionError(f"say in `bound` of {__file__} on which object {name} is called")
 
@@ -573,8 +627,20 @@ def scheduled(scene: Scene, **options: Any) -> None:
     scene.app.schedule(**{**options, "name": f"{uuid4()}" if options["name"] == "ada" else options["name"]})(handler)
 
 
-def decorated(scene: Scene, function: Any, **options: Any) -> None:
-    scene.app.task(**options)(nothing if function is None else function)
+def decorated(scene: Scene, method: str, function: Any, **options: Any) -> None:
+    usual = flow if method == "workflow" else nothing
+    getattr(scene.app, method)(**options)(usual if function is None else function)
+
+
+async def asked(context: WorkflowContext, method: str, **arguments: Any) -> None:
+    """What a workflow asks for is given by position. That it has to wait is no refusal."""
+    first = [arguments.pop(name) for name in ("step", "handler") if name in arguments]
+    try:
+        answer = getattr(context, method)(*first, **arguments)
+        if inspect.isawaitable(answer):
+            await answer
+    except Leaving:
+        return
 
 
 # ------------------------------------------------------------------------------------------------- the tests

@@ -13,10 +13,20 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
-from windlass.core.check import check_count, check_instant, check_payload, check_seconds, check_type, clean_text
+from windlass.core.check import (
+    check_count,
+    check_instant,
+    check_list,
+    check_names,
+    check_payload,
+    check_seconds,
+    check_type,
+    clean_text,
+)
 from windlass.core.error import Invalid
 from windlass.core.failure import Category, Failure
 from windlass.core.replay import hurry
+from windlass.core.step import Facts
 from windlass.core.task import Task
 from windlass.core.transition import Instant, Transition
 
@@ -26,6 +36,16 @@ class Command(Protocol):
     def task_id(self) -> UUID: ...
 
     def decide(self, task: Task, now: Instant) -> Transition: ...
+
+
+class Informed(msgspec.Struct, frozen=True):
+    """A command that has to know more than the task's row: it is told the facts, read under the lock of that row."""
+
+    def decide(self, task: Task, now: Instant) -> Transition:
+        return self.decide_with(task, Facts(), now)
+
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        raise NotImplementedError
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
@@ -65,16 +85,22 @@ class Cancelled(msgspec.Struct, frozen=True):
         return rules.report_cancelled(task, self.attempt, self.lease_id, self.message, now)
 
 
-class Sleep(msgspec.Struct, frozen=True):
-    """The workflow waits for a time, or with `until=None` for a signal, and holds no worker meanwhile."""
+class Sleep(Informed, frozen=True):
+    """The workflow waits for a time, for signals, for child tasks, or with nothing given until somebody wakes it, and
+    holds no worker meanwhile. It does not sleep if one of them has come."""
 
     task_id: UUID
     attempt: int
     lease_id: UUID
     until: Instant | None = None
+    signals: tuple[str, ...] = ()
+    children: tuple[UUID, ...] = ()
 
-    def decide(self, task: Task, now: Instant) -> Transition:
-        return rules.sleep(task, self.attempt, self.lease_id, self.until, now)
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        come = any(facts.pending(task.id, name) is not None for name in self.signals) or any(
+            child_id not in facts.children or facts.children[child_id].terminal for child_id in self.children
+        )
+        return rules.sleep(task, self.attempt, self.lease_id, self.until, now, come=come)
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -115,17 +141,21 @@ def checked_report(report: Report, jitter: float) -> Report:
         case Complete(result=result) if result is not None:
             check_payload("result", result)
         case Fail(failure=failure):
-            return replace(report, failure=_storable(failure), jitter=jitter)
+            return replace(report, failure=storable(failure), jitter=jitter)
         case Park(failure=failure):
-            return replace(report, failure=_storable(failure))
+            return replace(report, failure=storable(failure))
         case Cancelled(message=message):
             return replace(report, message=clean_text("message", message))
-        case Sleep(until=until) if until is not None:
-            check_instant("until", until)
+        case Sleep(until=until, signals=signals, children=children):
+            if until is not None:
+                check_instant("until", until)
+            check_names("signals", signals)
+            for child_id in check_list("children", children):
+                check_type("children", child_id, UUID)
     return report
 
 
-def _storable(failure: Failure) -> Failure:
+def storable(failure: Failure) -> Failure:
     """What a worker tells of its failure is made storable rather than refused."""
     check_type("failure", failure, Failure)
     if failure.category not in Category.__members__.values():

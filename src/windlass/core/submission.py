@@ -55,6 +55,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
     wire: bytes | None = None
     replay_of: UUID | None = None
+    parent_id: UUID | None = None  # the workflow that is woken when this task ends
 
 
 def check_submission(submission: Submission) -> None:
@@ -90,6 +91,8 @@ def _check_optional(submission: Submission) -> None:
         check_names("requires", submission.requires)
     if submission.run_id is not None:
         check_type("run_id", submission.run_id, UUID)
+    if submission.parent_id is not None:
+        check_type("parent_id", submission.parent_id, UUID)
     if submission.after != ():
         _check_after(submission)
     if submission.after_any_outcome is not False:

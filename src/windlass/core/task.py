@@ -70,6 +70,7 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     error: Failure | None = None
     result: bytes | None = None
     trace: str | None = None
+    parent_id: UUID | None = None
 
     @property
     def terminal(self) -> bool:
@@ -126,13 +127,18 @@ def report_cancelled(task: Task, attempt: int, lease_id: UUID, message: str, now
     return _end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.CANCELLED)
 
 
-def sleep(task: Task, attempt: int, lease_id: UUID, until: Instant | None, now: Instant) -> Transition:
-    """A workflow waits for a time, or with `until=None` for a signal. It holds no worker and uses no budget."""
+def sleep(
+    task: Task, attempt: int, lease_id: UUID, until: Instant | None, now: Instant, *, come: bool = False
+) -> Transition:
+    """A workflow waits for a time, or with `until=None` for a signal. It holds no worker and uses no budget. If what it
+    waits for has `come` since it looked, it is back in line at once."""
     refused = _held(task, attempt, lease_id, Outcome.SLEPT, now)
     if refused is not None:
         return refused
     if task.cancel is not None:
         return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.SLEPT)
+    if come:
+        return move(Verb.SLEEP, task, _requeued(task, now, outcome=Outcome.SLEPT))
     asleep = replace(task, state=State.SLEEPING, outcome=Outcome.SLEPT)
     after = replace(asleep, timer_at=_earliest(until, task.deadline_at))
     detail: dict[str, object] = {"until": until.isoformat()} if until is not None else {}
@@ -209,6 +215,11 @@ def wake(task: Task, now: Instant) -> Transition:
     if task.state is not State.SLEEPING:
         raise InvalidState(f"the task is {task.state}, not sleeping", task_id=task.id, state=task.state)
     return move(Verb.WAKE, task, _requeued(task, now, outcome=task.outcome))
+
+
+def wake_parent(task: Task, now: Instant) -> Transition:
+    """A child task ended. A workflow that does not sleep finds out by itself: see `sleep`."""
+    return wake(task, now) if task.state is State.SLEEPING else Transition(Verb.NOTE, task, task)
 
 
 def resume(task: Task, now: Instant) -> Transition:
@@ -346,11 +357,20 @@ def _requeued(task: Task, available_at: Instant, *, outcome: Outcome | None, err
 
 
 def _settle(after: Task) -> tuple[Effect, ...]:
-    """Tasks that wait for this one are told, in a transaction of their own: see `run.settle`."""
-    if not after.has_dependents:
+    """Tasks that wait for this one are told, and the workflow that submitted it is woken, each in a transaction of its
+    own: see `run.settle` and `wake_parent`."""
+    if not after.has_dependents and after.parent_id is None:
         return ()
-    body: dict[str, object] = {"run_id": str(after.run_id)}
-    return (Effect(derived_id("settle", after.id), "settle", after.namespace, after.id, after.attempt, body),)
+    effects = []
+    if after.has_dependents:
+        effects.append(_effect(after, "settle", run_id=str(after.run_id)))
+    if after.parent_id is not None:
+        effects.append(_effect(after, "wake", parent_id=str(after.parent_id)))
+    return tuple(effects)
+
+
+def _effect(after: Task, kind: str, **body: object) -> Effect:
+    return Effect(derived_id(kind, after.id), kind, after.namespace, after.id, after.attempt, body)
 
 
 def _entry(task: Task, what: str, now: Instant, **detail: object) -> Entry:

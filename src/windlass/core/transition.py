@@ -16,6 +16,7 @@ import msgspec
 from windlass.core.error import WindlassError
 
 if TYPE_CHECKING:
+    from windlass.core.step import Signal, Step
     from windlass.core.task import Task
 
 Instant = datetime
@@ -70,7 +71,7 @@ TABLE: dict[Verb, frozenset[tuple[State, State]]] = {
     Verb.FAIL: frozenset({(_R, _F), (_Q, _F)}),
     Verb.RETRY: frozenset({(_R, _Q), (_Q, _Q)}),
     Verb.RELEASE: frozenset({(_R, _Q)}),
-    Verb.SLEEP: frozenset({(_R, _S), (_Q, _S)}),
+    Verb.SLEEP: frozenset({(_R, _S), (_Q, _S), (_R, _Q), (_Q, _Q)}),  # to `queued`: what it waits for has come already
     Verb.WAKE: frozenset({(_S, _Q)}),
     Verb.PARK: frozenset({(_R, _P), (_Q, _P)}),
     Verb.RESUME: frozenset({(_P, _Q)}),
@@ -107,7 +108,8 @@ class Transition(msgspec.Struct, frozen=True):
     """What follows from what was said: applied as a whole, in one transaction, or not at all.
 
     `before` is the record the rule saw under the row lock. A `refusal` is the answer to a report that changes
-    nothing; it may still leave a history entry.
+    nothing; it may still leave a history entry. `steps` are recorded, `signals` kept, `consumed` are used up; `told` is
+    the record of a step that stands already.
     """
 
     verb: Verb
@@ -116,6 +118,10 @@ class Transition(msgspec.Struct, frozen=True):
     history: tuple[Entry, ...] = ()
     effects: tuple[Effect, ...] = ()
     refusal: WindlassError | None = None
+    steps: tuple[Step, ...] = ()
+    signals: tuple[Signal, ...] = ()
+    consumed: tuple[Signal, ...] = ()
+    told: Step | None = None
 
     @property
     def changed(self) -> bool:

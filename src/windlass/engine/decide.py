@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from windlass.core.command import Command
+from windlass.core.command import Command, Informed
 from windlass.core.error import Conflict, LeaseLost, NotFound, WindlassError
+from windlass.core.step import Facts, Step
 from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine.committer import Later
+from windlass.engine.facts import load_facts
 from windlass.engine.metrics import Tally
 from windlass.engine.patience import Patience
 from windlass.store.store import Store
 
-Outcomes = dict[int, Task | WindlassError]
-Place = tuple[Command, asyncio.Future[Task | WindlassError]]
+Answer = Task | Step | WindlassError
+Outcomes = dict[int, Answer]
+InLine = tuple[Command, asyncio.Future[Answer]]
 
 
 class Decider:
@@ -29,16 +32,16 @@ class Decider:
 
     def __init__(self, store: Store, patience: Patience, tally: Tally | None = None) -> None:
         self._store, self._patience, self._tally = store, patience, tally
-        self._lines: dict[UUID, list[Place]] = {}
+        self._lines: dict[UUID, list[InLine]] = {}
 
-    async def carry_out(self, commands: Sequence[Command]) -> list[Later[Task]]:
+    async def carry_out(self, commands: Sequence[Command]) -> list[Later[Task | Step]]:
         """One outcome per command: the task as it is now, or why not; for a row that is held, a future of that."""
         outcomes: Outcomes = {}
         wanted = {c.task_id for c in commands} - self._lines.keys()
         async with self._store.begin() as tx:
             tasks, now = await tx.tasks.load_tasks(sorted(wanted))
             if now is not None:
-                await tx.apply(decide(commands, tasks, now, outcomes))
+                await tx.apply(decide(commands, tasks, now, outcomes, await load_facts(tx, commands)))
             left = list({c.task_id for i, c in enumerate(commands) if i not in outcomes} & wanted)
             held = await tx.tasks.existing_tasks(left) if left else set()
         self._count_late(outcomes)
@@ -49,16 +52,16 @@ class Decider:
             for i, command in enumerate(commands)
         ]  # fmt: skip
 
-    def _stand_in_line(self, command: Command) -> asyncio.Future[Task | WindlassError]:
+    def _stand_in_line(self, command: Command) -> asyncio.Future[Answer]:
         """Behind the other commands on this task."""
-        answer: asyncio.Future[Task | WindlassError] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         line = self._lines.setdefault(command.task_id, [])
         line.append((command, answer))
         if len(line) == 1:
             self._patience.later(lambda: self._serve(command.task_id, line))
         return answer
 
-    async def _serve(self, task_id: UUID, line: list[Place]) -> None:
+    async def _serve(self, task_id: UUID, line: list[InLine]) -> None:
         """All who have come by then at once; who comes meanwhile is served next."""
         served = 0
         try:
@@ -74,13 +77,14 @@ class Decider:
         finally:
             del self._lines[task_id]
 
-    async def _together(self, commands: Sequence[Command]) -> list[Task | WindlassError]:
+    async def _together(self, commands: Sequence[Command]) -> list[Answer]:
         """Commands on one task, in their order."""
         outcomes: Outcomes = {}
         try:
             async with self._store.begin() as tx:
                 tasks = await tx.tasks.load_tasks_patiently([commands[0].task_id])
-                await tx.apply(decide(commands, tasks, await tx.now(), outcomes))
+                facts = await load_facts(tx, commands)
+                await tx.apply(decide(commands, tasks, await tx.now(), outcomes, facts))
         except WindlassError as error:
             return [error] * len(commands)
         self._count_late(outcomes)
@@ -93,21 +97,27 @@ class Decider:
                 self._tally.came_late(late)
 
 
-def decide(commands: Sequence[Command], tasks: dict[UUID, Task], now: datetime, outcomes: Outcomes) -> list[Transition]:
-    """Ask the rules, in order; a later command on the same task sees what an earlier one made of it."""
+def decide(
+    commands: Sequence[Command], tasks: dict[UUID, Task], now: datetime, outcomes: Outcomes, facts: Facts | None = None
+) -> list[Transition]:
+    """Ask the rules, in order; a later command on the same task sees what an earlier one made of it. The outcome of a
+    command about a step is the record of the step, of any other the task."""
     moves: list[Transition] = []
+    facts = facts or Facts()
     for i, command in enumerate(commands):
         task = tasks.get(command.task_id)
         if task is None:
             continue
         try:
-            move = command.decide(task, now)
+            move = command.decide_with(task, facts, now) if isinstance(command, Informed) else command.decide(task, now)
         except WindlassError as error:
             outcomes[i] = error
             continue
         moves.append(move)
         tasks[task.id] = move.after
-        outcomes[i] = move.refusal or move.after
+        if move.steps or move.signals:
+            facts.note(move)
+        outcomes[i] = move.refusal or move.told or (move.steps[-1] if move.steps else move.after)
     return moves
 
 

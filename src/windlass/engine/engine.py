@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
+from typing import Any, cast
 from uuid import UUID
 
 from windlass.core import command
@@ -33,6 +34,8 @@ from windlass.core.failure import Failure
 from windlass.core.lease import Extension, Lease, Reach, check_lease
 from windlass.core.note import Note, Progress
 from windlass.core.queue import QueueConfig, Rate, check_config
+from windlass.core.step import Step
+from windlass.core.step_command import StepCommand, StepResult
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.engine import tick
@@ -40,7 +43,7 @@ from windlass.engine.access import Access
 from windlass.engine.chance import Chance, SystemChance
 from windlass.engine.change import Changes
 from windlass.engine.claim import Claimer
-from windlass.engine.committer import Committer
+from windlass.engine.committer import Committer, Later
 from windlass.engine.decide import Decider
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
@@ -55,6 +58,7 @@ from windlass.engine.run import Runs
 from windlass.engine.runner import Loop
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
+from windlass.engine.workflow import Workflows
 from windlass.store.store import Store
 from windlass.store.view import TaskView
 
@@ -108,8 +112,10 @@ class Engine:
         self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
         self._patience = Patience()
         self._decider = Decider(store, self._patience, tally)
-        self._commands: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
-        self._reports: Committer[Command, Task] = Committer(self._decider.carry_out, pause=pause)
+        carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self._decider.carry_out)  # no steps
+        self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
+        self._reports: Committer[Command, Task] = Committer(carry_out, pause=pause)
+        self.workflows = Workflows(store, self.chance, self._decider, pause=pause)
         self._claimer = Claimer(store, self.hub, give_back=self._give_back, pause=pause, stopwatch=stopwatch)
         self._submitter = Submitter(store, self.chance, self._claimer, self._patience, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
@@ -142,9 +148,10 @@ class Engine:
         self._expire = Loop("expire", self.expire_tick, every_s=SELDOM_S)
         self._timers = Loop("timers", self.timer_tick, every_s=SELDOM_S)
         self._settle = Loop("settle", self.settle_tick, every_s=SELDOM_S)
+        self._wake = Loop("wake", self.wake_tick, every_s=SELDOM_S)
         self._effects = Loop("effects", self.effects_tick, every_s=SELDOM_S)
         self._loops = [
-            self._expire, self._timers, self._settle, self._effects,
+            self._expire, self._timers, self._settle, self._wake, self._effects,
             Loop("pulse", self.pulse_tick, every_s=PULSE_S),
             Loop("retention", self.retention_tick, every_s=SELDOM_S),
         ]  # fmt: skip
@@ -182,6 +189,7 @@ class Engine:
         for part in (
             self._submitter,
             self._claimer,
+            self.workflows,
             self._reports,
             self._commands,
             self._patience,
@@ -358,6 +366,31 @@ class Engine:
         finally:
             self.hub.leave(ticket)
 
+    # ----------------------------------------------------------------------------------------- workflows
+
+    async def record_step(self, said: StepCommand) -> Step:
+        """What a workflow has to say about one of its steps. When this returns, it is durable; the answer is the record
+        that stands, which may be an earlier one. LeaseLost for an attempt that is over."""
+        return await self.workflows.record(said)
+
+    async def load_steps(self, task_id: UUID) -> list[Step]:
+        """What a workflow has recorded so far, in the order in which its code asks."""
+        return await self.workflows.load(task_id)
+
+    async def transact_step(self, said: StepResult, work: Callable[[Any], Awaitable[bytes]]) -> Step:
+        """Carry out a step on a connection of this database: its effects and its record are committed together."""
+        return await self.workflows.transact(said, work)
+
+    async def signal(
+        self, task_id: UUID, name: str, payload: bytes = b"null", *, signal_id: UUID | None = None
+    ) -> Task:
+        """Send a signal to a workflow, which may ask for it now or later. The same `signal_id` again is the same."""
+        return await self.workflows.signal(task_id, name, payload, signal_id)
+
+    async def fork(self, task_id: UUID, from_step: str, *, occurrence: int = 1) -> UUID:
+        """A new task that keeps what this workflow recorded before that step, and does the rest again."""
+        return await self.workflows.fork(task_id, from_step, occurrence)
+
     # ----------------------------------------------------------------------------------------- operators
 
     async def configure_queue(
@@ -420,6 +453,7 @@ class Engine:
 
     def _effects_due(self) -> None:
         self._settle.wake()
+        self._wake.wake()
         self._effects.wake()
 
     async def expire_tick(self) -> int:
@@ -430,6 +464,9 @@ class Engine:
 
     async def settle_tick(self) -> int:
         return await tick.settle_runs(self.store)
+
+    async def wake_tick(self) -> int:
+        return await tick.wake_parents(self.store)
 
     async def effects_tick(self) -> int:
         return await carry_out_effects(self.store, self.chance, self.effects)

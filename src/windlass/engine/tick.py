@@ -66,6 +66,25 @@ async def settle_runs(store: Store) -> int:
     return len(done) + sum([await _settle_alone(store, run_id, held) for run_id, held in left.items()])
 
 
+async def wake_parents(store: Store) -> int:
+    """Wake the workflows whose child tasks have ended. Those that somebody holds come back later: one that just goes to
+    sleep may not have seen the end."""
+    async with store.begin() as tx:
+        effects = await tx.outbox.lock_effects("wake", BATCH)
+        if not effects:
+            return 0
+        parents, held = await _load(tx, sorted({_parent_of(effect) for effect in effects}), patiently=False)
+        if parents:
+            now = await tx.now()
+            await tx.apply([rules.wake_parent(parent, now) for parent in parents.values()])
+        left = [effect.id for effect in effects if _parent_of(effect) in held]
+        if left:
+            await tx.outbox.delay_effects(left, HELD_DELAY_S)
+        done = [effect.id for effect in effects if _parent_of(effect) not in held]
+        await tx.outbox.delete_effects(done)
+    return len(done)
+
+
 async def _settle_alone(store: Store, run_id: UUID, effects: Sequence[Effect]) -> int:
     try:
         async with store.begin() as tx:
@@ -106,3 +125,7 @@ async def _load(tx: Tx, ids: Sequence[UUID], patiently: bool) -> tuple[dict[UUID
 
 def _run_of(effect: Effect) -> UUID:
     return UUID(str(effect.body["run_id"]))
+
+
+def _parent_of(effect: Effect) -> UUID:
+    return UUID(str(effect.body["parent_id"]))

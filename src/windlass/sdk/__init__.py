@@ -14,7 +14,10 @@ from windlass.sdk.handler import Handler
 from windlass.sdk.option import TaskOptions
 from windlass.sdk.schedule import Schedule
 from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
+from windlass.sdk.step import StepFunction, StepOptions
 from windlass.sdk.worker import Worker, WorkSource
+from windlass.sdk.workflow import Child, StepFailed, WorkflowContext
+from windlass.sdk.workflow_handler import WorkflowHandler
 
 __all__ = [
     "App",
@@ -23,6 +26,7 @@ __all__ = [
     "Cancel",
     "Chain",
     "ChainHandle",
+    "Child",
     "Client",
     "Context",
     "Duration",
@@ -32,11 +36,16 @@ __all__ = [
     "Handler",
     "Retry",
     "Schedule",
+    "StepFailed",
+    "StepFunction",
+    "StepOptions",
     "TaskFailed",
     "TaskHandle",
     "TaskOptions",
     "WorkSource",
     "Worker",
+    "WorkflowContext",
+    "WorkflowHandler",
     "chain",
     "current",
     "group",

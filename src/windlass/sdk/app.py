@@ -29,7 +29,10 @@ from windlass.sdk.option import Decorator, TaskOptions, made_handler
 from windlass.sdk.portal import Calls, Portal
 from windlass.sdk.process import Processes
 from windlass.sdk.schedule import Schedule, made_schedule
+from windlass.sdk.step import StepDecorator, StepFunction, StepOptions, check_options, handler_options
 from windlass.sdk.worker import Worker, WorkerOptions
+from windlass.sdk.workflow import WorkflowContext
+from windlass.sdk.workflow_handler import WorkflowHandler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -181,10 +184,45 @@ class App:
             return self._add(function, options)
         return lambda decorated: self._add(decorated, options)
 
-    def _add(self, function: Callable[..., Any], options: TaskOptions) -> Handler[..., Any]:
+    @overload
+    def workflow(self, function: Callable[Concatenate[WorkflowContext, P], Awaitable[R]], /) -> Handler[P, R]: ...
+    @overload
+    def workflow(self, function: Callable[P, Awaitable[R]], /) -> Handler[P, R]: ...
+    @overload
+    def workflow(self, /, **options: Unpack[TaskOptions]) -> Decorator: ...
+
+    def workflow(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Make an async function with a parameter `ctx: WorkflowContext` a workflow; options as for a task."""
+        if function is not None:
+            return self._add(function, options, WorkflowHandler)
+        return lambda decorated: self._add(decorated, options, WorkflowHandler)
+
+    @overload
+    def step(self, function: Callable[P, Awaitable[R]], /) -> StepFunction[P, R]: ...
+    @overload
+    def step(self, function: Callable[P, R], /) -> StepFunction[P, R]: ...
+    @overload
+    def step(self, /, **options: Unpack[StepOptions]) -> StepDecorator: ...
+
+    def step(self, function: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]) -> Any:
+        """Declare how a function is called as a step: `@app.step(timeout="30s", max_attempts=3)`. With a queue it runs
+        as a task of its own, for which it becomes a handler as well."""
+        if function is not None:
+            return self._step(function, options)
+        return lambda decorated: self._step(decorated, options)
+
+    def _step(self, function: Callable[..., Any], options: StepOptions) -> StepFunction[..., Any]:
+        check_callable("function", function)
+        check_options(options)
+        handler = self._add(function, handler_options(options)) if "queue" in options else None
+        return StepFunction(function, options, handler)
+
+    def _add(
+        self, function: Callable[..., Any], options: TaskOptions, made: type[Handler[..., Any]] = Handler
+    ) -> Handler[..., Any]:
         if not callable(function):
             raise Invalid(f"must be a function, not {type(function).__name__}", field="function")
-        handler = made_handler(self, function, options)
+        handler = made_handler(self, function, options, made)
         if handler.kind in self.handlers:
             raise Conflict(f"the app {self.name} has a handler {handler.kind} already", kind=handler.kind)
         self.handlers[handler.kind] = handler

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
@@ -172,6 +173,16 @@ def current() -> Context:
         return _current.get()
     except LookupError:
         raise InvalidState("there is no running handler here") from None
+
+
+@contextmanager
+def entered(context: Context) -> Iterator[None]:
+    """Make it the current one for a while."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def enter(context: Context) -> None:

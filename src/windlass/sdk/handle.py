@@ -10,9 +10,9 @@ import msgspec
 from windlass.core.check import check_able, check_type
 from windlass.core.note import Progress
 from windlass.core.transition import State
-from windlass.sdk.client import Caller
+from windlass.sdk.client import Caller, workflow_source
 from windlass.sdk.duration import Duration, seconds
-from windlass.sdk.schema import Schema
+from windlass.sdk.schema import JsonType, Schema
 from windlass.sdk.signals import TaskFailed
 
 R = TypeVar("R")
@@ -54,6 +54,15 @@ class TaskHandle(Generic[R]):
     async def cancel(self, reason: str = "", *, force: bool = False) -> None:
         """Ask it to stop; `force` ends it at once, whatever its worker does."""
         await self._app.client.cancel(self.id, reason, force=force)
+
+    async def signal(self, name: str, payload: Any = None, *, signal_id: UUID | None = None) -> None:
+        """Send a signal to this workflow; it may wait for it now or ask for it later. The same `signal_id` again is the
+        same signal, so that sending may be repeated."""
+        text = JsonType(f"signal {name}", Any).write(payload)
+        await workflow_source(self._app.client).signal(self.id, name, text, signal_id=signal_id)
+
+    def signal_sync(self, name: str, payload: Any = None, *, signal_id: UUID | None = None) -> None:
+        self._app.call_sync(lambda: self.signal(name, payload, signal_id=signal_id))
 
     def result_sync(self, timeout: Duration | None = None) -> R:
         """`result` for code without an event loop."""

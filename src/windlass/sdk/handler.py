@@ -89,6 +89,10 @@ class Handler(Generic[P, R]):
         self.schema = Schema(function, Context)
         self._options: SubmitOptions = {}
 
+    @property
+    def function(self) -> Callable[..., Awaitable[R] | R]:
+        return self._function
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, as if it had not been decorated."""
         return self._function(*args, **kwargs)

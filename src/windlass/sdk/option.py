@@ -55,7 +55,9 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
 
 
-def made_handler(app: App, function: Callable[..., Any], options: TaskOptions) -> Handler[..., Any]:
+def made_handler(
+    app: App, function: Callable[..., Any], options: TaskOptions, made: type[Handler[..., Any]] = Handler
+) -> Handler[..., Any]:
     unknown = set(options) - TaskOptions.__annotations__.keys()
     if unknown:
         raise Invalid(f"there is no option {min(unknown)}", field="options")
@@ -67,9 +69,8 @@ def made_handler(app: App, function: Callable[..., Any], options: TaskOptions) -
     key, retry_on = options.get("concurrency_key"), options.get("retry_on")
     if key is not None:
         check_callable("concurrency_key", key)
-    if retry_on is not None and not _are_exceptions(retry_on):
-        raise Invalid("must be a tuple of exception classes", field="retry_on")
-    return Handler(
+    check_retry_on(retry_on)
+    return made(
         app, function, kind=kind, queue=queue, priority=priority, policy=_policy(options),
         concurrency_key=key, retry_on=retry_on, in_process=_in_process(function, options.get("run_in")),
     )  # fmt: skip
@@ -85,8 +86,11 @@ def _in_process(function: Callable[..., Any], run_in: object) -> bool:
     return run_in == "process"
 
 
-def _are_exceptions(kinds: object) -> bool:
-    return isinstance(kinds, tuple) and all(isinstance(one, type) and issubclass(one, BaseException) for one in kinds)
+def check_retry_on(kinds: object) -> None:
+    if kinds is None:
+        return
+    if not isinstance(kinds, tuple) or not all(isinstance(k, type) and issubclass(k, BaseException) for k in kinds):
+        raise Invalid("must be a tuple of exception classes", field="retry_on")
 
 
 def _policy(options: TaskOptions) -> Policy:

@@ -116,6 +116,31 @@ def from_json(field: str, text: bytes, kind: Any) -> Any:
         raise Invalid(str(error), field=field) from None
 
 
+class JsonType:
+    """How values of one type are written as JSON text and read again."""
+
+    __slots__ = ("_decode", "name")
+
+    def __init__(self, name: str, kind: Any) -> None:
+        self.name = name
+        try:
+            self._decode = msgspec.json.Decoder(kind, dec_hook=_from_builtin).decode
+        except TypeError as error:
+            raise Invalid(f"{name}: {kind!r} cannot be read from JSON: {error}", field="type hints") from None
+
+    def write(self, value: Any) -> bytes:
+        try:
+            return to_json("result", value)
+        except Invalid as error:
+            raise Invalid(f"{self.name}: {error.message}", field="result") from None
+
+    def read(self, text: bytes | None) -> Any:
+        try:
+            return None if text is None else self._decode(text)
+        except (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError) as error:
+            raise Invalid(f"{self.name}: {error}", field="result") from None
+
+
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)

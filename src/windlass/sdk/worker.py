@@ -37,6 +37,7 @@ from windlass.core.lease import Extension, Lease, Reach, check_about
 from windlass.core.task import Task
 from windlass.sdk.context import told_to_cancel
 from windlass.sdk.heartbeat import Heartbeat
+from windlass.sdk.leaving import Leaving
 from windlass.sdk.signals import Cancel, failure_of
 from windlass.sdk.trace import attempting
 
@@ -381,6 +382,8 @@ class Worker:
             return self._on_cancelled(task, lease_id)
         # Cancelled, but not by us: something inside the handler was. Given back, it would be claimed again at once.
         error = asyncio.CancelledError() if ended.cancelled() else ended.exception()
+        if isinstance(error, Leaving):
+            return error.report(task, lease_id)
         if isinstance(error, Cancel):
             return Cancelled(task.id, task.attempt, lease_id, str(error))
         if error is not None:

@@ -16,12 +16,15 @@ from windlass.core.failure import Failure
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.step import Step, StepKind, StepState
 from windlass.core.task import Cancel, Outcome, Task
 from windlass.core.transition import Effect, State
 
 Row = Sequence[Any]
 
 _STATES: Mapping[str, State] = {state.value: state for state in State}
+_STEP_KINDS: Mapping[str, StepKind] = {kind.value: kind for kind in StepKind}
+_STEP_STATES: Mapping[str, StepState] = {state.value: state for state in StepState}
 _OUTCOMES: Mapping[str | None, Outcome | None] = {None: None, **{o.value: o for o in Outcome}}
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_policy = msgspec.json.Decoder(Policy).decode
@@ -38,7 +41,7 @@ def task_from(row: Row) -> Task:
     (
         id_, namespace, queue, kind, state, available_at, priority, key, attempt, failures, losses, outcome, lease_id,
         worker, started_at, finished_at, deadline_at, timer_at, run_id, has_dependents, awaited, cancel, policy, error,
-        result, trace,
+        result, trace, parent_id,
     ) = row[:WIDTH]  # fmt: skip
     return Task(
         id_, namespace, queue, kind, _STATES[state], available_at, priority, key, attempt, failures, losses,
@@ -49,6 +52,18 @@ def task_from(row: Row) -> Task:
         None if error is None else _decode_failure(error),
         result,
         trace,
+        parent_id,
+    )  # fmt: skip
+
+
+def step_from(row: Row) -> Step:
+    (
+        task_id, name, occurrence, position, kind, state, attempt, recorded_at, took_s, failures, wake_at, child_id,
+        error, result,
+    ) = row  # fmt: skip
+    return Step(
+        task_id, name, occurrence, position, _STEP_KINDS[kind], _STEP_STATES[state], attempt, recorded_at, took_s,
+        failures, wake_at, child_id, None if error is None else _decode_failure(error), result,
     )  # fmt: skip
 
 

@@ -35,6 +35,11 @@ class Session:
         self._connection = connection
         self.broken = False  # the driver may learn of the end of its connection later than from our error
 
+    @property
+    def connection(self) -> Any:
+        """The driver's own, for code of the user that shares our transaction."""
+        return self._connection
+
     async def fetch(self, query: str, *args: object) -> Sequence[Row]:
         """Run a named query."""
         try:

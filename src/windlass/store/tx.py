@@ -26,6 +26,7 @@ from windlass.store.queue_table import QueueTable
 from windlass.store.retention_table import RetentionTable
 from windlass.store.run_table import RunTable
 from windlass.store.session import Session
+from windlass.store.step_table import StepTable
 from windlass.store.task_table import TaskTable
 from windlass.store.wake import Wakes, wakes_of
 
@@ -44,6 +45,7 @@ class Tx:
         "runs",
         "session",
         "started",
+        "steps",
         "tasks",
         "wakes",
     )
@@ -60,6 +62,7 @@ class Tx:
         self.retention = RetentionTable(session)
         self.gauges = GaugeView(session)
         self.access = AccessTable(session)
+        self.steps = StepTable(session)
 
     async def now(self) -> datetime:
         [[now]] = await self.session.fetch("now")
@@ -85,6 +88,9 @@ class Tx:
             self.moves += changed
         await self.tasks.insert_history([entry for move in moves for entry in move.history])
         await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
+        await self.steps.put_steps([step for move in moves for step in move.steps])
+        await self.steps.insert_signals([signal for move in moves for signal in move.signals])
+        await self.steps.consume_signals([signal for move in moves for signal in move.consumed])
 
     async def add(self, submissions: Sequence[Submission]) -> None:
         """Add tasks that are new. Raises Duplicate if one is there already: then nothing was added."""
@@ -149,6 +155,6 @@ def is_plain(submissions: Sequence[Submission]) -> bool:
         and s.priority == 0 and s.available_at is None and s.delay_s == 0.0 and s.deadline_at is None
         and s.concurrency_key == "" and s.idempotency_key is None and s.policy is DEFAULT_POLICY
         and s.run_id is None and s.requires == () and s.trace is None and s.wire is None
-        and s.replay_of is None
+        and s.replay_of is None and s.parent_id is None
         for s in submissions
     )  # fmt: skip

@@ -1,10 +1,11 @@
 -- name: delete_finished
 -- Forgets tasks that ended before an instant, oldest ids first (ids sort by the time they were made), with all that
 -- hangs on them. $2 is the position reached: tasks that live long are not scanned again and again. One that others still
--- wait for is kept until they have been told of its end.
+-- wait for is kept until they have been told of its end, and that of a workflow until the workflow has ended.
 with old as (
     select t.id, t.namespace, t.idempotency_key,
-           t.finished_at < $1 and not exists (select from windlass.edge e where e.upstream_id = t.id) as gone
+           t.finished_at < $1 and not exists (select from windlass.edge e where e.upstream_id = t.id)
+             and coalesce((select p.finished_at is not null from windlass.task p where p.id = t.parent_id), true) as gone
       from windlass.task t where t.id > $2 order by t.id limit $3
 ), gone as (
     delete from windlass.task t
@@ -18,6 +19,10 @@ with old as (
     delete from windlass.checkpoint c using gone g where c.task_id = g.id
 ), log as (
     delete from windlass.log_line l using gone g where l.task_id = g.id
+), steps as (
+    delete from windlass.step s where s.task_id = any(array(select o.id from old o where o.gone))
+), signals as (
+    delete from windlass.signal g where g.task_id = any(array(select o.id from old o where o.gone))
 )
 select (select count(*) from gone), (select max(o.id::text)::uuid from old o), (select count(*) from old)
 

@@ -1,0 +1,166 @@
+"""What a workflow's worker says about its steps, and what a client says to a workflow, each as a value that knows its
+rule.
+
+Like the reports (`core.command`) they are decided under the lock of the task's row, and a superseded attempt changes
+nothing. Each may be said twice: ids, chances and counts were made before the first time.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from windlass.core import step as rules
+from windlass.core.check import (
+    check_count,
+    check_instant,
+    check_name,
+    check_payload,
+    check_seconds,
+    check_type,
+)
+from windlass.core.command import Informed, storable
+from windlass.core.error import Invalid
+from windlass.core.failure import Failure
+from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.step import Facts, Place, Signal
+from windlass.core.submission import check_policy
+from windlass.core.task import Task
+from windlass.core.transition import Instant, Transition
+
+POSITION_MAX = 1_000_000
+
+
+class _About(Informed, frozen=True):
+    """Which attempt speaks, and about which step."""
+
+    task_id: UUID
+    attempt: int
+    lease_id: UUID
+    place: Place
+
+    @property
+    def held(self) -> tuple[int, UUID]:
+        return (self.attempt, self.lease_id)
+
+
+class StepResult(_About, frozen=True):
+    """The step's function returned; `result` is JSON text."""
+
+    result: bytes = b"null"
+    took_s: float = 0.0
+
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        known = facts.step(task.id, self.place)
+        return rules.record_result(task, self.held, self.place, known, self.result, now, took_s=self.took_s)
+
+
+class StepFailure(_About, frozen=True, kw_only=True):
+    """The step's function failed; `failures` is which time this is. Whether another try follows is decided here."""
+
+    failure: Failure
+    failures: int
+    policy: Policy = DEFAULT_POLICY
+    took_s: float = 0.0
+    jitter: float = 0.0
+
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        known = facts.step(task.id, self.place)
+        return rules.record_failure(
+            task, self.held, self.place, known, self.failure, self.policy, self.failures, now, self.jitter,
+            took_s=self.took_s,
+        )  # fmt: skip
+
+
+class StepSleep(_About, frozen=True):
+    """The workflow wants to sleep for a while (by the database's clock) or until an instant."""
+
+    delay_s: float = 0.0
+    until: Instant | None = None
+
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        until = now + timedelta(seconds=self.delay_s) if self.until is None else self.until
+        return rules.record_sleep(task, self.held, self.place, facts.step(task.id, self.place), until, now)
+
+
+class StepTime(_About, frozen=True):
+    """The workflow asks what time it is."""
+
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        return rules.record_time(task, self.held, self.place, facts.step(task.id, self.place), now)
+
+
+class StepSignal(_About, frozen=True, kw_only=True):
+    """The workflow asks for a signal."""
+
+    signal: str
+    timeout_s: float | None = None
+
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        known, pending = facts.step(task.id, self.place), facts.pending(task.id, self.signal)
+        return rules.record_signal(task, self.held, self.place, known, pending, self.timeout_s, now)
+
+
+class StepChild(_About, frozen=True, kw_only=True):
+    """The workflow has submitted a child task, or asks after one."""
+
+    child_id: UUID
+
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        known, child = facts.step(task.id, self.place), facts.children.get(self.child_id)
+        return rules.record_child(task, self.held, self.place, known, self.child_id, child, now)
+
+
+StepCommand = StepResult | StepFailure | StepSleep | StepTime | StepSignal | StepChild
+
+
+class SendSignal(Informed, frozen=True):
+    """A client sends a signal. The same id again is the same signal."""
+
+    task_id: UUID
+    signal_id: UUID
+    name: str
+    payload: bytes
+
+    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        signal = Signal(self.signal_id, task.id, self.name, self.payload, now)
+        return rules.send_signal(task, signal, (task.id, self.name) in facts.awaited)
+
+
+def checked_step(said: StepCommand, jitter: float) -> StepCommand:
+    """As it may be carried out, with its chance. Raises Invalid for what nobody can have meant."""
+    if not isinstance(said, StepCommand):
+        raise Invalid(f"must be about a step, not {type(said).__name__}", field="said")
+    check_type("task_id", said.task_id, UUID)
+    check_type("lease_id", said.lease_id, UUID)
+    check_count("attempt", said.attempt, least=1, most=2**31 - 1)
+    check_place(said.place)
+    match said:
+        case StepResult():
+            check_payload("result", said.result)
+            check_seconds("took_s", said.took_s)
+        case StepFailure():
+            check_count("failures", said.failures, least=1)
+            check_policy(said.policy)
+            check_seconds("took_s", said.took_s)
+            return replace(said, failure=storable(said.failure), jitter=jitter)
+        case StepSleep():
+            check_seconds("delay_s", said.delay_s)
+            if said.until is not None:
+                check_instant("until", said.until)
+        case StepSignal():
+            check_name("signal", said.signal)
+            if said.timeout_s is not None:
+                check_seconds("timeout_s", said.timeout_s)
+        case StepChild():
+            check_type("child_id", said.child_id, UUID)
+    return said
+
+
+def check_place(place: Place) -> None:
+    check_type("place", place, Place)
+    check_name("place.name", place.name)
+    check_count("place.occurrence", place.occurrence, least=1, most=POSITION_MAX)
+    check_count("place.position", place.position, most=POSITION_MAX)

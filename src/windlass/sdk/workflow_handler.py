@@ -1,0 +1,128 @@
+"""The handler of a workflow: an async function with a `WorkflowContext`, run from its beginning in each attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from windlass.core.command import Claimed
+from windlass.core.error import Invalid, InvalidState, Unavailable
+from windlass.core.failure import Category, Failure
+from windlass.core.step import Step
+from windlass.core.step_command import StepCommand
+from windlass.core.submission import Submission
+from windlass.core.task import Task
+from windlass.core.transition import Instant
+from windlass.sdk.client import workflow_source
+from windlass.sdk.context import enter
+from windlass.sdk.handler import Handler
+from windlass.sdk.leaving import Leaving, Mismatched
+from windlass.sdk.signals import Fail
+from windlass.sdk.workflow import AFTER_ERROR_S, INLINE_WAIT_S, StepFailed, WorkflowContext
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class WorkflowHandler(Handler[P, R]):
+    """Made by `@app.workflow`."""
+
+    inline_wait_s = INLINE_WAIT_S
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not inspect.iscoroutinefunction(self.function):
+            raise Invalid(f"{self.kind} must be an async function to be a workflow", field="function")
+        self._parameter = _context_parameter(self)
+
+    async def run(self, claimed: Claimed) -> bytes:
+        """One attempt: all over again, with what is recorded. The first attempt has no record, and asks for none."""
+        arguments = self._arguments(claimed.payload)
+        steps = [] if claimed.task.attempt == 1 else await self._load(claimed.task.id)
+        notes = self.app.notes.of(claimed)
+        try:
+            context = WorkflowContext(claimed, self.app, steps, saying=notes, inline_wait_s=self.inline_wait_s)
+            result = await self._call(arguments, context)
+            context._end()
+            return self.schema.result(result)
+        finally:
+            await notes.close()
+
+    def failure(self, error: BaseException) -> Failure:
+        """A step that failed for good would fail again: it is recorded. So would a workflow that is written wrongly."""
+        failure = super().failure(error)
+        if isinstance(error, StepFailed):
+            category = Category.USER_CODE if error.failure is None else error.failure.category
+            return replace(failure, category=category, retryable=False)
+        if isinstance(error, InvalidState):
+            return replace(failure, retryable=False)
+        return failure
+
+    async def replay(self, task: Task, payload: bytes, steps: Sequence[Step]) -> str | None:
+        """Hold the code against the record of one workflow, without doing anything: the difference, or None. A failure
+        of the code is no difference; it would fail the attempt, not park the workflow."""
+        context = WorkflowContext(Claimed(_as_if_running(task), payload), self.app, steps, source=_NoSource())
+        try:
+            await self._call(self._arguments(payload), context)
+            context._end()
+        except Mismatched as mismatch:
+            return mismatch.difference
+        except (Leaving, Exception):
+            return None
+        return None
+
+    async def _call(self, arguments: dict[str, Any], context: WorkflowContext) -> Any:
+        enter(context)
+        function = cast("Callable[..., Awaitable[Any]]", self.function)
+        return await function(**arguments, **{self._parameter: context})
+
+    def _arguments(self, payload: bytes) -> dict[str, Any]:
+        try:
+            return self.schema.arguments(payload)
+        except Invalid as error:
+            raise Fail(error.message, category=Category.DATA_QUALITY) from None
+
+    async def _load(self, task_id: UUID) -> list[Step]:
+        while True:
+            try:
+                return await workflow_source(self.app.client).load_steps(task_id)
+            except Unavailable:
+                await asyncio.sleep(AFTER_ERROR_S)
+
+
+class _BeyondTheRecord(Leaving):
+    """All that is recorded was asked for; what follows is new."""
+
+
+class _NoSource:
+    """Where a replay would have to do something, it has come to its end."""
+
+    async def record_step(self, said: StepCommand) -> Step:
+        raise _BeyondTheRecord(said.place.name)
+
+    async def load_steps(self, task_id: UUID) -> list[Step]:
+        raise _BeyondTheRecord(str(task_id))
+
+    async def submit(self, submission: Submission) -> UUID:
+        raise _BeyondTheRecord(submission.kind)
+
+    async def transact_step(self, said: StepCommand, _: object) -> Step:
+        raise _BeyondTheRecord(said.place.name)
+
+
+def _as_if_running(task: Task) -> Task:
+    started_at: Instant = task.started_at or task.available_at
+    return replace(task, lease_id=task.lease_id or task.id, started_at=started_at)
+
+
+def _context_parameter(handler: Handler[..., Any]) -> str:
+    name = handler.schema.context_parameter
+    hint = inspect.get_annotations(handler.function, eval_str=False).get(name or "")
+    if name is None or (hint is not WorkflowContext and "WorkflowContext" not in str(hint)):
+        raise Invalid(f"{handler.kind} must take a parameter `ctx: WorkflowContext`", field="function")
+    return name

@@ -1,0 +1,60 @@
+-- name: put_steps
+-- Records steps that were decided under the lock of their task's row. One that waited is rewritten; what is done stays.
+insert into windlass.step as s (task_id, name, occurrence, position, kind, state, attempt, recorded_at, took_s, failures,
+                                wake_at, child_id, error, result)
+select u.task_id, u.name, u.occurrence, u.position, u.kind, u.state, u.attempt, u.recorded_at, u.took_s, u.failures,
+       u.wake_at, u.child_id, u.error::jsonb, u.result
+  from unnest($1::uuid[], $2::text[], $3::integer[], $4::integer[], $5::text[], $6::text[], $7::integer[],
+              $8::timestamptz[], $9::double precision[], $10::integer[], $11::timestamptz[], $12::uuid[], $13::text[],
+              $14::bytea[])
+       as u(task_id, name, occurrence, position, kind, state, attempt, recorded_at, took_s, failures, wake_at, child_id,
+            error, result)
+on conflict (task_id, name, occurrence) do update
+   set state = excluded.state, attempt = excluded.attempt, recorded_at = excluded.recorded_at, took_s = excluded.took_s,
+       failures = excluded.failures, wake_at = excluded.wake_at, child_id = excluded.child_id, error = excluded.error,
+       result = excluded.result
+ where s.state = 'waiting'
+
+-- name: known_steps
+-- Which of these steps are recorded (primary key).
+select {step_columns}
+  from unnest($1::uuid[], $2::text[], $3::integer[]) as u(task_id, name, occurrence)
+  join windlass.step s on s.task_id = u.task_id and s.name = u.name and s.occurrence = u.occurrence
+
+-- name: task_steps
+-- All that these workflows have recorded, in the order in which their code asks (primary key).
+select {step_columns} from windlass.step s where s.task_id = any($1::uuid[]) order by s.task_id, s.position
+
+-- name: insert_signals
+-- Keeps signals, in the order in which they came. One that is there already is the same signal.
+insert into windlass.signal (id, task_id, name, sent_at, payload)
+select u.id, u.task_id, u.name, u.sent_at, u.payload
+  from unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::bytea[])
+       with ordinality as u(id, task_id, name, sent_at, payload, place)
+ order by u.place
+on conflict (id) do nothing
+
+-- name: pending_signals
+-- What was sent under these names and not consumed, first come first served (index signal_pending).
+select g.id, g.task_id, g.name, g.payload, g.sent_at
+  from unnest($1::uuid[], $2::text[]) as u(task_id, name)
+  join windlass.signal g on g.task_id = u.task_id and g.name = u.name and not g.consumed
+ order by g.number
+
+-- name: consume_signals
+-- Each signal is for one wait only.
+update windlass.signal g set consumed = true where g.id = any($1::uuid[])
+
+-- name: awaited_signals
+-- Which of these workflows wait for a signal of this name (primary key of the steps).
+select distinct u.task_id, u.name
+  from unnest($1::uuid[], $2::text[]) as u(task_id, name)
+  join windlass.step s on s.task_id = u.task_id and s.name = 'signal:' || u.name and s.state = 'waiting'
+
+-- name: child_tasks
+-- What has become of these tasks. Takes no lock: who ends after this look wakes the workflow.
+select {task_columns} from windlass.task t where t.id = any($1::uuid[])
+
+-- name: begin_fork
+-- A fork counts what its origin did as its first attempt, so that its records are looked for when it is run.
+update windlass.task t set attempt = 1 where t.id = $1 and t.attempt = 0
