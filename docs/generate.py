@@ -2,7 +2,7 @@
 
 With `--check` nothing is written; stale parts are named, and the exit code is 1. `tests/shape` asks the same, so a page
 cannot fall behind. What is generated: the moves of a task in docs/concepts/lifecycle.md (from `core.transition.TABLE`),
-docs/reference/errors.md (from the error tree), and tests/shape/public_names.txt (from `__all__`).
+docs/reference/errors.md (from the error tree), settings.md and cli.md (see `docs.command_page`), and
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from docs.command_page import cli_page, settings_page
 from windlass.core.error import ContractViolation, LeaseLost, Rejected, Unavailable, WindlassError
 from windlass.core.transition import TABLE, TERMINAL, State, Verb
 
@@ -73,6 +74,8 @@ def generated() -> Generated:
     return {
         lifecycle: with_parts(lifecycle.read_text(), {"diagram": state_diagram, "moves": moves_table}),
         ROOT / "docs/reference/errors.md": errors_page(),
+        ROOT / "docs/reference/settings.md": settings_page(COMMAND),
+        ROOT / "docs/reference/cli.md": cli_page(COMMAND),
         ROOT / "tests/shape/public_names.txt": public_names(),
     }
 
