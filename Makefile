@@ -23,8 +23,8 @@ $(READY): pyproject.toml
 	fi
 	@touch $@
 
-dev: $(READY) ## Embedded PostgreSQL, engine and a sample worker, until Ctrl-C
-	@$(BIN)/windlass dev
+dev: $(READY) ## Embedded PostgreSQL, API, engine and a sample worker, until Ctrl-C
+	@$(BIN)/windlass dev examples.greet:app
 
 demo: $(READY) ## Submit work, kill a worker in the middle, show that everything finished once
 	@$(BIN)/python examples/demo.py

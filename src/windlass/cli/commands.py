@@ -34,6 +34,7 @@ app.command("windlass.cli.migrate:migrate", help="Bring the database to the sche
 tasks = App(name="tasks", help="Tasks: look at them, cancel them, try them again.")
 tasks.command("windlass.cli.task:list_tasks", name="list", help="List tasks, newest first.")
 tasks.command("windlass.cli.task:get_task", name="get", help="Show one task.")
+tasks.command("windlass.cli.submit:wait_task", name="wait", help="Wait until a task has ended.")
 tasks.command("windlass.cli.task:cancel_task", name="cancel", help="Ask a task to stop.")
 tasks.command("windlass.cli.task:retry_task", name="retry", help="Try a task again now.")
 tasks.command("windlass.cli.task:replay_tasks", name="replay", help="Do again all that did not succeed, by filter.")

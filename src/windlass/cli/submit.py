@@ -69,17 +69,29 @@ def submit(
     client = api.client()
     task = client.post("/tasks", {name: value for name, value in asked.items() if value is not None})
     if wait:
-        _wait_for(task, client, limit_s, api.json)
+        if not api.json:
+            errors.print(f"submitted {task['id']}", style="dim")
+        wait_for(task, client, limit_s, api.json)
     elif api.json:
         print_json(task)
     else:
         say(task["id"])
 
 
-def _wait_for(task: dict[str, Any], client: ApiClient, limit_s: float | None, as_json: bool) -> None:
+def wait_task(task_id: str, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
+    """Wait until a task has ended; print its result, or end with code 1.
+
+    Parameters
+    ----------
+    timeout
+        Wait at most so long, such as `30s`.
+    """
+    client = api.client()
+    wait_for(client.get(f"/tasks/{task_id}"), client, _seconds("--timeout", timeout), api.json)
+
+
+def wait_for(task: dict[str, Any], client: ApiClient, limit_s: float | None, as_json: bool) -> None:
     """Prints the result, or the whole task as JSON. One that did not succeed ends the command with code 1."""
-    if not as_json:
-        errors.print(f"submitted {task['id']}", style="dim")
     ended = follow_task(client, task, limit_s)
     if as_json:
         print_json(ended)
