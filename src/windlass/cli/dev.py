@@ -15,6 +15,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from msgspec.structs import replace
+from rich.markup import escape
 
 from windlass import __version__
 from windlass.app import migrate_database, open_embedded, open_engine
@@ -23,6 +24,7 @@ from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import print_json, say
 from windlass.cli.process import run_async
+from windlass.cli.sample import sample_payload
 from windlass.cli.serve import ApiKey, Grpc, Http, engine_options, servers, tell_places
 from windlass.cli.stop import stop_signal
 from windlass.cli.worker import find_app, tell_the_app
@@ -69,14 +71,15 @@ async def run_dev(settings: Settings, target: str | None, *, as_json: bool) -> N
 
 def tell(told: dict[str, str], app: App | None, worker: str | None) -> None:
     tell_places(told)
+    examples = []
     if app is None:
         say("  worker    none: `windlass dev module:app` runs one too")
-        example = "KIND"
     else:
         say(f"  worker    {worker}, runs {', '.join(sorted(app.handlers))}")
-        example = min(app.handlers, default="KIND")
+        examples = [(kind, handler.schema.json_schema()) for kind, handler in sorted(app.handlers.items())[:1]]
     say("In another terminal, in this folder:")
-    say(f"  windlass submit {example} --payload '{{}}' --wait")
+    for kind, schema in examples:
+        say(f"  windlass submit {kind} --payload '{escape(sample_payload(schema))}' --wait")
     say("  windlass tasks list")
     say("Stop with Ctrl-C.")
 
