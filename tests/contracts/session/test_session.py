@@ -118,17 +118,20 @@ async def test_no_more_is_pushed_than_there_is_credit_for(live_engine: Engine, r
         await until(lambda: running == 10)
 
 
-async def test_a_worker_that_stops_gives_back_what_was_pushed_meanwhile(live_engine: Engine, remote: Remote) -> None:
-    lease = await remote.open_lease("far", ["default"])
+async def test_a_worker_that_stops_gives_back_what_was_on_its_way(
+    live_engine: Engine, wire: Wire, remote: Remote
+) -> None:
+    lease = await remote.open_lease("far", ["default"], ttl_s=600.0)
     claiming = asyncio.create_task(remote.claim(lease, 5, wait_s=60))
     await until(lambda: remote._sessions[lease.id]._credit == 5)
+    wire.hold()
+    id_ = await live_engine.submit(job())
+    await until_state(live_engine, id_, State.RUNNING)
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
-    [id_] = await live_engine.submit_many([job()])
-    other = await live_engine.open_lease("near", ["default"])
-    claimed = await soon(live_engine.claim(other, 1, wait_s=20))
-    assert [one.task.id for one in claimed] == [id_]
-    assert claimed[0].task.losses == 0
+    wire.let_go()
+    await until_state(live_engine, id_, State.QUEUED)
+    assert (await task(live_engine, id_)).losses == 0
     await remote.end_lease(lease)
 
 
