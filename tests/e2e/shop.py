@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +22,7 @@ LOOK_S = 0.005
 
 
 def begun(ctx: Context) -> None:
-    (FOLDER / f"begun-{ctx.task_id}").touch()
+    (FOLDER / f"begun-{ctx.task_id}").write_text(str(os.getpid()))
 
 
 @app.task
@@ -65,3 +67,15 @@ async def for_ever(ctx: Context) -> None:
 async def holds_the_lock() -> None:
     """For longer than the lease of two seconds, in C code that does not give up the interpreter's lock."""
     ctypes.PyDLL(None).usleep(3_500_000)
+
+
+@app.task(run_in="process")
+def in_process_for_ever(ctx: Context) -> None:
+    begun(ctx)
+    threading.Event().wait()
+
+
+@app.task(run_in="process")
+def in_process_killed(ctx: Context) -> None:
+    print("the last words of a process", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -153,8 +153,8 @@ async def test_the_second_signal_stops_at_once_and_gives_back_what_ran(
     assert await budgets(live_engine, id_) == [(State.QUEUED, 0, 0)]
 
 
-@pytest.mark.parametrize("kind", ["for_ever", "in_thread_until_cancelled"])
-async def test_a_cancel_reaches_handlers_in_the_event_loop_and_threads_that_ask(
+@pytest.mark.parametrize("kind", ["for_ever", "in_thread_until_cancelled", "in_process_for_ever"])
+async def test_a_cancel_reaches_handlers_in_the_event_loop_in_threads_that_ask_and_in_processes(
     live_engine: Engine, workers: Workers, kind: str
 ) -> None:
     id_ = await live_engine.submit(submission(kind))
@@ -163,7 +163,28 @@ async def test_a_cancel_reaches_handlers_in_the_event_loop_and_threads_that_ask(
     await live_engine.cancel(id_, "no longer needed")
     view = await soon(live_engine.wait(id_, 30), 30)
     assert view.task.state is State.CANCELLED
-    await workers.until("heard")
+    if kind == "in_process_for_ever":
+        process = (workers.folder / f"begun-{id_}").read_text()
+        await until_gone(int(process))
+    else:
+        await workers.until("heard")
+
+
+async def until_gone(pid: int) -> None:
+    async with asyncio.timeout(30):
+        while exists(Path(f"/proc/{pid}")):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_the_last_lines_of_a_killed_process_are_kept_with_its_attempt(
+    live_engine: Engine, workers: Workers
+) -> None:
+    id_ = await live_engine.submit(submission("in_process_killed"))
+    workers.start()
+    async with asyncio.timeout(30):
+        while not (failed := [e for e in await live_engine.views.timeline(id_) if e.what == "failed"]):
+            await asyncio.sleep(0.01)
+    assert "the last words of a process" in str((failed[0].detail or {})["trace"])
 
 
 async def test_the_registry_shows_host_process_version_labels_and_kinds(live_engine: Engine, workers: Workers) -> None:

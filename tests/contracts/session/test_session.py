@@ -10,8 +10,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from tests.contracts.session.conftest import KEY
-from tests.contracts.session.work import ended, working
+from tests.contracts.session.conftest import KEY, Wire
+from tests.contracts.session.work import ended, until_state, working
 from tests.support.work import job, jobs, soon, task, until
 
 from windlass import App, Context, Engine, NotFound, Policy, State, TaskFailed
