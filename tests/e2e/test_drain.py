@@ -182,7 +182,7 @@ async def test_the_last_lines_of_a_killed_process_are_kept_with_its_attempt(
     id_ = await live_engine.submit(submission("in_process_killed"))
     workers.start()
     async with asyncio.timeout(30):
-        while not (failed := [e for e in await live_engine.views.timeline(id_) if e.what == "failed"]):
+        while not (failed := [e for e in await live_engine.views.timeline(id_) if e.what == "failed"]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert "the last words of a process" in str((failed[0].detail or {})["trace"])
 
