@@ -135,7 +135,7 @@ def _jobs(row: Row, contestants: dict[str, Contestant]) -> list[Job]:
         (kind, name)
         for kind in row.peers()
         for name, who in contestants.items()
-        if name != OURS and (kind != "submit_batch" or who.subject.batches)
+        if name != OURS and who.subject.takes_part(kind)
     ]
     return [*ours, *peers, *limits]
 

@@ -160,8 +160,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--rate", type=float, default=20.0)
+    parser.add_argument("--unit", choices=["noop", "flow"], default="noop")
     arguments = parser.parse_args()
     subject = load(arguments.subject)
+    subject.unit = arguments.unit
     if arguments.command == "work":
         subject.work(arguments.url)
     else:

@@ -203,15 +203,15 @@ class Stage:
                 for child in children:
                     child.stop()
 
-    def agent(self, who: Contestant, command: str, url: str, **options: float) -> Figures:
+    def agent(self, who: Contestant, command: str, url: str, **options: float | str) -> Figures:
         """Run one command of `bench.agent` in the subject's environment."""
         return self.child(who.python, "bench.agent", who.name, command, url, **options)
 
-    def limit(self, name: str, **options: float) -> Figures:
+    def limit(self, name: str, **options: float | str) -> Figures:
         with self.server.database(DATABASE) as url:
             return self.child(Path(sys.executable), "bench.limits", name, url, **options)
 
-    def child(self, python: Path, module: str, *words: str, **options: float) -> Figures:
+    def child(self, python: Path, module: str, *words: str, **options: float | str) -> Figures:
         """A process that prints one line of JSON."""
         flags = [f"--{name}={value}" for name, value in options.items()]
         command = [str(python), "-m", module, *words, *flags]

@@ -66,25 +66,32 @@ def drain_pooled(stage: Stage, who: Contestant) -> Figures:
     return _drain(stage, replace(who, subject=Pooled()), workers=1)
 
 
-def _drain(stage: Stage, who: Contestant, *, workers: int, tasks: int | None = None, **marks: int) -> Figures:
+def flow_1(stage: Stage, who: Contestant) -> Figures:
+    """Workflows with three durable steps, one worker."""
+    return _drain(stage, who, workers=1, tasks=int(who.subject.flow_tasks * stage.scale.share), unit="flow")
+
+
+def _drain(
+    stage: Stage, who: Contestant, *, workers: int, tasks: int | None = None, unit: str = "noop", **marks: int
+) -> Figures:
     count = tasks or int(who.subject.drain_tasks * stage.scale.share)
     with stage.place(who) as place:
         if not who.subject.parks:
-            return _stream(stage, who, place, workers, count)
-        stage.agent(who, "fill", place.url, count=count)
+            return _stream(stage, who, place, workers, count, unit)
+        stage.agent(who, "fill", place.url, count=count, unit=unit)
         place.flush()
         with stage.crew(who, place, workers, capacity=count) as crew:
             return _watch(who, place, crew, count, **marks)
 
 
-def _stream(stage: Stage, who: Contestant, place: Place, workers: int, count: int) -> Figures:
+def _stream(stage: Stage, who: Contestant, place: Place, workers: int, count: int, unit: str) -> Figures:
     """Tasks sent to live workers, from the first send to the last start."""
     with stage.crew(who, place, workers, capacity=count) as crew:
         stage.agent(who, "warm", place.url, count=WARM_UP)
         crew.await_started(WARM_UP)
         meter = Meter(crew, place)
         meter.begin()
-        started_at = stage.agent(who, "fill", place.url, count=count)["started_at"]
+        started_at = stage.agent(who, "fill", place.url, count=count, unit=unit)["started_at"]
         crew.await_started(WARM_UP + count)
         hits = crew.hits()
         _require_exact(hits.fault(range(count)))
@@ -289,6 +296,7 @@ KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
         drain_1,
         drain_2,
         drain_pooled,
+        flow_1,
         latency,
         hand_off,
         idle,

@@ -1,23 +1,22 @@
-"""Windlass itself, through the interface that every subject has: the engine's public calls, all promises on.
+"""Windlass itself, through the interface that every subject has: an app and its handlers, all promises on.
 
-A worker process is an engine and a worker beside the database, as `open_engine` and `Worker` make them.
+A worker process is the app's worker beside the database.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bench import recorder
 from bench.agent import paced
 from bench.subject import Subject
 
 if TYPE_CHECKING:
-    from windlass import Engine, Submission
+    from windlass.app import App
 
 CONCURRENCY = 1_000  # batches of 500, as the limit's
 FINISHED_AT_ONCE = 500_000
@@ -25,7 +24,7 @@ FINISHED = """
 insert into windlass.task (id, namespace, queue, kind, state, available_at, attempt, outcome, lease_id, worker,
                            created_at, started_at, finished_at, payload, result)
 select uuidv7(interval '-1 hour'), 'default', 'default', 'noop', 'succeeded', t.at, 1, 'succeeded', gen_random_uuid(),
-       'worker', t.at, t.at, t.at, convert_to(json_build_array(i, 0.0)::text, 'UTF8'), 'null'
+       'worker', t.at, t.at, t.at, convert_to(json_build_object('index', i, 'sent_at', 0.0)::text, 'UTF8'), 'null'
   from generate_series(1, $1::int) i, (select now() - interval '1 hour' as at) t"""
 
 
@@ -36,7 +35,7 @@ class Windlass(Subject):
     drain_tasks = 80_000
     stored_sql = "select count(*) from windlass.task"
     done_sql = "select count(*) from windlass.task where state = 'succeeded'"
-    options: dict[str, Any] = {}  # noqa: RUF012 - of the worker's engine
+    pooled = False
 
     async def setup(self, url: str) -> None:
         from windlass.app import migrate_database
@@ -44,19 +43,16 @@ class Windlass(Subject):
         await migrate_database(url)
 
     async def open(self, url: str) -> None:
-        from windlass import open_engine
-
-        self.stack = AsyncExitStack()
-        self.engine: Engine = await self.stack.enter_async_context(open_engine(url))
+        self.app = await self._app(url).__aenter__()
 
     async def close(self) -> None:
-        await self.stack.aclose()
+        await self.app.__aexit__(None, None, None)
 
     async def submit(self, index: int, sent_at: float) -> None:
-        await self.engine.submit(_submission(index, sent_at))
+        await self.app.handlers[self.unit].submit(index, sent_at)
 
     async def submit_many(self, indexes: range) -> None:
-        await self.engine.submit_many([_submission(index, 0.0) for index in indexes])
+        await self.app.handlers[self.unit].submit_many([(index, 0.0) for index in indexes])
 
     def work(self, url: str) -> None:
         import uvloop
@@ -64,12 +60,21 @@ class Windlass(Subject):
         uvloop.run(self._work(url))
 
     async def _work(self, url: str) -> None:
-        from windlass import Worker, open_engine
-
-        async with open_engine(url, **self.options) as engine:
-            worker = Worker(engine, {"noop": _noop}, concurrency=CONCURRENCY)
+        async with self._app(url) as app:
+            worker = app.worker(concurrency=CONCURRENCY)
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
             await worker.run()
+
+    def _app(self, url: str, hit: Callable[[int, float], None] = recorder.hit) -> App:
+        from windlass import App
+
+        app = App("bench", url, pooled=self.pooled)
+
+        @app.task(kind="noop")
+        async def noop(index: int, sent_at: float) -> None:
+            hit(index, sent_at)
+
+        return app
 
     async def fill_finished(self, url: str, count: int) -> None:
         import asyncpg
@@ -82,16 +87,14 @@ class Windlass(Subject):
         await connection.close()
 
     async def hand_off(self, url: str, count: int, rate: float) -> list[float]:
-        from windlass import Worker, open_engine
-
         latencies: list[float] = []
 
-        async def noop(payload: Any) -> None:
-            if payload[0] >= 0:
-                latencies.append(time.monotonic() - payload[1])
+        def hit(index: int, sent_at: float) -> None:
+            if index >= 0:
+                latencies.append(time.monotonic() - sent_at)
 
-        async with open_engine(url) as self.engine:
-            worker = Worker(self.engine, {"noop": noop}, concurrency=CONCURRENCY)
+        async with self._app(url, hit) as self.app:
+            worker = self.app.worker(concurrency=CONCURRENCY)
             running = asyncio.create_task(worker.run())
             await asyncio.sleep(1)
             await self.submit(-1, time.monotonic())
@@ -107,17 +110,7 @@ class Pooled(Windlass):
     """A worker as it works behind a transaction-mode pooler: nothing prepared, nothing listened for."""
 
     name = "windlass-pooled"
-    options = {"pooled": True, "listen": False}  # noqa: RUF012
-
-
-def _submission(index: int, sent_at: float) -> Submission:
-    from windlass import Submission
-
-    return Submission(kind="noop", payload=json.dumps([index, sent_at]).encode())
-
-
-async def _noop(payload: Any) -> None:
-    recorder.hit(payload[0], payload[1])
+    pooled = True
 
 
 SUBJECTS = {subject.name: subject for subject in (Windlass, Pooled)}

@@ -111,6 +111,12 @@ ROWS = (
         ),
     ),
     Row(
+        "P7",
+        "three-step workflows, one worker",
+        "flows/s",
+        (Check("≥ 10 × the best peer", ("flow_1", "rate"), peer=True, at_least=10.0),),
+    ),
+    Row(
         "P10",
         "idle worker, direct (a part of P10)",
         "queries/s",

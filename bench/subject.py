@@ -16,23 +16,31 @@ BATCH = 1000
 
 
 class Subject(ABC):
-    """One engine under test. Its task is a no-op that calls `recorder.hit(index, sent_at)`."""
+    """One engine under test. Its task is a no-op that calls `recorder.hit(index, sent_at)`; its flow does the same and
+    then three durable steps, one after the other."""
 
     name: ClassVar[str]
     part: ClassVar[str] = "peers"  # the environment it lives in, "" for ours
     requirements: ClassVar[Sequence[str]] = ()
     settings: ClassVar[str] = ""  # what was set for it, for the report
     drain_tasks: ClassVar[int]  # so many that a drain takes a few seconds
+    flow_tasks: ClassVar[int] = 0  # the same for flows; none if it has no durable steps
     batches: ClassVar[bool] = True  # whether it has a call that submits many
     parks: ClassVar[bool] = True  # whether tasks can wait without a worker; else they are streamed to a live one
     stored_sql: ClassVar[str] = ""  # how many tasks are there, in whatever state
     done_sql: ClassVar[str] = ""  # how many of them succeeded
+
+    unit: str = "noop"  # what is submitted: "noop" or "flow"
 
     # The harness's side.
 
     def missing(self) -> str | None:
         """Why it cannot be measured here, or None; installs what the package index does not have."""
         return None
+
+    def takes_part(self, kind: str) -> bool:
+        """Whether it has what this measurement asks for."""
+        return {"submit_batch": self.batches, "flow_1": self.flow_tasks > 0}.get(kind, True)
 
     def open_store(self, folder: Path) -> Store | None:
         """A store of its own, where it does not use PostgreSQL."""

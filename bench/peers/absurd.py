@@ -17,6 +17,7 @@ class Absurd(Subject):
     requirements = ("absurd-sdk>=0.5", "absurdctl>=0.5", "psycopg[binary]", "uvloop")
     settings = "concurrency 10, batch_size 50, poll_interval 0.25 s, 16 clients, uvloop"
     drain_tasks = 3_000
+    flow_tasks = 1_000
     batches = False
     stored_sql = "select count(*) from absurd.t_q"
     done_sql = "select count(*) from absurd.t_q where state = 'completed'"
@@ -41,7 +42,7 @@ class Absurd(Subject):
 
     async def submit(self, index: int, sent_at: float) -> None:
         client = await self.free.get()
-        await client.spawn("noop", {"index": index, "sent_at": sent_at}, queue="q")
+        await client.spawn(self.unit, {"index": index, "sent_at": sent_at}, queue="q")
         self.free.put_nowait(client)
 
     def work(self, url: str) -> None:
@@ -58,7 +59,17 @@ class Absurd(Subject):
         async def noop(parameters: Any, context: Any) -> None:
             recorder.hit(parameters["index"], parameters["sent_at"])
 
+        @application.register_task(name="flow", queue="q")
+        async def flow(parameters: Any, context: Any) -> None:
+            recorder.hit(parameters["index"], parameters["sent_at"])
+            for number in range(3):
+                await context.step(f"step {number}", _step)
+
         await application.start_worker(concurrency=10, batch_size=50, poll_interval=0.25)
+
+
+async def _step() -> int:
+    return 1
 
 
 SUBJECT = Absurd

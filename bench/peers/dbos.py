@@ -10,8 +10,6 @@ from typing import Any
 from bench import recorder
 from bench.subject import Subject
 
-_TARGET = {"queue_name": "q", "workflow_name": "noop", "app_version": "v1"}
-
 
 class Dbos(Subject):
     name = "dbos"
@@ -19,6 +17,7 @@ class Dbos(Subject):
     # Handlers in its thread pool and a queue that is asked 20 times a second: the fastest of what was tried.
     settings = "worker_concurrency 100, polling_interval 0.05 s, pool 20, handlers in threads"
     drain_tasks = 1_200
+    flow_tasks = 400
     batches = False
     stored_sql = "select count(*) from dbos.workflow_status where queue_name = 'q'"
     done_sql = "select count(*) from dbos.workflow_status where status = 'SUCCESS'"
@@ -42,6 +41,16 @@ class Dbos(Subject):
         def noop(index: int, sent_at: float) -> None:
             recorder.hit(index, sent_at)
 
+        @DBOS.step(name="step")
+        def step() -> int:
+            return 1
+
+        @DBOS.workflow(name="flow")
+        def flow(index: int, sent_at: float) -> None:
+            recorder.hit(index, sent_at)
+            for _ in range(3):
+                step()
+
         DBOS.launch()
         DBOS.register_queue("q", worker_concurrency=100, polling_interval_sec=0.05)
 
@@ -60,7 +69,8 @@ class Dbos(Subject):
         await asyncio.to_thread(self.client.destroy)
 
     async def submit(self, index: int, sent_at: float) -> None:
-        await self.client.enqueue_async(_TARGET, index, sent_at)
+        target = {"queue_name": "q", "workflow_name": self.unit, "app_version": "v1"}
+        await self.client.enqueue_async(target, index, sent_at)
 
     def work(self, url: str) -> None:
         self._launch(url)
