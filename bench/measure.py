@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from bench import process, recorder
 from bench.harness import DATABASE, Contestant, Crew, Failed, Figures, Place, Query, Stage
-from bench.ours import Pooled
+from bench.ours import Pooled, Remote
 
 WARM_UP = 10
 
@@ -64,6 +64,11 @@ def drain_2(stage: Stage, who: Contestant) -> Figures:
 def drain_pooled(stage: Stage, who: Contestant) -> Figures:
     """Ours again, as it works behind a transaction-mode pooler."""
     return _drain(stage, replace(who, subject=Pooled()), workers=1)
+
+
+def drain_remote(stage: Stage, who: Contestant) -> Figures:
+    """Ours again, with a worker that reaches its queue through a server."""
+    return _drain(stage, replace(who, subject=Remote()), workers=1)
 
 
 def flow_1(stage: Stage, who: Contestant) -> Figures:
@@ -296,6 +301,7 @@ KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
         drain_1,
         drain_2,
         drain_pooled,
+        drain_remote,
         flow_1,
         latency,
         hand_off,

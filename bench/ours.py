@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import recorder
@@ -18,6 +20,7 @@ from bench.subject import Subject
 if TYPE_CHECKING:
     from windlass.app import App
 
+KEY = "a key for the length of a benchmark"
 CONCURRENCY = 1_000  # batches of 500, as the limit's
 FINISHED_AT_ONCE = 500_000
 FINISHED = """
@@ -68,8 +71,9 @@ class Windlass(Subject):
     def _app(self, url: str, hit: Callable[[int, float], None] = recorder.hit) -> App:
         from windlass import App
 
-        app = App("bench", url, pooled=self.pooled)
+        return self._handlers(App("bench", url, pooled=self.pooled), hit)
 
+    def _handlers(self, app: App, hit: Callable[[int, float], None]) -> App:
         @app.task(kind="noop")
         async def noop(index: int, sent_at: float) -> None:
             hit(index, sent_at)
@@ -113,4 +117,24 @@ class Pooled(Windlass):
     pooled = True
 
 
-SUBJECTS = {subject.name: subject for subject in (Windlass, Pooled)}
+class Remote(Windlass):
+    """A worker without database credentials, through a server of its own; the costs of both are counted."""
+
+    name = "windlass-remote"
+
+    def worker_commands(self, python: Path, url: str, count: int) -> list[list[str]]:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        serve = [str(python.with_name("windlass")), "serve", "--database-url", url, "--http", "127.0.0.1:0"]
+        workers = super().worker_commands(python, f"http://{address}", count)
+        return [[*serve, "--grpc", address, "--api-key", KEY], *workers]
+
+    def _app(self, url: str, hit: Callable[[int, float], None] = recorder.hit) -> App:
+        from windlass import App
+
+        if not url.startswith("http"):
+            return super()._app(url, hit)
+        return self._handlers(App("bench", server=url, api_key=KEY), hit)
+
+
+SUBJECTS = {subject.name: subject for subject in (Windlass, Pooled, Remote)}

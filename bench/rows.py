@@ -117,6 +117,12 @@ ROWS = (
         (Check("≥ 10 × the best peer", ("flow_1", "rate"), peer=True, at_least=10.0),),
     ),
     Row(
+        "P8",
+        "drain, one remote worker",
+        "tasks/s",
+        (Check("≥ 0.5 × our P4", ("drain_remote", "rate"), ourselves=("drain_1", "rate"), at_least=0.5),),
+    ),
+    Row(
         "P10",
         "idle worker, direct (a part of P10)",
         "queries/s",
