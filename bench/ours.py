@@ -36,6 +36,7 @@ class Windlass(Subject):
     part = ""
     settings = f"concurrency {CONCURRENCY}, else defaults; uvloop"
     drain_tasks = 80_000
+    flow_tasks = 10_000
     stored_sql = "select count(*) from windlass.task"
     done_sql = "select count(*) from windlass.task where state = 'succeeded'"
     pooled = False
@@ -69,16 +70,10 @@ class Windlass(Subject):
             await worker.run()
 
     def _app(self, url: str, hit: Callable[[int, float], None] = recorder.hit) -> App:
+        from bench.handlers import with_handlers
         from windlass import App
 
-        return self._handlers(App("bench", url, pooled=self.pooled), hit)
-
-    def _handlers(self, app: App, hit: Callable[[int, float], None]) -> App:
-        @app.task(kind="noop")
-        async def noop(index: int, sent_at: float) -> None:
-            hit(index, sent_at)
-
-        return app
+        return with_handlers(App("bench", url, pooled=self.pooled), hit)
 
     async def fill_finished(self, url: str, count: int) -> None:
         import asyncpg
@@ -130,11 +125,12 @@ class Remote(Windlass):
         return [[*serve, "--grpc", address, "--api-key", KEY], *workers]
 
     def _app(self, url: str, hit: Callable[[int, float], None] = recorder.hit) -> App:
+        from bench.handlers import with_handlers
         from windlass import App
 
         if not url.startswith("http"):
             return super()._app(url, hit)
-        return self._handlers(App("bench", server=url, api_key=KEY), hit)
+        return with_handlers(App("bench", server=url, api_key=KEY), hit)
 
 
 SUBJECTS = {subject.name: subject for subject in (Windlass, Pooled, Remote)}
