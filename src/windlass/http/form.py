@@ -22,7 +22,7 @@ Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 At = Annotated[datetime, Meta(tz=True)]
 Limit = Annotated[int, Meta(ge=1, le=500)]
-Cursor = Annotated[str, Meta(max_length=1000)]
+Cursor = Annotated[str, Meta(max_length=1000, pattern="^[A-Za-z0-9_-]*$", description="`next` of the page before")]
 IdText = Annotated[str, Meta(min_length=26, max_length=60, description="a UUID, or prefix and ULID")]
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
+from windlass.core.check import NAME_MAX
 from windlass.http.problem import MEDIA_TYPE, Problem
 from windlass.http.read import list_fields
 from windlass.http.route import Route, Table
 
 REFERENCE = "#/components/schemas/{name}"
+PATH_NAME = r"^[^\x00-\x1f\x7f-\x9f/]+$"
 _PARAMETER = re.compile(r"{(\w+)}")
 ERRORS = {
     "400": "The request cannot be read.",
@@ -98,7 +100,7 @@ def _parameters(route: Route, by_kind: dict[Any, Any], components: dict[str, Any
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
+    schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": NAME_MAX, "pattern": PATH_NAME}
     if name.endswith("_id"):
         schema = {"type": "string", "format": "uuid"}
     return {"name": name, "in": "path", "required": True, "schema": schema}
