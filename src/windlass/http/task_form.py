@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from windlass.core.check import COUNT_MAX
-from windlass.core.failure import Category
+from windlass.core.failure import Category, Failure
 from windlass.core.note import Progress
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, Submission
@@ -133,7 +133,7 @@ def task_form(row: TaskRow, progress: Progress | None = None, *, listed: bool = 
     return TaskForm(
         id=task.id, namespace=task.namespace, queue=task.queue, kind=task.kind, state=task.state,
         attempt=task.attempt, failures=task.failures, losses=task.losses,
-        payload=_raw(row.payload), result=_raw(None if long_result else task.result), error=_error(task),
+        payload=raw(row.payload), result=raw(None if long_result else task.result), error=error_form(task.error),
         reason=_reason(task), progress=progress,
         created_at=row.created_at, available_at=task.available_at, started_at=task.started_at,
         finished_at=task.finished_at, deadline_at=task.deadline_at, priority=task.priority, worker=task.worker,
@@ -141,17 +141,16 @@ def task_form(row: TaskRow, progress: Progress | None = None, *, listed: bool = 
         cancel_requested_at=task.cancel.requested_at if task.cancel else None,
         max_attempts=task.policy.max_attempts, max_losses=task.policy.max_losses, timeout_s=task.policy.timeout_s,
         idempotency_key=row.idempotency_key, concurrency_key=task.concurrency_key or None, requires=row.requires,
-        wire=_raw(row.wire),
+        wire=raw(row.wire),
         omitted=[name for name, left in (("payload", row.payload is None), ("result", long_result)) if left],
     )  # fmt: skip
 
 
-def _raw(content: bytes | None) -> Raw:
+def raw(content: bytes | None) -> Raw:
     return _NULL if content is None else Raw(content)
 
 
-def _error(task: Task) -> ErrorForm | None:
-    failure = task.error
+def error_form(failure: Failure | None) -> ErrorForm | None:
     if failure is None:
         return None
     return ErrorForm(

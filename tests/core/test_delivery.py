@@ -1,0 +1,81 @@
+"""The settings of a queue: defaults, and what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.core.delivery import (
+    HEARTBEAT_TIMEOUT_MS,
+    MS_MAX,
+    PULL,
+    Invoke,
+    Machine,
+    Push,
+    RetryForm,
+    Stdio,
+    Wakeup,
+    checked_delivery,
+    policy_of,
+    retry_of,
+)
+from windlass.core.error import Invalid
+from windlass.core.retry import DEFAULT_POLICY
+from windlass.core.submission import check_policy
+
+URL = "https://example.org/work"
+
+
+@given(interval_ms=st.integers(1, MS_MAX), timeout_ms=st.none() | st.integers(1, MS_MAX))
+def test_the_heartbeat_timeout_is_at_least_twice_the_interval(interval_ms: int, timeout_ms: int | None) -> None:
+    push = Push(url=URL, heartbeat_interval_ms=interval_ms, heartbeat_timeout_ms=timeout_ms)
+    if timeout_ms is not None and timeout_ms < 2 * interval_ms:
+        with pytest.raises(Invalid, match="at least twice"):
+            checked_delivery(push)
+        return
+    checked = checked_delivery(push)
+    assert isinstance(checked, Push)
+    assert checked.heartbeat_timeout_ms is not None
+    assert checked.heartbeat_timeout_ms >= min(2 * interval_ms, MS_MAX)
+    if timeout_ms is None and 2 * interval_ms <= HEARTBEAT_TIMEOUT_MS:
+        assert checked.heartbeat_timeout_ms == HEARTBEAT_TIMEOUT_MS
+
+
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        Push(url="ftp://x"),
+        Push(url="https://"),
+        Push(url="https://user:secret@host/"),
+        Push(url="https://a b"),
+        Push(url="https://a\x00b"),
+        Wakeup(),
+        Wakeup(carrier="nats", url=URL),
+        Invoke(url="x"),
+        Invoke(carrier=""),
+        Machine(launcher="a\x1f"),
+        Stdio(command=["a\x00"]),
+        None,
+        "pull",
+    ],
+    ids=repr,
+)
+def test_a_delivery_that_cannot_be_is_refused(delivery: object) -> None:
+    with pytest.raises(Invalid, match="delivery"):
+        checked_delivery(delivery)  # type: ignore[arg-type]
+
+
+def test_a_queue_without_wishes_has_the_very_default_policy() -> None:
+    assert policy_of(None, PULL) is DEFAULT_POLICY
+    assert policy_of(RetryForm(), PULL) is DEFAULT_POLICY
+
+
+def test_the_form_of_a_policy_makes_that_policy() -> None:
+    form = RetryForm(max_attempts=2, max_losses=0, initial_ms=1500, multiplier=1.5, max_ms=9000)
+    policy = policy_of(form, PULL)
+
+    check_policy(policy)
+    assert (policy.retry_delay_s, policy.retry_delay_max_s) == (1.5, 9.0)
+    assert retry_of(policy) == form
+    assert policy_of(None, Push(url=URL, cancel_grace_period_ms=5000)).cancel_grace_s == 5.0
