@@ -12,6 +12,7 @@ from windlass.core.check import check_count, check_instant, check_list, check_na
 from windlass.core.error import Invalid, NotFound
 from windlass.core.lease import Lease
 from windlass.core.queue import admit
+from windlass.core.step import Step, StepKind
 from windlass.core.task import Task
 from windlass.core.transition import Entry, State
 from windlass.store.store import Store
@@ -120,7 +121,15 @@ class TaskViews:
         async with self._store.views() as views:
             view = await _known(views, task_id)
             entries = await views.task_history(task_id)
-        return timeline_of(view, entries)
+            steps = await views.task_steps(task_id)
+        return timeline_of(view, [*entries, *map(_step_entry, steps)])
+
+    async def steps(self, task_id: UUID) -> list[Step]:
+        """What a workflow has recorded, in the order in which its code asks."""
+        check_type("task_id", task_id, UUID)
+        async with self._store.views() as views:
+            await _known(views, task_id)
+            return await views.task_steps(task_id)
 
     async def why_waiting(self, task_id: UUID) -> list[Waiting]:
         """Everything that keeps this task from running now; empty when it runs or has ended."""
@@ -141,6 +150,20 @@ def timeline_of(view: TaskView, entries: Sequence[Entry]) -> list[Entry]:
     return sorted(lines, key=lambda line: line.at)
 
 
+def _step_entry(step: Step) -> Entry:
+    """A step is told by its record; what it returned is there."""
+    detail: dict[str, object] = {"step": step.name, "occurrence": step.occurrence, "kind": step.kind}
+    if step.failures:
+        detail["failures"] = step.failures
+    if step.wake_at is not None:
+        detail["until"] = step.wake_at
+    if step.child_id is not None:
+        detail["child_id"] = step.child_id
+    if step.error is not None:
+        detail["error"] = step.error.message
+    return Entry(step.task_id, step.recorded_at, step.attempt, f"step_{step.state}", None, detail)
+
+
 def _end_detail(task: Task) -> dict[str, object] | None:
     detail: dict[str, object] = {}
     if task.started_at is not None:
@@ -158,12 +181,29 @@ async def _why(views: Views, view: TaskView, now: datetime) -> list[Waiting]:
         upstream = await views.waiting_for(task.id)
         return [Waiting("dependency", f"waits for task {id_}") for id_ in upstream]
     if task.state is State.SLEEPING:
-        return [Waiting("sleeping", "waits for a time or a signal", task.timer_at)]
+        waits = [_waiting_step(step) for step in await views.task_steps(task.id) if _still_waits(step, now)]
+        return waits or [Waiting("sleeping", "waits for a time or a signal", task.timer_at)]
     if task.state is State.PARKED:
         return [Waiting("parked", task.error.message if task.error else "needs a person")]
     if task.state is not State.QUEUED:
         return []
     return await _why_queued(views, view, now)
+
+
+def _still_waits(step: Step, now: datetime) -> bool:
+    """A sleep that is over stays as it was recorded."""
+    return not step.done and not (step.kind is StepKind.SLEEP and step.wake_at is not None and step.wake_at <= now)
+
+
+def _waiting_step(step: Step) -> Waiting:
+    match step.kind:
+        case StepKind.SIGNAL:
+            return Waiting("signal", f"waits for the {step.name.replace(':', ' ', 1)}", step.wake_at)
+        case StepKind.TASK:
+            return Waiting("child", f"waits for the end of task {step.child_id}")
+        case StepKind.STEP:
+            return Waiting("step_retry", f"step {step.name} has failed and will be tried again", step.wake_at)
+    return Waiting("sleeping", "sleeps", step.wake_at)
 
 
 async def _why_queued(views: Views, view: TaskView, now: datetime) -> list[Waiting]:

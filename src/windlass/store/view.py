@@ -12,6 +12,7 @@ import msgspec
 from windlass.core.delivery import QueueSettings
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig, Usage
+from windlass.core.step import Step
 from windlass.core.task import Task
 from windlass.core.transition import Entry, State
 from windlass.store import record
@@ -161,6 +162,9 @@ class Views:
             Entry(task_id, at, attempt, what, worker, None if detail is None else msgspec.json.decode(detail))
             for _, at, attempt, what, worker, detail in rows
         ]
+
+    async def task_steps(self, task_id: UUID) -> list[Step]:
+        return [record.step_from(row) for row in await self._session.fetch("task_steps", [task_id])]
 
     async def waiting_for(self, task_id: UUID) -> list[UUID]:
         return [row[0] for row in await self._session.fetch("waiting_for", task_id)]

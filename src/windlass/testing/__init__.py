@@ -1,0 +1,34 @@
+"""Tests of programs that use Windlass: a real engine in the process of the test, a clock that jumps, faults by name.
+
+With pytest, ask for the fixture `windlass_kit`; without it, use `open_kit` and `open_test_server`. Names are imported
+when they are first used: pytest imports this package with its plugin, also where nobody asks for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windlass.testing.clock import VirtualClock, virtual_clock
+    from windlass.testing.database import TestServer, open_test_server
+    from windlass.testing.kit import Kit, OpenKit, Stuck, open_kit
+
+_LATER = {
+    "Kit": "kit",
+    "OpenKit": "kit",
+    "Stuck": "kit",
+    "TestServer": "database",
+    "VirtualClock": "clock",
+    "open_kit": "kit",
+    "open_test_server": "database",
+    "virtual_clock": "clock",
+}
+
+__all__ = ["Kit", "OpenKit", "Stuck", "TestServer", "VirtualClock", "open_kit", "open_test_server", "virtual_clock"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f"windlass.testing.{_LATER[name]}"), name)
+    raise AttributeError(f"module 'windlass.testing' has no attribute {name!r}")

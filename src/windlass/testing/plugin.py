@@ -1,0 +1,34 @@
+"""The pytest plugin: `windlass_kit` gives a test an app on a real engine with a virtual clock. See `testing.kit`.
+
+The fixtures are plain functions, so that they work with any plugin for async tests, or with none. pytest imports this
+in every program that has Windlass installed, so that what the kit needs is imported when a test asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from windlass.testing.database import TestServer
+    from windlass.testing.kit import OpenKit
+
+
+@pytest.fixture(scope="session")
+def windlass_server() -> Iterator[TestServer]:
+    """One PostgreSQL for the session: that of WINDLASS_TEST_DATABASE_URL, else an embedded one."""
+    from windlass.testing.database import open_test_server
+
+    with open_test_server() as server:
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def windlass_kit(windlass_server: TestServer) -> OpenKit:
+    """`async with windlass_kit(app) as kit:` opens the app on a database of its own, with a worker and a clock."""
+    from windlass.testing.kit import open_kit
+
+    return lambda app: open_kit(app, windlass_server)
