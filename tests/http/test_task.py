@@ -406,3 +406,16 @@ async def test_only_what_did_not_succeed_is_replayed(api: httpx.AsyncClient) -> 
     said = problem(await api.post("/api/v1/tasks/replay", json={"state": ["succeeded"]}), 422, "invalid")
 
     assert said["field"] == "states"
+
+
+# --------------------------------------------------------------------------------------------- traces
+
+
+async def test_the_trace_of_a_request_is_that_of_its_tasks_and_nonsense_is_none(
+    api: httpx.AsyncClient, engine: Engine
+) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    for said, carried in ((trace, trace), ("nonsense", None)):
+        answer = await api.post("/api/v1/tasks", json={"kind": "send"}, headers={"traceparent": said})
+        assert answer.status_code == 201
+        assert (await engine.views.get(UUID(answer.json()["id"]))).task.trace == carried

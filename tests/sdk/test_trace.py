@@ -22,14 +22,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from windlass import App
+from windlass import App, WorkflowContext
 
 spans = InMemorySpanExporter()
 if sys.argv[1] == "provider":
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     trace.set_tracer_provider(provider)
-app, tries = App("shop"), []
+app, tries, charges = App("shop"), [], []
 
 
 @app.task(queue="mail", retry_delay="0s")
@@ -47,6 +47,27 @@ def blocking(to: str) -> str:
         return to
 
 
+async def charge(order: str) -> str:
+    charges.append(order)
+    if len(charges) == 1:
+        raise ConnectionError("not today")
+    return order
+
+
+def ship(order: str) -> str:
+    with trace.get_tracer("mine").start_as_current_span("inside a step"):
+        return order
+
+
+@app.workflow
+async def checkout(order: str, ctx: WorkflowContext) -> str:
+    await ctx.options(retry_delay="0s").step(charge, order)
+    await ctx.sleep("2.5s")  # holds no worker: the workflow is run again from its beginning
+    child = await ctx.submit(blocking, "child")
+    await child.result()
+    return await ctx.step(ship, order)
+
+
 async def main():
     async with app:
         worker = app.worker()
@@ -54,7 +75,8 @@ async def main():
         with trace.get_tracer("mine").start_as_current_span("request"):
             first, second = await send.submit("ada"), await blocking.submit("bob")
             many = await blocking.submit_many([("a",), ("b",)])
-        for handle in (first, second, *many):
+            order = await checkout.submit("A-17")
+        for handle in (first, second, *many, order):
             await handle.result(timeout="20s")
         worker.stop()
         await working
@@ -80,7 +102,7 @@ def run_program(database: str, provider: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_submission_and_attempts_are_one_trace_and_spans_of_handlers_lie_below_their_attempt(
+async def test_submission_attempts_steps_and_children_are_one_trace_and_spans_of_handlers_lie_below_them(
     database: str,
 ) -> None:
     spans = await asyncio.to_thread(run_program, database, "provider")
@@ -91,7 +113,10 @@ async def test_submission_and_attempts_are_one_trace_and_spans_of_handlers_lie_b
     def path(span: dict[str, Any]) -> list[str]:
         return [*(path(by_id[span["parent"]]) if span["parent"] else []), span["name"]]
 
+    attempts = sum(span["name"] == "run shop.checkout" for span in spans)
+    assert attempts > 1, "the sleep ends an attempt"
     paths = sorted(" > ".join(path(span)) for span in spans)
+    workflow = "request > submit shop.checkout > run shop.checkout"
     assert paths == sorted(
         [
             "request",
@@ -102,6 +127,14 @@ async def test_submission_and_attempts_are_one_trace_and_spans_of_handlers_lie_b
             *["request > submit shop.blocking"] * 2,
             *["request > submit shop.blocking > run shop.blocking"] * 3,
             *["request > submit shop.blocking > run shop.blocking > in a thread"] * 3,
+            "request > submit shop.checkout",
+            *[workflow] * attempts,
+            *[f"{workflow} > step charge"] * 2,
+            f"{workflow} > submit shop.blocking",
+            f"{workflow} > submit shop.blocking > run shop.blocking",
+            f"{workflow} > submit shop.blocking > run shop.blocking > in a thread",
+            f"{workflow} > step ship",
+            f"{workflow} > step ship > inside a step",
         ]
     )
     failed, worked = sorted(

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from windlass.core.access import Role
 from windlass.core.check import KEY_MAX, check_text
 from windlass.core.note import LogLine
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.submission import Submission
+from windlass.core.trace import is_traceparent
 from windlass.core.transition import State
 from windlass.engine.repair import REPLAY_MAX
 from windlass.engine.submit import BATCH_MAX
@@ -142,7 +144,8 @@ async def ready(call: Call[Any, Any], spec: TaskSpec, namespace: str, key: str |
     queue = DEFAULT_POLICY
     if spec.own_policy:
         queue = await call.engine.queues.policy(spec.queue, namespace=namespace)
-    return spec.submission(namespace, spec.policy(queue), key)
+    trace, submission = call.headers.get("traceparent"), spec.submission(namespace, spec.policy(queue), key)
+    return replace(submission, trace=trace) if is_traceparent(trace) else submission
 
 
 def one_key(header: str | None, body: str | None) -> str | None:

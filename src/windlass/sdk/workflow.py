@@ -52,6 +52,7 @@ from windlass.sdk.note import Saying
 from windlass.sdk.schema import JsonType
 from windlass.sdk.signals import Cancel
 from windlass.sdk.step import Plan, StepFunction, StepOptions, check_options, plan_of, result_type
+from windlass.sdk.trace import stepping, submitting, traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -326,7 +327,7 @@ class WorkflowContext(Context):
         async def attempt() -> Step:
             context = StepContext(self._claimed, place, self._saying)
             call = functools.partial(plan.function, *args, **plan.with_context(kwargs, context))
-            with entered(context):
+            with entered(context), stepping(place.name, place.occurrence):
                 began = time.monotonic()
                 async with asyncio.timeout(plan.policy.timeout_s):
                     if plan.is_async:
@@ -350,7 +351,7 @@ class WorkflowContext(Context):
             async def work(connection: Any) -> bytes:
                 return plan.result.write(await plan.function(connection, *args, **kwargs))
 
-            with entered(StepContext(self._claimed, place, self._saying)):
+            with entered(StepContext(self._claimed, place, self._saying)), stepping(place.name, place.occurrence):
                 async with asyncio.timeout(plan.policy.timeout_s):
                     try:
                         return cast("Step", await transact(StepResult(*self._held, place), work))
@@ -419,7 +420,9 @@ class WorkflowContext(Context):
         submission = replace(handler.submission(args, kwargs), id=child_id, parent_id=self._task.id)
         if plan is not None:
             submission = replace(submission, policy=plan.policy)
-        await self._reach(lambda: self._source.submit(submission))
+        with submitting(submission.kind, submission.queue) as trace:
+            sent = traced(submission, trace)
+            await self._reach(lambda: self._source.submit(sent))
         return child_id, await self._say(StepChild(*self._held, place, child_id=child_id))
 
     async def _child_result(self, place: Place, child_id: UUID, step: Step, read: Callable[[bytes | None], Any]) -> Any:
