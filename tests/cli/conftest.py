@@ -35,6 +35,14 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
+@app.task(kind="slow")
+async def slow(ctx: Context) -> str:
+    for n in range(4):
+        ctx.progress(n, 4, "sorting")
+        await asyncio.sleep(0.3)
+    return "sorted"
+
+
 @app.task(kind="talk")
 async def talk(ctx: Context) -> int:
     ctx.log.warning("one moment")

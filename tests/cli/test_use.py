@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from cyclopts import App
+from docs.command_page import commands
 from tests.cli.command import windlass
+
+from windlass.cli.commands import app
 
 COMMANDS = (
     "config", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "submit", "tasks", "worker", "workers",
@@ -88,6 +92,16 @@ def test_config_show_speaks_json_and_notices_a_misspelt_variable() -> None:
     assert shown["http"] == ("h:1", "WINDLASS_HTTP")
     assert shown["pooled"] == (False, "default")
     assert done.stderr == "note the variable WINDLASS_NAMESPCE means nothing; did you mean WINDLASS_NAMESPACE?\n"
+
+
+def test_every_command_speaks_json() -> None:
+    silent = [path for path, command in commands(app, "windlass") if "--json" not in flags(command)]
+
+    assert silent == []
+
+
+def flags(command: App) -> set[str]:
+    return {name for argument in command.assemble_argument_collection() for name in argument.names}
 
 
 def test_nothing_is_coloured_when_it_is_piped_or_when_no_color_is_set() -> None:

@@ -45,16 +45,16 @@ def dev(
     """Run PostgreSQL, the API, the loops of an engine, and on request a worker, on this machine, until Ctrl-C."""
     settings = database.settings(http=http, grpc=grpc, api_key=api_key, **log.flags)
     set_up_logs(settings)
-    run_async(run_dev(settings, target, as_json=database.json))
+    app = None if target is None else find_app(target)
+    run_async(run_dev(settings, app, as_json=database.json))
 
 
-async def run_dev(settings: Settings, target: str | None, *, as_json: bool) -> None:
+async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None:
     stop = stop_signal()
     if not as_json:
         say(f"[bold]Windlass[/bold] {__version__} is starting …")
     async with dev_database(settings) as (url, shown), open_engine(url, **engine_options(settings)) as engine:
         tell_the_app(replace(settings, database_url=url))
-        app = None if target is None else find_app(target)
         settings = replace(settings, api_key=settings.api_key or kept_key(settings))
         async with servers(engine, settings) as places, dev_worker(app, engine) as worker, left_key(settings):
             told = {**places, "key": settings.api_key or "", "database": shown}

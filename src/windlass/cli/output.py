@@ -40,6 +40,9 @@ STATE_STYLES = {
 }  # fmt: skip
 
 
+ID_WIDTH = 36
+
+
 class Unusable(Rejected):
     """What was typed or set cannot be meant."""
 
@@ -83,8 +86,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: 
 
 
 def made_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """For a terminal."""
-    made = Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """For a terminal: one line a row, cut where it must be, but never an id, which people copy."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        made.add_column(name, no_wrap=True, overflow="ellipsis", min_width=ID_WIDTH if name == "id" else None)
     for row in rows:
         made.add_row(*(_cell(value) for value in row))
     return made

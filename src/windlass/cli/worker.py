@@ -14,11 +14,10 @@ from cyclopts import Parameter
 from windlass import sdk
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
-from windlass.cli.output import Exit, console
+from windlass.cli.output import Exit, Unusable, console
 from windlass.cli.process import run_async
 from windlass.cli.reload import run_with_reload
 from windlass.cli.stop import on_stop
-from windlass.core.error import Invalid
 from windlass.sdk.worker import WorkerOptions
 from windlass.settings import Settings
 
@@ -146,16 +145,17 @@ def find_app(target: str) -> sdk.App:
     """The app in `package.module:name`, with the current folder on the path, as `python -m` has it."""
     module, separator, attribute = target.partition(":")
     if not separator or not module or not attribute:
-        raise Invalid(f"{target!r} is not like shop.tasks:app", field="target")
+        raise Unusable(f"target: {target!r} is not like shop.tasks:app")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise
-        raise Invalid(f"there is no module {module}", field="target") from None
-    except AttributeError:
-        raise Invalid(f"the module {module} has no {attribute}", field="target") from None
+        raise Unusable(f"target: there is no module {module}") from None
+    found = getattr(imported, attribute, None)
+    if found is None:
+        raise Unusable(f"target: the module {module} has no {attribute}")
     if not isinstance(found, sdk.App):
-        raise Invalid(f"{target} is not an App but {type(found).__name__}", field="target")
+        raise Unusable(f"target: {target} is not an App but {type(found).__name__}")
     return found

@@ -8,15 +8,17 @@ the rest.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.trace import is_traceparent
+
+T = TypeVar("T")
 
 SYSTEM = "windlass"
 
@@ -102,3 +104,9 @@ def _attributes(kind: str, queue: str, operation: str) -> dict[str, Any]:
 def traced(submission: Submission, trace: str | None) -> Submission:
     """The submission with the span that submits it, unless it names another."""
     return submission if trace is None or submission.trace is not None else replace(submission, trace=trace)
+
+
+async def submit_traced(submit: Callable[[Submission], Awaitable[T]], submission: Submission) -> T:
+    """Submit one task within a producer's span."""
+    with submitting(submission.kind, submission.queue) as trace:
+        return await submit(traced(submission, trace))

@@ -52,7 +52,7 @@ from windlass.sdk.note import Saying
 from windlass.sdk.schema import JsonType
 from windlass.sdk.signals import Cancel
 from windlass.sdk.step import Plan, StepFunction, StepOptions, check_options, plan_of, result_type
-from windlass.sdk.trace import stepping, submitting, traced
+from windlass.sdk.trace import stepping, submit_traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -420,9 +420,7 @@ class WorkflowContext(Context):
         submission = replace(handler.submission(args, kwargs), id=child_id, parent_id=self._task.id)
         if plan is not None:
             submission = replace(submission, policy=plan.policy)
-        with submitting(submission.kind, submission.queue) as trace:
-            sent = traced(submission, trace)
-            await self._reach(lambda: self._source.submit(sent))
+        await self._reach(lambda: submit_traced(self._source.submit, submission))
         return child_id, await self._say(StepChild(*self._held, place, child_id=child_id))
 
     async def _child_result(self, place: Place, child_id: UUID, step: Step, read: Callable[[bytes | None], Any]) -> Any:

@@ -1,0 +1,113 @@
+"""`windlass dev` and `windlass serve` as processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import SOON_S, WINDLASS, environment, windlass
+from tests.cli.conftest import SHOP, start_dev
+from tests.support.database import temporary_folder
+
+from windlass.http.client import ApiClient
+
+
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    """What it said when it was ready; told to stop in the end, and then it must end well."""
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=SOON_S)
+        yield json.loads(line)
+    finally:
+        process.terminate()
+        said = process.communicate(timeout=SOON_S)
+    assert process.returncode == 0, said
+
+
+def test_dev_uses_the_key_and_the_folder_that_it_is_given_and_says_where_things_are() -> None:
+    with temporary_folder() as folder:
+        (folder / "shop.py").write_text(SHOP)
+        data = folder / "elsewhere"
+        dev = start_dev(folder, "shop:app", "--json", "--api-key", "wl_mine", "--data-dir", str(data))
+        with ended(dev) as places:
+            assert places["key"] == "wl_mine"
+            assert str(data).replace("/", "%2F") in places["database"]
+            assert places["grpc"].startswith("http://127.0.0.1:")
+            client = ApiClient(places["api"].removesuffix("/api/v1"), "wl_mine")
+            assert client.get("/tasks")["items"] == []
+        assert not (folder / ".windlass").exists()
+
+
+def test_dev_keeps_its_key_from_one_start_to_the_next() -> None:
+    with temporary_folder() as folder:
+        keys = []
+        for _ in range(2):
+            with ended(start_dev(folder, "--json")) as places:
+                keys.append(places["key"])
+        assert keys[0] == keys[1]
+        assert keys[0].startswith("wl_dev_")
+
+
+@pytest.mark.parametrize("target", ["nothing:app", "shop:nothing", "shop"])
+def test_an_app_that_is_not_there_is_said_before_anything_is_started(target: str) -> None:
+    with temporary_folder() as folder:
+        (folder / "shop.py").write_text(SHOP)
+        done = windlass("dev", target, cwd=folder)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error target: ")
+        assert not (folder / ".windlass").exists()
+
+
+def test_serve_needs_a_database_and_a_schema(bare_database: str) -> None:
+    without = windlass("serve")
+    assert without.returncode == 2
+    assert "serve needs a database" in without.stderr
+    bare = windlass("serve", "--database-url", bare_database)
+    assert bare.returncode == 1
+    assert "run `windlass migrate`" in bare.stderr
+
+
+def serve(database: str, *arguments: str) -> subprocess.Popen[str]:
+    flags = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--json", "--api-key", "k", "--database-url", database]
+    return subprocess.Popen(
+        [str(WINDLASS), "serve", *flags, *arguments],
+        cwd="/", env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_two_servers_share_one_database_and_tell_json_where_they_are(database: str, tmp_path: Path) -> None:
+    with ended(serve(database)) as one, ended(serve(database)) as other:
+        assert "k" not in (one.get("key"), other.get("key"))
+        first, second = (ApiClient(places["api"].removesuffix("/api/v1"), "k") for places in (one, other))
+        task = first.post("/tasks", {"kind": "send"})
+        assert second.get(f"/tasks/{task['id']}")["kind"] == "send"
+        (tmp_path / "shop.py").write_text(SHOP)
+        worker = subprocess.Popen(
+            [str(WINDLASS), "worker", "shop:app", "--server", other["grpc"], "--api-key", "k"],
+            cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            url = one["api"].removesuffix("/api/v1")
+            flags = ("--wait", "--url", url, "--api-key", "k")
+            done = windlass("submit", "greet", "-p", '{"name": "Ada"}', *flags)
+            assert (done.returncode, done.stdout) == (0, '"Hello, Ada!"\n')
+        finally:
+            worker.terminate()
+            worker.communicate(timeout=SOON_S)
+        assert worker.returncode == 0
+
+
+def test_an_address_in_use_is_said(database: str) -> None:
+    with ended(serve(database)) as places:
+        taken = places["api"].removeprefix("http://").removesuffix("/api/v1")
+        done = windlass("serve", "--http", taken, "--grpc", "127.0.0.1:0", "--database-url", database)
+        assert done.returncode in (1, 2)
+        assert f"cannot listen on {taken}" in done.stderr
+        assert "Traceback" not in done.stderr
