@@ -18,9 +18,11 @@ import msgspec
 
 from windlass.core.check import check_seconds
 from windlass.core.command import Claimed, Report
-from windlass.core.error import Invalid, NotFound, WindlassError
+from windlass.core.error import Invalid, InvalidState, NotFound, Unavailable, WindlassError
 from windlass.core.lease import Extension, Lease, Reach
 from windlass.core.note import Note, Progress
+from windlass.core.step import Step
+from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission, check_submission
 from windlass.core.task import Task
 from windlass.sdk.remote_session import RemoteSession, Wanted
@@ -34,6 +36,7 @@ from windlass.wire.session import report_message
 CALL_S = 30.0
 WAIT_S = 20.0
 POLL_LEAST_S = 0.05
+AFTER_ERROR_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,13 @@ class Remote:
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         while True:
             left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
-            task: Task = await self._ask(calls.Wait(task_id, min(left_s, WAIT_S)))
+            try:
+                task: Task = await self._ask(calls.Wait(task_id, min(left_s, WAIT_S)))
+            except Unavailable:
+                if left_s <= AFTER_ERROR_S:
+                    raise
+                await asyncio.sleep(AFTER_ERROR_S)
+                continue
             if task.terminal or left_s <= POLL_LEAST_S:
                 return Seen(task)
 
@@ -107,12 +116,29 @@ class Remote:
         answers: list[calls.Problem | None] = await self._ask(calls.WriteNotes(list(notes)))
         return [None if said is None else error_from(said.code, said.message) for said in answers]
 
+    async def load_steps(self, task_id: UUID) -> list[Step]:
+        steps: list[Step] = await self._ask(calls.LoadSteps(task_id))
+        return steps
+
+    async def record_step(self, said: StepCommand) -> Step:
+        record = msgspec.Raw(msgspec.msgpack.encode(said))
+        step: Step = await self._ask(calls.RecordStep(type(said).__name__, record))
+        return step
+
+    async def signal(
+        self, task_id: UUID, name: str, payload: bytes = b"null", *, signal_id: UUID | None = None
+    ) -> Task:
+        task: Task = await self._ask(calls.SendSignal(task_id, name, payload, signal_id))
+        return task
+
     async def _ask(self, asked: Call) -> Any:
         request = pb.CallRequest(name=type(asked).__name__, body=msgspec.msgpack.encode(asked))
         try:
             reply = await self._call(request, metadata=self._metadata, timeout=CALL_S)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
+        except grpc.aio.UsageError:
+            raise InvalidState("the connection to the server was closed") from None
         return msgspec.msgpack.decode(reply.body, type=asked.answer)
 
     # ----------------------------------------------------------------------------------------- as a source of work

@@ -20,7 +20,7 @@ from uuid import UUID
 import grpc
 
 from windlass.core.command import Claimed, Release, Report
-from windlass.core.error import LeaseLost, NotFound, Rejected, Unavailable, WindlassError
+from windlass.core.error import InvalidState, LeaseLost, NotFound, Rejected, Unavailable, WindlassError
 from windlass.core.lease import Extension, Lease
 from windlass.wire.channel import SESSION, error_of
 from windlass.wire.problem import error_from
@@ -119,7 +119,10 @@ class RemoteSession:
 
     async def _greet(self, hello: pb.Hello) -> pb.Welcome:
         """A new stream, up to the server's welcome."""
-        stream = self._open_stream(metadata=self._metadata)
+        try:
+            stream = self._open_stream(metadata=self._metadata)
+        except grpc.aio.UsageError:
+            raise InvalidState("the connection to the server was closed") from None
         try:
             await stream.write(pb.FromWorker(hello=hello))
             message = await stream.read()

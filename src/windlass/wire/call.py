@@ -5,12 +5,14 @@ Both sides read this table, so that a new call is one struct here and one line w
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 from uuid import UUID
 
 import msgspec
 
 from windlass.core.note import Note, Progress
+from windlass.core.step import Step
+from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 
@@ -88,7 +90,37 @@ class WriteNotes(Call, frozen=True):
     notes: list[Note]
 
 
+class LoadSteps(Call, frozen=True):
+    """What a workflow has recorded so far."""
+
+    answer: ClassVar[Any] = list[Step]
+    task_id: UUID
+
+
+class RecordStep(Call, frozen=True):
+    """What a workflow says about one of its steps: the name of the record and the record itself."""
+
+    answer: ClassVar[Any] = Step
+    name: str
+    said: msgspec.Raw
+
+
+class SendSignal(Call, frozen=True):
+    """A signal for a workflow. The same `signal_id` again is the same signal."""
+
+    answer: ClassVar[Any] = Task
+    task_id: UUID
+    name: str
+    payload: bytes = b"null"
+    signal_id: UUID | None = None
+
+
+STEPS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(StepCommand)}
+
 CALLS: dict[str, type[Call]] = {
     call.__name__: call
-    for call in (SubmitMany, Wait, Cancel, CancelRun, GetResults, GetProgress, GetCheckpoint, WriteNotes)
-}
+    for call in (
+        SubmitMany, Wait, Cancel, CancelRun, GetResults, GetProgress, GetCheckpoint, WriteNotes, LoadSteps, RecordStep,
+        SendSignal,
+    )
+}  # fmt: skip

@@ -14,7 +14,7 @@ from tests.contracts.session.conftest import KEY, Wire
 from tests.contracts.session.work import ended, until_state, working
 from tests.support.work import job, jobs, soon, task, until
 
-from windlass import App, Context, Engine, NotFound, Policy, State, TaskFailed
+from windlass import App, Context, Engine, NotFound, Policy, State, TaskFailed, WorkflowContext
 from windlass.core.access import Role
 from windlass.core.error import Forbidden, Unauthenticated
 from windlass.sdk.remote import Remote, connect
@@ -62,6 +62,34 @@ async def test_an_app_far_from_the_database_submits_runs_waits_and_cancels(serve
             await endless.result(timeout=30)
         await worker.shutdown()
         await running
+
+
+async def test_a_workflow_runs_far_from_the_database(server: str) -> None:
+    app = App("shop", server=server, api_key=KEY)
+    charged: list[str] = []
+
+    async def charge(order: str) -> str:
+        charged.append(order)
+        if len(charged) == 1:
+            raise RuntimeError("the card reader is slow")
+        return f"receipt of {order}"
+
+    @app.workflow(retry_delay="1ms")
+    async def checkout(order: str, ctx: WorkflowContext) -> str:
+        receipt = await ctx.options(retry_delay="1ms").step(charge, order)
+        await ctx.sleep("10ms")
+        answer = await ctx.wait_signal("approval", timeout="1h")
+        return f"{receipt}: {answer}"
+
+    async with app:
+        worker = app.worker(heartbeat_process=False)
+        running = asyncio.create_task(worker.run())
+        handle = await checkout.submit("order 17")
+        await handle.signal("approval", "yes")
+        assert await handle.result(timeout=30) == "receipt of order 17: yes"
+        await worker.shutdown()
+        await running
+    assert charged == ["order 17"] * 2
 
 
 async def test_a_failure_is_told_with_its_traceback(live_engine: Engine, remote: Remote) -> None:

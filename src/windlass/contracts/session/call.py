@@ -9,10 +9,11 @@ import msgspec
 
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.error import Invalid, NotFound, WindlassError
+from windlass.core.step_command import StepCommand
 from windlass.core.task import Task
 from windlass.engine.engine import Engine
 from windlass.wire import call as calls
-from windlass.wire.call import CALLS, Call, Problem
+from windlass.wire.call import CALLS, STEPS, Call, Problem
 from windlass.wire.status import known_code
 
 WAIT_MAX_S = 20.0
@@ -62,7 +63,27 @@ async def _carry_out(engine: Engine, principal: Principal, asked: Call) -> Any:
         case calls.WriteNotes(notes):  # fenced by their lease, which nobody else knows
             check_role(principal, Role.SUBMITTER)
             return [None if said is None else _problem(said) for said in await engine.note(notes)]
+        case calls.LoadSteps(task_id):
+            await _reached(engine, principal, task_id)
+            return await engine.load_steps(task_id)
+        case calls.RecordStep(name, said):
+            check_role(principal, Role.SUBMITTER)
+            return await engine.record_step(_step(name, said))
+        case calls.SendSignal(task_id, name, payload, signal_id):
+            check_role(principal, Role.SUBMITTER)
+            await _reached(engine, principal, task_id)
+            return await engine.signal(task_id, name, payload, signal_id=signal_id)
     raise AssertionError(asked)
+
+
+def _step(name: str, said: msgspec.Raw) -> StepCommand:
+    if name not in STEPS:
+        raise Invalid(f"{name[:100]!r} is not one of {', '.join(STEPS)}", field="name")
+    try:
+        step: StepCommand = msgspec.msgpack.decode(said, type=STEPS[name])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Invalid(f"does not fit {name}: {error}", field="said") from None
+    return step
 
 
 async def _reached(engine: Engine, principal: Principal, task_id: UUID) -> Task:
