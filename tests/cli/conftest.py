@@ -15,7 +15,7 @@ from tests.support.database import temporary_folder
 
 SHOP = """
 import asyncio
-from windlass import App, Context
+from windlass import App, Context, WorkflowContext
 
 app = App("shop")
 
@@ -41,6 +41,17 @@ async def slow(ctx: Context) -> str:
         ctx.progress(n, 4, "sorting")
         await asyncio.sleep(0.3)
     return "sorted"
+
+
+async def charge(order: str) -> str:
+    return f"receipt of {order}"
+
+
+@app.workflow(kind="checkout")
+async def checkout(order: str, ctx: WorkflowContext) -> str:
+    receipt = await ctx.step(charge, order)
+    approved = await ctx.wait_signal("approval")
+    return f"{receipt}, approved: {approved}"
 
 
 @app.task(kind="talk")

@@ -15,7 +15,7 @@ from tests.cli.command import windlass
 from windlass.cli.commands import app
 
 COMMANDS = (
-    "config", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "submit", "tasks", "worker", "workers",
+    "check", "config", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "signals", "submit", "tasks", "worker", "workers",
 )  # fmt: skip
 
 

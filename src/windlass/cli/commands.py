@@ -29,6 +29,7 @@ app.command("windlass.cli.serve:serve", help="Serve the API and run the loops, o
 app.command("windlass.cli.worker:worker", help="Run the handlers of an app.")
 app.command("windlass.cli.submit:submit", help="Submit a task, and on request wait for its result.")
 app.command("windlass.cli.doctor:doctor", help="Examine the database, with what to do for each finding.")
+app.command("windlass.cli.check:check", help="Hold the code of workflows against their records, before you deploy.")
 app.command("windlass.cli.migrate:migrate", help="Bring the database to the schema of this version.")
 
 tasks = App(name="tasks", help="Tasks: look at them, cancel them, try them again.")
@@ -39,6 +40,8 @@ tasks.command("windlass.cli.task:cancel_task", name="cancel", help="Ask a task t
 tasks.command("windlass.cli.task:retry_task", name="retry", help="Try a task again now.")
 tasks.command("windlass.cli.task:replay_tasks", name="replay", help="Do again all that did not succeed, by filter.")
 tasks.command("windlass.cli.task:task_history", name="history", help="What happened to a task, in order.")
+tasks.command("windlass.cli.workflow:list_steps", name="steps", help="The steps that a workflow has recorded.")
+tasks.command("windlass.cli.workflow:fork_task", name="fork", help="Do a workflow again from one of its steps.")
 tasks.command("windlass.cli.task:task_logs", name="logs", help="What the attempts of a task have logged.")
 tasks.command("windlass.cli.task:why_waiting", name="why", help="Why a task does not run.")
 app.command(tasks)
@@ -59,6 +62,10 @@ queues.command("windlass.cli.queue:drain_queue", name="drain", help="Pause, and 
 app.command(queues)
 
 app.command("windlass.cli.worker_list:list_workers", name="workers", help="List the workers that are alive.")
+
+signals = App(name="signals", help="Signals: messages to workflows.")
+signals.command("windlass.cli.workflow:send_signal", name="send", help="Send a signal to a workflow.")
+app.command(signals)
 
 keys = App(name="keys", help="API keys: hand them out, list them, revoke them.")
 keys.command("windlass.cli.key:create_key", name="create", help="Hand out a key.")
