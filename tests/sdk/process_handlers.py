@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
@@ -67,6 +68,13 @@ def spin(ctx: Context) -> None:
     ctx.checkpoint(os.getpid()).wait("20s")
     while True:
         time.sleep(3600)
+
+
+@app.task(run_in="process")
+def hold_the_lock(ctx: Context) -> None:
+    """A C call during which no Python code of this process can run."""
+    ctx.checkpoint(os.getpid()).wait("20s")
+    ctypes.PyDLL(None).sleep(60)
 
 
 renamed = app.task(run_in="process", kind="cpu.other")(norm._function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ from tests.sdk.process_handlers import Point
 from tests.shape.source import ROOT
 
 from windlass import App, Category, Context, Invalid, State, Submission, TaskFailed
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends a process with its parent")
 
 
 @pytest.fixture
@@ -121,37 +124,34 @@ async def test_a_payload_that_does_not_fit_is_bad_data_there_too(working: Any) -
     assert failed.value.category is Category.DATA_QUALITY
 
 
-def test_processes_end_with_their_worker(database: str) -> None:
-    """Killed, the worker cannot say goodbye; the pipe that closes does."""
+@pytest.mark.parametrize("handler", ["spin", pytest.param("hold_the_lock", marks=LINUX)])
+async def test_processes_end_with_their_worker(database: str, monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
+    """Killed, the worker cannot say goodbye; the line to it that breaks does, or the kernel."""
     program = """
-import asyncio, os, sys
-from tests.sdk import process_handlers as handlers
+import asyncio
+from tests.sdk.process_handlers import app
 
 async def main():
-    async with handlers.app as app:
-        worker = app.worker()
-        asyncio.create_task(worker.run())
-        [(_, pid)] = [await (await handlers.norm.submit(handlers.Point(1))).result()]
-        print(pid, flush=True)
-        await asyncio.sleep(3600)
+    async with app:
+        await app.worker().run()
 
 asyncio.run(main())
 """
-    worker = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        env={**os.environ, "DATABASE_URL": database, "PYTHONPATH": os.pathsep.join(["src", "."])},
-    )  # fmt: skip
-    assert worker.stdout is not None
-    pid = int(worker.stdout.readline())
-    worker.kill()
-    worker.communicate()
+    monkeypatch.setenv("DATABASE_URL", database)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", program, cwd=ROOT, env=environment)
+    try:
+        async with handlers.app as app:
+            pid = await _pid(app, (await handlers.app.handlers[f"cpu.{handler}"].submit()).id)
+        os.kill(pid, 0)
+    finally:
+        worker.kill()
+        await worker.wait()
     assert _gone(pid)
 
 
 def _gone(pid: int) -> bool:
     """Within ten seconds, seen through a descriptor of the process that is readable when it has ended."""
-    import select
-
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
