@@ -9,7 +9,20 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from windlass import App, Category, Conflict, Context, Fail, Invalid, State, Submission, TaskFailed, chain, group
+from windlass import (
+    App,
+    Category,
+    Conflict,
+    Context,
+    Fail,
+    Invalid,
+    State,
+    Submission,
+    TaskFailed,
+    WorkflowContext,
+    chain,
+    group,
+)
 from windlass.sdk import Handler
 from windlass.sdk.handover import results_payload
 
@@ -153,8 +166,13 @@ async def test_nothing_is_submitted_when_one_of_them_is_wrong(shop: App, somebod
     async def two(a: int, b: int) -> int:
         return a + b
 
+    @shop.workflow
+    async def long(ctx: WorkflowContext, number: int) -> int:
+        return number
+
     async with shop:
         for wrong in (
+            lambda: chain(square.bind(1), long).submit(),
             lambda: square.map([1, "x"]),
             lambda: square.map("12"),
             lambda: square.map(7),

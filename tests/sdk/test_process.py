@@ -206,3 +206,5 @@ def test_what_cannot_run_in_a_process_is_refused_where_it_is_declared() -> None:
     ):
         with pytest.raises(Invalid, match="run_in"):
             app.task(run_in=run_in)(function)  # type: ignore[call-overload]
+    with pytest.raises(Invalid, match="run_in"):
+        app.workflow(run_in="process")(handlers.doubled.function)

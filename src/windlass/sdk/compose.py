@@ -91,6 +91,8 @@ class Chain(Generic[R]):
         for handler in rest:
             if not hasattr(handler, "schema") or not hasattr(handler, "submission"):
                 raise Invalid(f"must be handlers, not {type(handler).__name__}", field="rest")
+            if not handler.takes_results:
+                raise Invalid(f"{handler.kind} is a workflow: it can only begin a chain", field="rest")
         self.together = isinstance(first, Group)
         self.rest, self.app = tuple(rest), _one_app([*(call.handler for call in self.first.calls), *rest])
         self.parameters = [handler.schema.one_parameter() for handler in rest]

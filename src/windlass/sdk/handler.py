@@ -68,6 +68,8 @@ class SubmitOptions(TypedDict, total=False):
 class Handler(Generic[P, R]):
     """Made by `@app.task`."""
 
+    takes_results = True  # of other tasks, as a later part of a chain
+
     def __init__(
         self,
         app: App,
@@ -85,7 +87,7 @@ class Handler(Generic[P, R]):
         self.app, self._function = app, function
         self.kind, self.queue, self.priority, self.policy = kind, queue, priority, policy
         self._concurrency_key, self._retry_on = concurrency_key, retry_on
-        self._is_async, self._in_process = inspect.iscoroutinefunction(function), in_process
+        self._is_async, self.in_process = inspect.iscoroutinefunction(function), in_process
         self.schema = Schema(function, Context)
         self._options: SubmitOptions = {}
 
@@ -226,7 +228,7 @@ class Handler(Generic[P, R]):
             left_behind = await self._left_behind(claimed)
             with unfit_is_bad_data():
                 payload = await with_results(claimed.payload, self.app.client.results)
-            if self._in_process:
+            if self.in_process:
                 ready = Claimed(claimed.task, payload)
                 return await self.app.processes.run(run_of(self._function, self.kind, ready, left_behind), notes)
             return await self._run(Context(claimed, notes, left_behind), payload)

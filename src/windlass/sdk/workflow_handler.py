@@ -33,11 +33,14 @@ class WorkflowHandler(Handler[P, R]):
     """Made by `@app.workflow`."""
 
     inline_wait_s = INLINE_WAIT_S
+    takes_results = False  # it may run for longer than results are kept, and would need them in every attempt
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not inspect.iscoroutinefunction(self.function):
             raise Invalid(f"{self.kind} must be an async function to be a workflow", field="function")
+        if self.in_process:
+            raise Invalid("a workflow runs in the event loop; its steps may run elsewhere", field="run_in")
         self._parameter = _context_parameter(self)
 
     async def run(self, claimed: Claimed) -> bytes:
