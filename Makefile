@@ -27,7 +27,7 @@ dev: $(READY) ## Embedded PostgreSQL, API, engine and a sample worker, until Ctr
 	@$(BIN)/windlass dev examples.greet:app
 
 demo: $(READY) ## Submit work, kill a worker in the middle, show that everything finished once
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/windlass demo
 
 test: $(READY) ## All tests on the embedded PostgreSQL (FAST=1: under a minute; ARGS=... for pytest)
 	@$(BIN)/python -m pytest $(if $(FAST),-m "not slow") $(ARGS)

