@@ -6,6 +6,7 @@ is locked, for the fence, and not written.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -78,6 +79,8 @@ class Workflows:
         """Run `work` in a transaction that records its result too. If the reply to the commit was lost, the record says
         whether it happened: our lock on the task's row is waited for before it is read."""
         said = _checked_result(said)
+        if not inspect.iscoroutinefunction(work):
+            raise Invalid("must be an async function that takes a connection", field="work")
         for _ in range(TRANSACT_TRIES):
             try:
                 async with self._store.begin() as tx:
