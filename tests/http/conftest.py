@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from windlass import Engine
+from windlass.app import open_server
 from windlass.core.access import Role
 from windlass.http.api import make_api
 from windlass.store.store import Store
@@ -30,6 +31,13 @@ async def engine(database: str) -> AsyncIterator[Engine]:
     engine.access.accept_root(ROOT)
     yield engine
     await engine.close()
+
+
+@pytest.fixture
+async def url(engine: Engine) -> AsyncIterator[str]:
+    """Where a server answers for this engine."""
+    async with open_server(engine, http="127.0.0.1:0", api_key=ROOT) as url:
+        yield url
 
 
 @pytest.fixture

@@ -24,12 +24,6 @@ Event = tuple[str, dict[str, Any]]
 
 
 @pytest.fixture
-async def url(engine: Engine) -> AsyncIterator[str]:
-    async with open_server(engine, http="127.0.0.1:0", api_key=ROOT) as url:
-        yield url
-
-
-@pytest.fixture
 async def web(url: str) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}, timeout=20) as client:
         yield client

@@ -44,11 +44,11 @@ def make_api(engine: Engine, *, version: str = "unknown", open_metrics: bool = F
         await engine.access.identify(bearer_key(request.headers))
         return Response(document, media_type="application/json")
 
-    paths: dict[str, dict[str, Endpoint]] = {OPENAPI_PATH: {"GET": _guarded(describe)}}
+    paths: dict[str, dict[str, Endpoint]] = {OPENAPI_PATH: dict.fromkeys(("GET", "HEAD"), _guarded(describe))}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method] = _guarded(
-            _endpoint(engine, route, free=open_metrics and route.path == "/metrics")
-        )
+        endpoint = _guarded(_endpoint(engine, route, free=open_metrics and route.path == "/metrics"))
+        methods = {route.method, "HEAD"} if route.method == "GET" and not route.endless else {route.method}
+        paths.setdefault(route.path, {}).update(dict.fromkeys(methods, endpoint))
     app = Starlette(
         routes=[_any_method(path, _by_method(methods)) for path, methods in _specific_first(paths)],
         exception_handlers={HTTPException: _http_exception, Exception: _defect},
@@ -103,7 +103,7 @@ def _by_method(methods: dict[str, Endpoint]) -> Endpoint:
     allowed = ", ".join(sorted(methods))
 
     async def dispatch(request: Request) -> Response:
-        endpoint = methods.get("GET" if request.method == "HEAD" else request.method)
+        endpoint = methods.get(request.method)
         if endpoint is None:
             said = problem.Problem("This method is not allowed here.", 405, "method_not_allowed", f"allowed: {allowed}")
             return problem.respond(said, {"Allow": allowed})

@@ -80,6 +80,11 @@ class Route:
     def name(self) -> str:
         return self.handler.__name__
 
+    @property
+    def endless(self) -> bool:
+        """A stream: it has a beginning and no end, and so nothing that HEAD could be told."""
+        return self.media == "text/event-stream"
+
 
 @dataclass(slots=True)
 class Table:

@@ -17,7 +17,7 @@ from windlass.engine.submit import BATCH_MAX
 from windlass.http import cursor
 from windlass.http.form import Cursor, Limit, Listed, Name, Paged, Reason
 from windlass.http.route import Call, Table
-from windlass.http.task import KEY_HEADER, listed, one_key, ready
+from windlass.http.task import KEY_HEADER, all_ready, listed, one_key
 from windlass.http.task_form import TaskForm, TaskSpec
 
 table = Table("runs")
@@ -89,7 +89,7 @@ async def submit_run(call: Call[None, NewRun]) -> MadeRun:
     keys = [one_key(header and f"{header}/{place}", t.idempotency_key) for place, t in enumerate(call.body.tasks)]
     run_id = await call.engine.runs.find(namespace, keys[0]) or call.engine.chance.new_id()
     ids = [call.engine.chance.new_id() for _ in call.body.tasks]
-    plain = [await ready(call, t, namespace, key) for t, key in zip(call.body.tasks, keys, strict=True)]
+    plain = await all_ready(call, call.body.tasks, [namespace] * len(ids), keys)
     made = await call.engine.submit_many(_wired(call.body.tasks, plain, ids, run_id))
     views = await call.engine.views.get_many(made)
     names = {task.name: id_ for task, id_ in zip(call.body.tasks, made, strict=True) if task.name is not None}

@@ -7,7 +7,6 @@ are told to end, then the sockets close.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -47,9 +46,19 @@ async def listening(app: Starlette, host: str, port: int) -> AsyncIterator[str]:
     finally:
         app.state.closing.set()
         server.should_exit = True
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+        await _ended(server, serving)
         bound.close()
+
+
+async def _ended(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    """Until what was begun is finished; who is cancelled meanwhile does not wait for it."""
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.force_exit = True
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        raise
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -122,7 +122,7 @@ async def submit_task(call: Call[None, NewTask]) -> TaskForm:
     """Submit a task. Answered when it is durable; the same idempotency key again answers with the same task."""
     body = call.body
     key = one_key(call.headers.get(KEY_HEADER), body.idempotency_key)
-    submission = await ready(call, body, call.namespace(body.namespace), key)
+    [submission] = await all_ready(call, [body], [call.namespace(body.namespace)], [key])
     return await shown(call, await call.engine.views.get(await call.engine.submit(submission)))
 
 
@@ -130,22 +130,26 @@ async def submit_task(call: Call[None, NewTask]) -> TaskForm:
 async def submit_batch(call: Call[None, Batch]) -> Submitted:
     """Submit tasks, all or none. An Idempotency-Key header stands for one key each, by place."""
     header = call.headers.get(KEY_HEADER)
-    submissions = []
-    for place, spec in enumerate(call.body.tasks):
-        key = one_key(None if header is None else f"{header}/{place}", spec.idempotency_key)
-        submissions.append(await ready(call, spec, call.namespace(spec.namespace), key))
-    ids = await call.engine.submit_many(submissions)
+    keys = [one_key(header and f"{header}/{place}", t.idempotency_key) for place, t in enumerate(call.body.tasks)]
+    spaces = [call.namespace(task.namespace) for task in call.body.tasks]
+    ids = await call.engine.submit_many(await all_ready(call, call.body.tasks, spaces, keys))
     return Submitted(await listed(call, await call.engine.views.get_many(ids)))
 
 
-async def ready(call: Call[Any, Any], spec: TaskSpec, namespace: str, key: str | None) -> Submission:
-    """The submission that a form asks for; its namespace is known from now on."""
-    await call.engine.access.declare_namespace(namespace)
-    queue = DEFAULT_POLICY
-    if spec.own_policy:
-        queue = await call.engine.queues.policy(spec.queue, namespace=namespace)
-    trace, submission = call.headers.get("traceparent"), spec.submission(namespace, spec.policy(queue), key)
-    return replace(submission, trace=trace) if is_traceparent(trace) else submission
+async def all_ready(
+    call: Call[Any, Any], specs: Sequence[TaskSpec], namespaces: Sequence[str], keys: Sequence[str | None]
+) -> list[Submission]:
+    """The submissions that these forms ask for; their namespaces are known from now on. Each queue is asked once."""
+    for namespace in set(namespaces):
+        await call.engine.access.declare_namespace(namespace)
+    wanted = {(space, spec.queue) for spec, space in zip(specs, namespaces, strict=True) if spec.own_policy}
+    policies = {(space, queue): await call.engine.queues.policy(queue, namespace=space) for space, queue in wanted}
+    plain = [
+        spec.submission(space, spec.policy(policies.get((space, spec.queue), DEFAULT_POLICY)), key)
+        for spec, space, key in zip(specs, namespaces, keys, strict=True)
+    ]
+    trace = call.headers.get("traceparent")
+    return [replace(submission, trace=trace) for submission in plain] if is_traceparent(trace) else plain
 
 
 def one_key(header: str | None, body: str | None) -> str | None:
