@@ -208,3 +208,24 @@ def test_what_cannot_run_in_a_process_is_refused_where_it_is_declared() -> None:
             app.task(run_in=run_in)(function)  # type: ignore[call-overload]
     with pytest.raises(Invalid, match="run_in"):
         app.workflow(run_in="process")(handlers.doubled.function)
+
+
+async def test_a_pool_that_a_start_hook_already_used_is_closed_with_the_app(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database)
+    monkeypatch.setattr(handlers.app, "_starting", [])
+    seen = []
+
+    @handlers.app.on_start
+    async def work_at_once() -> None:
+        worker = handlers.app.worker()
+        running = asyncio.create_task(worker.run())
+        seen.append((await (await handlers.norm.submit(Point(1))).result("30s"))[1])
+        worker.stop()
+        await running
+
+    async with handlers.app:
+        os.kill(seen[0], 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(seen[0], 0)

@@ -93,6 +93,7 @@ class App:
         if self._client is not None:
             raise InvalidState(f"the app {self.name} is open already")
         async with AsyncExitStack() as stack:
+            self._stack = stack  # a hook may begin to work already, and what that needs is closed with the rest
             self._client = await stack.enter_async_context(self._connect())
             self._calls = Calls(asyncio.get_running_loop())
             stack.callback(self._forget)
