@@ -200,3 +200,29 @@ async def test_a_parameter_of_the_function_with_that_name_is_its_own(app: App) -
     assert dial.submission((), {"connection": "fast"}).payload == b'{"connection":"fast"}'
     async with app:
         await dial.submit(connection="fast")
+
+
+class Wrapped:
+    """A connection as Django has it: cursors with %s, and errors of its own around those of the driver."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        try:
+            with self._connection.cursor() as cursor:
+                yield cursor
+        except psycopg.Error as error:
+            raise RuntimeError(str(error)) from error
+
+
+def test_errors_are_recognised_inside_those_of_a_framework(shop: App, database: str) -> None:
+    send = shop.handlers["shop.send"]
+    with blocking(database) as connection:
+        send.options(idempotency_key="k", connection=Wrapped(connection)).submit_sync("ada")
+        with pytest.raises(Conflict, match="other content"):
+            send.options(idempotency_key="k", connection=Wrapped(connection)).submit_sync("bob")
+        connection.execute("drop schema windlass cascade")
+        with pytest.raises(InvalidState, match="windlass migrate"):
+            send.submit_sync("ada", connection=Wrapped(connection))

@@ -113,13 +113,17 @@ def _wanted(connection: object, kinds: str) -> str:
     return f"must be a connection of {kinds}; this is {type(connection).__module__}.{type(connection).__qualname__}"
 
 
+def _sqlstate(error: BaseException | None) -> object:
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
     """What the function says becomes an error of ours; all else is between the caller and its database."""
     try:
         yield
     except Exception as error:
-        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        state = _sqlstate(error) or _sqlstate(error.__cause__)  # Django wraps what its driver raised
         if state == "22023":
             raise Invalid(str(error), field="submission") from error
         if state == "23505" and "idempotency key" in str(error):
