@@ -163,18 +163,22 @@ async def test_cancel_in_a_step_cancels_the_workflow(app: App, working: Any) -> 
 
 
 async def test_suspension_is_not_swallowed_by_except_exception(app: App, working: Any) -> None:
+    swallowed = []
+
     @app.workflow
     async def patient(ctx: WorkflowContext) -> str:
         try:
             return str(await ctx.wait_signal("approval"))
-        except Exception:
-            return "swallowed"
+        except Exception as error:
+            swallowed.append(error)
+            raise
 
     async with working():
         handle = await patient.submit()
         await app.client.signal(handle.id, "other")
         await handle.signal("approval", {"by": "ada"})
         assert await handle.result("10s") == "{'by': 'ada'}"
+    assert swallowed == []
 
 
 async def test_what_runs_side_by_side_is_told_apart_by_the_order_in_which_it_was_asked_for(

@@ -32,7 +32,7 @@ from windlass.sdk.schedule import Schedule, made_schedule
 from windlass.sdk.step import StepDecorator, StepFunction, StepOptions, check_options, handler_options
 from windlass.sdk.worker import Worker, WorkerOptions
 from windlass.sdk.workflow import WorkflowContext
-from windlass.sdk.workflow_handler import WorkflowHandler
+from windlass.sdk.workflow_handler import WorkflowHandler, runnable_through
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -263,11 +263,12 @@ class App:
         unknown = set(options) - WorkerOptions.__annotations__.keys()
         if unknown:
             raise Invalid(f"there is no option {min(unknown)}", field="options")
+        handlers = runnable_through(self.client, self.handlers)
         if options.get("queues") is None:
-            options["queues"] = sorted({handler.queue for handler in self.handlers.values()})
+            options["queues"] = sorted({handler.queue for handler in handlers.values()})
         options.setdefault("namespace", self.namespace)
         options.setdefault("concurrency", 32)
-        return Worker(self.client, self.handlers, **options)
+        return Worker(self.client, handlers, **options)
 
     # ----------------------------------------------------------------------------------------- without an event loop
 

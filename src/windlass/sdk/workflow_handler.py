@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
@@ -24,6 +25,8 @@ from windlass.sdk.handler import Handler
 from windlass.sdk.leaving import Leaving, Mismatched
 from windlass.sdk.signals import Fail
 from windlass.sdk.workflow import AFTER_ERROR_S, INLINE_WAIT_S, StepFailed, WorkflowContext
+
+log = logging.getLogger("windlass.worker")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,6 +99,16 @@ class WorkflowHandler(Handler[P, R]):
                 return await workflow_source(self.app.client).load_steps(task_id)
             except Unavailable:
                 await asyncio.sleep(AFTER_ERROR_S)
+
+
+def runnable_through(client: object, handlers: Mapping[str, Handler[..., Any]]) -> dict[str, Handler[..., Any]]:
+    """The handlers that a worker of this client may be given: without a way to record steps, no workflows."""
+    if hasattr(client, "record_step"):
+        return dict(handlers)
+    left_out = [kind for kind, handler in handlers.items() if isinstance(handler, WorkflowHandler)]
+    if left_out:
+        log.warning("workflows need a worker beside the database; this one leaves out: %s", ", ".join(left_out))
+    return {kind: handler for kind, handler in handlers.items() if kind not in left_out}
 
 
 class _BeyondTheRecord(Leaving):
