@@ -301,14 +301,16 @@ def test_make_alone_prints_a_line_of_help_for_every_target() -> None:
     assert shown == targets >= {"help", "dev", "demo", "test", "lint", "sim", "bench"}
 
 
-EXAMPLES = {"greet.py": "", "first.py": "Hello, Ada!", "demo.py": "Everything finished once."}
+EXAMPLES = {"greet.py": "", "checkout.py": "shipped", "first.py": "Hello, Ada!", "demo.py": "Everything finished once."}
 
 
 def test_every_example_is_run_by_a_test() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", ["greet.py", "first.py", pytest.param("demo.py", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["greet.py", "first.py", "checkout.py", pytest.param("demo.py", marks=pytest.mark.slow)]
+)
 def test_the_example_runs_twice_and_says_what_it_should(name: str) -> None:
     with temporary_folder() as folder:
         for _ in range(2 if name == "first.py" else 1):
