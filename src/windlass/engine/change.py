@@ -82,7 +82,6 @@ class Changes:
         await self._record()
         async with self._store.begin() as tx:
             table = ChangeTable(tx.session)
-            await table.touch_feed()
             if position is None:
                 return Position(await table.feed_position())
             known = read_position(position)
@@ -166,6 +165,7 @@ class Changes:
             with contextlib.suppress(LockHeld):
                 async with self._store.begin() as tx:
                     table = ChangeTable(tx.session)
+                    await table.touch_feed()  # before the look, so that it is not switched off behind us
                     if not await table.feed_is_on():
                         await table.switch_feed(on=True, patience_ms=SWITCH_PATIENCE_MS)
                 return
@@ -181,11 +181,11 @@ class Changes:
                 return
             while await table.forget_changes(before, FORGET_BATCH) == FORGET_BATCH:
                 pass
-            unread = await table.feed_is_unread(before)
-        if unread:
-            with contextlib.suppress(LockHeld):
-                async with self._store.begin() as tx:
-                    await ChangeTable(tx.session).switch_feed(on=False, patience_ms=SWITCH_PATIENCE_MS)
+        with contextlib.suppress(LockHeld):
+            async with self._store.begin() as tx:
+                table = ChangeTable(tx.session)
+                if await table.feed_is_unread(before):
+                    await table.switch_feed(on=False, patience_ms=SWITCH_PATIENCE_MS)
 
 
 def _told(row: ChangeRow, position: Position, upto: str) -> list[Change]:

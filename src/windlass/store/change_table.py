@@ -39,8 +39,12 @@ class ChangeTable:
         return bool(on)
 
     async def switch_feed(self, *, on: bool, patience_ms: int) -> None:
-        """Waits for all who write tasks just now, and they for us, but not longer than this: LockHeld."""
+        """Waits for all who write tasks just now, and they for us, but not longer than this: LockHeld. What somebody
+        else has switched meanwhile stays as it is: the feed has one beginning."""
         await self._session.execute(f"set local lock_timeout = {patience_ms}")
+        await self._session.execute("lock table windlass.task in share row exclusive mode")
+        if await self.feed_is_on() is on:
+            return
         what = "enable" if on else "disable"
         await self._session.execute(
             "alter table windlass.task " + ", ".join(f"{what} trigger {name}" for name in TRIGGERS)

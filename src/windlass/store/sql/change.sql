@@ -56,5 +56,6 @@ with old as (
 select count(*) from gone
 
 -- name: feed_is_unread
--- Whether nobody has read since an instant.
-select f.read_at < $1 from windlass.feed f
+-- Whether nobody has read since an instant. Locks the row, so that whoever begins to read just now (`touch_feed`) is
+-- either seen here or sees what we make of it.
+select f.read_at < $1 from windlass.feed f for update
