@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +20,8 @@ import pytest
 from tests.cli.command import environment
 from tests.support.database import temporary_folder
 
-PAGE = Path(__file__).parents[2] / "docs/tutorial.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/tutorial.md"
 BESIDE = ("windlass dev", "windlass worker ")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SOON_S = 60.0
@@ -140,6 +142,17 @@ def test_the_tutorial_works_word_by_word_and_the_killed_workers_workflow_goes_on
         else:
             printed = reader.type(code)
     assert (reader.folder / "effects.txt").read_text().count("charged for A-17") == 1
+
+
+def test_the_commands_of_the_readme_work_word_by_word(reader: Reader) -> None:
+    shutil.copytree(ROOT / "examples", reader.folder / "examples")
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Run it")[2].partition("\n## ")[0]
+    start, look = (code.replace(".venv/bin/", "") for language, code in BLOCK.findall(section) if language == "sh")
+    reader.start(start.strip())
+    result, header, task = reader.type(look).splitlines()
+    assert result == '"Hello, Ada!"'
+    assert header.split()[:2] == ["id", "state"]
+    assert task.split()[1] == "succeeded"
 
 
 def test_what_the_page_leaves_open_matches_anything_and_nothing_else_does() -> None:
