@@ -40,7 +40,7 @@ def test_pause_resume_and_drain(dev: Dev) -> None:
     dev.submit("later", None, "--queue", queue)
     assert dev("queues", "pause", queue).stdout == f"The queue {queue} is paused.\n"
     (row,) = [line.split() for line in dev("queues", "list").stdout.splitlines() if queue in line]
-    assert row[:4] == [queue, "pull", "paused", "1"]
+    assert row[:3] == [queue, "paused", "1"]
     assert dev("queues", "resume", queue).stdout == f"The queue {queue} goes on.\n"
     drained = dev("queues", "drain", queue, "--wait", "1s")
     assert (drained.returncode, drained.stdout) == (0, f"The queue {queue} is paused, nothing runs.\n")
@@ -75,7 +75,7 @@ def test_workers_are_listed_with_what_they_take(dev: Dev) -> None:
     assert worker["name"] == dev.places["worker"]
     assert set(worker["kinds"]) >= {"greet", "break"}
     shown = dev("workers").stdout.splitlines()
-    assert shown[0].split()[:4] == ["name", "queues", "kinds", "running"]
+    assert shown[0].split()[:4] == ["name", "pid", "running", "queues"]
     assert shown[1].startswith(worker["name"])
 
 

@@ -59,7 +59,7 @@ def at_terminal(dev: Dev, *arguments: str, **more: str) -> Terminal:
     process = subprocess.Popen(
         [str(WINDLASS), *arguments],
         stdin=slave, stdout=slave, stderr=slave, cwd=dev.folder, start_new_session=True,
-        env=environment(WINDLASS_URL=dev.url, TERM="xterm-256color", COLUMNS="100", LINES="40", **more),
+        env=environment(**{"WINDLASS_URL": dev.url, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **more}),
     )  # fmt: skip
     os.close(slave)
     return Terminal(process, master)
@@ -80,11 +80,11 @@ def test_a_watched_table_redraws_itself_until_ctrl_c(dev: Dev) -> None:
     dev.submit("later", None, "--queue", "watched")
     terminal = at_terminal(dev, "queues", "list", "--watch")
     terminal.read_until("watched")
-    drawn = terminal.plain.count("delivery")
+    drawn = terminal.plain.count("running")
     dev.submit("later", None, "--queue", "watched-too")
     terminal.read_until("watched-too")
 
-    assert terminal.plain.count("delivery") > drawn
+    assert terminal.plain.count("running") > drawn
     os.killpg(terminal.process.pid, signal.SIGINT)
     assert terminal.end() == 0
     assert "Traceback" not in terminal.plain
@@ -98,6 +98,20 @@ def test_states_are_coloured_on_a_terminal_and_not_when_no_color_is_set(dev: Dev
     plain = at_terminal(dev, "tasks", "list", "--state", "failed", NO_COLOR="1")
     assert plain.end() == 0
     assert "\x1b[31m" not in plain.seen
+
+
+def test_what_does_not_fit_is_left_out_from_the_right_and_times_are_short(dev: Dev) -> None:
+    dev.submit("later", None, "--queue", "narrow")
+    headers = []
+    for columns in ("80", "200"):
+        terminal = at_terminal(dev, "tasks", "list", "--queue", "narrow", COLUMNS=columns)
+        assert terminal.end() == 0
+        header, row = terminal.plain.splitlines()[:2]
+        headers.append(header.split())
+        assert re.search(r" queued +later +narrow +\d\d:\d\d:\d\d\b", row)
+        assert max(map(len, terminal.plain.splitlines())) <= int(columns)
+    assert headers[0] == ["id", "state", "kind", "queue", "created", "attempt"]
+    assert headers[1] == ["id", "state", "kind", "queue", "created", "attempt", "reason"]
 
 
 def test_the_id_of_a_task_is_never_cut(dev: Dev) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from windlass.cli.output import errors
 from windlass.core.error import Unavailable
@@ -16,6 +17,7 @@ from windlass.core.transition import TERMINAL
 from windlass.http.client import ApiClient
 
 FIRST_LOOK_S, SELDOM_S, AWAY_S = 0.05, 1.0, 30.0
+BAR_WIDTH = 30
 Show = Callable[[str, int, int | None], None]
 
 
@@ -66,13 +68,24 @@ def _until(look: Callable[[], tuple[bool, dict[str, Any]]], limit_s: float | Non
         pause_s = min(pause_s * 1.5, SELDOM_S)
 
 
+class Amount(ProgressColumn):
+    """How far it is, where that is known."""
+
+    def render(self, task: Task) -> Text:
+        if not task.total:
+            return Text("")
+        full = int(BAR_WIDTH * min(1.0, task.completed / task.total))
+        filled, left = Text("━" * full, "green"), Text("━" * (BAR_WIDTH - full), "dim")
+        return Text.assemble(filled, left, f" {task.completed:g}/{task.total:g}")
+
+
 @contextmanager
 def bar(name: str) -> Iterator[Show]:
     """On standard error, so that the answer can be piped; a spinner until the length is known."""
     if not errors.is_terminal:
         yield lambda _words, _done, _total: None
         return
-    columns = (SpinnerColumn(), TextColumn(name), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.description}"), console=errors, transient=True) as progress:
+    columns = (SpinnerColumn(), TextColumn(name), Amount(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True) as progress:
         shown = progress.add_task("", total=None)
         yield lambda words, done, total: progress.update(shown, description=words, completed=done, total=total)

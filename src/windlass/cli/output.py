@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -40,7 +41,7 @@ STATE_STYLES = {
 }  # fmt: skip
 
 
-ID_WIDTH = 36
+ID_WIDTH, NARROW = 36, 8
 
 
 class Unusable(Rejected):
@@ -73,31 +74,36 @@ def say(text: str) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str) -> None:
     """Rows without frames. A terminal gets colours and what fits its width; a pipe gets all, so that grep finds it."""
-    lines = [[_cell(value) for value in row] for row in rows]
+    lines = [list(row) for row in rows]
     if not lines:
         console.print(nothing, style="dim")
     elif console.is_terminal:
         console.print(made_table(columns, lines), soft_wrap=False)
     else:
-        texts = [list(columns), *([cell.plain for cell in line] for line in lines)]
+        texts = [list(columns), *([_cell(value).plain for value in line] for line in lines)]
         widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
         for text in texts:
             print("  ".join(set_cell_size(cell, width) for cell, width in zip(text, widths, strict=True)).rstrip())
 
 
 def made_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """For a terminal: one line a row, cut where it must be, but never an id, which people copy."""
+    """For a terminal: one line a row. What does not fit its width is left out from the right, so that what matters most
+    stands first; the last one that fits may be cut, but never an id, which people copy."""
+    lines = [list(row) for row in rows]
+    newest = max((value for line in lines for value in line if isinstance(value, When)), default="")
+    cells = [[_cell(value.near(newest) if isinstance(value, When) else value) for value in line] for line in lines]
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
+    widths = [max(map(cell_len, [name, *(line[i].plain for line in cells)])) for i, name in enumerate(columns)]
+    begins = accumulate(width + 2 for width in widths[:-1])
+    shown = 1 + sum(begin + NARROW <= console.width for begin in begins)
+    for name in columns[:shown]:
         made.add_column(name, no_wrap=True, overflow="ellipsis", min_width=ID_WIDTH if name == "id" else None)
-    for row in rows:
-        made.add_row(*(_cell(value) for value in row))
+    for line in cells:
+        made.add_row(*line[:shown])
     return made
 
 
 def _cell(value: object) -> Text:
-    if isinstance(value, Text):
-        return value
     if value is None:
         return Text("")
     text = str(value)
@@ -113,15 +119,22 @@ def pairs(rows: Iterable[tuple[str, object]]) -> None:
     console.print(made, soft_wrap=False)
 
 
+class When(str):
+    """A time as people read it: to the second, UTC."""
+
+    __slots__ = ()
+
+    def near(self, newest: str) -> str:
+        """Short, as `ls` does it: the time on the day of the newest, the day otherwise."""
+        return self[11:] if self[:10] == newest[:10] else self[:10]
+
+
 def instant(text: object) -> str:
-    """A time of the API, as people read it: to the second, UTC."""
-    if not isinstance(text, str):
-        return ""
+    """A time of the API for a person; nothing where there is none."""
     try:
-        at = datetime.fromisoformat(text)
+        return When(datetime.fromisoformat(str(text)).strftime("%Y-%m-%d %H:%M:%S"))
     except ValueError:
-        return text
-    return at.strftime("%Y-%m-%d %H:%M:%S")
+        return ""
 
 
 def complain(error: WindlassError, as_json: bool) -> Exit:

@@ -13,8 +13,8 @@ from windlass.cli.submit import seconds_of
 from windlass.core.error import NotFound
 from windlass.http.client import ApiClient
 
-STATES = ("queued", "running", "sleeping", "blocked", "parked", "failed")
-COLUMNS = ("name", "delivery", "paused", *STATES, "limits")
+STATES = ("queued", "running", "failed", "sleeping", "blocked", "parked")
+COLUMNS = ("name", "paused", *STATES, "limits", "delivery")
 Watch = Annotated[bool, Parameter(name=("--watch", "-w"), negative="", help="Redraw it every second, until Ctrl-C.")]
 
 
@@ -34,7 +34,7 @@ def list_queues(*, watch: Watch = False, api: ApiOptions = HERE) -> None:
 
 def _row(queue: dict[str, Any]) -> list[object]:
     counts = [queue["counts"].get(state) or "" for state in STATES]
-    return [queue["name"], queue["delivery"]["type"], "paused" if queue["paused"] else "", *counts, _limits(queue)]
+    return [queue["name"], "paused" if queue["paused"] else "", *counts, _limits(queue), queue["delivery"]["type"]]
 
 
 def _limits(queue: dict[str, Any]) -> str:

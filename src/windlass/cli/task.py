@@ -14,7 +14,7 @@ from windlass.core.error import WindlassError
 
 Limit = Annotated[int, Parameter(help="At most so many, newest first.")]
 States = Annotated[tuple[str, ...], Parameter(name=("--state", "-s"), negative="", help="Only these; may be repeated.")]
-COLUMNS = ("id", "state", "queue", "kind", "attempt", "created", "reason")
+COLUMNS = ("id", "state", "kind", "queue", "created", "attempt", "reason")
 
 
 class Failed(WindlassError):
@@ -46,8 +46,8 @@ def list_tasks(
 
 
 def row_of(task: dict[str, Any]) -> list[object]:
-    names = ("id", "state", "queue", "kind", "attempt")
-    return [*(task[name] for name in names), instant(task["created_at"]), task.get("reason")]
+    first = [task[name] for name in ("id", "state", "kind", "queue")]
+    return [*first, instant(task["created_at"]), task["attempt"], task.get("reason")]
 
 
 def get_task(task_id: str, *, api: ApiOptions = HERE) -> None:

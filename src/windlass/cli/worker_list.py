@@ -9,7 +9,7 @@ from windlass.cli.live import watching
 from windlass.cli.output import instant, show, table
 from windlass.cli.queue import Watch
 
-COLUMNS = ("name", "queues", "kinds", "running", "host", "pid", "version", "labels", "lease until")
+COLUMNS = ("name", "pid", "running", "queues", "kinds", "host", "version", "labels", "lease until")
 
 
 def list_workers(*, watch: Watch = False, api: ApiOptions = HERE) -> None:
@@ -29,6 +29,6 @@ def list_workers(*, watch: Watch = False, api: ApiOptions = HERE) -> None:
 def _row(worker: dict[str, Any]) -> list[object]:
     kinds = "(all)" if worker["kinds"] is None else ", ".join(worker["kinds"])
     return [
-        worker["name"], ", ".join(worker["queues"]), kinds, worker["running"], worker["host"], worker["pid"],
+        worker["name"], worker["pid"], worker["running"], ", ".join(worker["queues"]), kinds, worker["host"],
         worker["version"], ", ".join(worker["labels"]), instant(worker["expires_at"]),
     ]  # fmt: skip
