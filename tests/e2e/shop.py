@@ -79,3 +79,11 @@ def in_process_for_ever(ctx: Context) -> None:
 def in_process_killed(ctx: Context) -> None:
     print("the last words of a process", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(retry_delay="1ms")
+async def kills_its_worker(ctx: Context) -> int:
+    if ctx.attempt == 1:
+        print("the last words of a worker", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ctx.attempt

@@ -187,6 +187,26 @@ async def test_the_last_lines_of_a_killed_process_are_kept_with_its_attempt(
     assert "the last words of a process" in str((failed[0].detail or {})["trace"])
 
 
+async def test_a_supervised_worker_that_is_killed_leaves_its_last_lines_and_is_replaced_at_once(
+    live_engine: Engine, workers: Workers
+) -> None:
+    await killed_under_supervision(live_engine, workers, "--lease", "600")
+
+
+async def killed_under_supervision(engine: Engine, workers: Workers, *options: str) -> None:
+    """With a lease that would have to run out for ten minutes."""
+    id_ = await engine.submit(submission("kills_its_worker"))
+    process = workers.start("--supervised", *options)
+    seen = (await soon(engine.wait(id_, 30), 30)).task
+    assert (seen.state, seen.result, seen.losses) == (State.SUCCEEDED, b"2", 1)
+    [lost] = [entry for entry in await engine.views.timeline(id_) if entry.what == "lost"]
+    assert "the last words of a worker" in str((lost.detail or {})["trace"])
+    assert (lost.detail or {})["reason"] == "WORKER_DIED"
+    assert "the last words of a worker" in workers.said, "and they went on to where output goes"
+    process.send_signal(signal.SIGTERM)
+    assert await workers.stopped(process) == Exit.OK
+
+
 async def test_the_registry_shows_host_process_version_labels_and_kinds(live_engine: Engine, workers: Workers) -> None:
     process = workers.start(
         "-q", "mail,default", "-k", "shop.short", "-l", "gpu,eu", "--app-version", "1.2.3", "--name", "ada",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.e2e.test_drain import Workers, finished, submission, until_open
+from tests.e2e.test_drain import Workers, finished, killed_under_supervision, submission, until_open
 from tests.support.work import only_direct, soon, task
 
 from windlass import Engine, State
@@ -99,6 +99,12 @@ async def test_a_remote_handler_that_holds_the_interpreters_lock_is_neither_lost
     workers.start(*remote(server), "--lease", "2")
     view = await soon(live_engine.wait(id_, 60), 60)
     assert (view.task.state, view.task.attempt, view.task.losses) == (State.SUCCEEDED, 1, 0)
+
+
+async def test_a_supervised_remote_worker_that_is_killed_leaves_its_last_lines(
+    live_engine: Engine, server: Server, workers: Workers
+) -> None:
+    await killed_under_supervision(live_engine, workers, *remote(server), "--lease", "600")
 
 
 async def test_a_remote_worker_drains(live_engine: Engine, server: Server, workers: Workers) -> None:

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +19,31 @@ from windlass.cli.output import Exit, Unusable, console
 from windlass.cli.process import run_async
 from windlass.cli.reload import run_with_reload
 from windlass.cli.stop import on_stop
-from windlass.sdk.worker import WorkerOptions
+from windlass.cli.supervise import run_supervised, tell_supervisor
+from windlass.sdk.worker import WorkerOptions, reach_of
 from windlass.settings import Settings
 
 Names = Annotated[tuple[str, ...], Parameter(negative="")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class AboutOptions:
+    """Who the worker is."""
+
+    name: Annotated[
+        str | None, Parameter(help="How the worker is called in timelines; default: host and process id.")
+    ] = None
+    namespace: Annotated[str | None, Parameter(help="Take tasks of this namespace; default: the app's own.")] = None
+    label: Annotated[
+        Names, Parameter(name=("--label", "-l"), help="What this worker has, for tasks that require it.")
+    ] = ()
+    version: Annotated[
+        str, Parameter(name="--app-version", help="The version of your program, shown with the worker.")
+    ] = ""
+
+
+NOTHING_SAID = AboutOptions()
 
 
 @Parameter(name="*")
@@ -43,12 +65,10 @@ def worker(
     kind: Annotated[Names, Parameter(name=("--kind", "-k"))] = (),
     concurrency: Annotated[int, Parameter(name=("--concurrency", "-c"))] = 32,
     prefetch: int = 0,
-    name: str | None = None,
-    namespace: str | None = None,
-    label: Annotated[Names, Parameter(name=("--label", "-l"))] = (),
-    version: Annotated[str, Parameter(name="--app-version")] = "",
+    about: AboutOptions = NOTHING_SAID,
     lease: Annotated[float, Parameter(name="--lease")] = 30.0,
     reload: Annotated[bool, Parameter(negative="")] = False,
+    supervised: Annotated[bool, Parameter(negative="")] = False,
     remote: RemoteOptions = DIRECT,
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
@@ -71,30 +91,26 @@ def worker(
         How many tasks run side by side.
     prefetch
         How many more tasks are held ready.
-    name
-        How the worker is called in timelines; default: host and process id.
-    namespace
-        Take tasks of this namespace; default: the app's own.
-    label
-        What this worker has, for tasks that require it.
-    version
-        The version of your program, shown with the worker.
     lease
         Seconds after its last sign of life until its tasks are given to other workers.
     reload
         Start again whenever a source file below the current folder changes; what runs is finished by the old code.
+    supervised
+        Watch over the worker: when it is killed, keep its last lines, recover what it ran, and start another.
     """
     settings = database.settings(server=remote.server, api_key=remote.api_key, **log.flags)
     tell_the_app(settings)
     if reload:
         run_with_reload()
         return
+    if supervised:
+        sys.exit(run_supervised())
     set_up_logs(settings)
     options: WorkerOptions = {
         "queues": split(queue) or None, "kinds": split(kind) or None, "concurrency": concurrency, "prefetch": prefetch,
-        "name": name, "labels": split(label), "version": version, "lease_ttl_s": lease,
+        "name": about.name, "labels": split(about.label), "version": about.version, "lease_ttl_s": lease,
     }  # fmt: skip
-    run(target, options if namespace is None else {**options, "namespace": namespace})
+    run(target, options if about.namespace is None else {**options, "namespace": about.namespace})
 
 
 def run(target: str, options: WorkerOptions) -> None:
@@ -123,6 +139,7 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
         worker = app.worker(**options)
         console.print(f"[bold]{worker.name}[/bold] runs {', '.join(sorted(worker.kinds))}")
         console.print(f"  from {', '.join(worker.queues)}, {options['concurrency']} at a time. Stop with Ctrl-C.")
+        worker.on_lease = partial(tell_supervisor, reach=reach_of(app.client))
         drained = True
 
         def drain() -> None:

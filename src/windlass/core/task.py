@@ -172,14 +172,15 @@ def park(task: Task, attempt: int, lease_id: UUID, failure: Failure, now: Instan
 # --------------------------------------------------------------------------------------------- what the engine does
 
 
-def expire(task: Task, now: Instant, jitter: float, reason: str = "LEASE_EXPIRED") -> Transition:
-    """The lease ran out: the worker died, hangs, or is cut off.
+def expire(task: Task, now: Instant, jitter: float, reason: str = "LEASE_EXPIRED", last_output: str = "") -> Transition:
+    """The lease ran out: the worker died, hangs, or is cut off. What it wrote last, if anybody knows, is kept.
 
     Attempt and lease stay on the row, so that the current holder may still report until a newer attempt begins.
     """
     assert task.state is State.RUNNING, (task.id, task.state)
     lost = replace(task, losses=task.losses + 1)
-    failure = Failure(Category.INFRASTRUCTURE, f"the worker {task.worker} was lost in attempt {task.attempt}", reason)
+    message = f"the worker {task.worker} was lost in attempt {task.attempt}"
+    failure = Failure(Category.INFRASTRUCTURE, message, reason, last_output)
     if task.cancel is not None:
         return _end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
     if lost.losses >= max(1, task.policy.max_losses):

@@ -35,6 +35,14 @@ class LeaseKeeper:
         except Unavailable as error:
             raise OSError(error.message) from error
 
+    def lose(self, lease_id: str, last_output: str) -> int:
+        """Its worker was seen to die."""
+        return self._runner.run(self._lose(UUID(lease_id), last_output))
+
+    async def _lose(self, lease_id: UUID, last_output: str) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._leases.lose(await self._leases.get(lease_id), last_output)
+
     async def _extend(self, lease_id: UUID) -> list[tuple[str, int]]:
         async with asyncio.timeout(PATIENCE_S):
             if self._lease is None or self._lease.id != lease_id:

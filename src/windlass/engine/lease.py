@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core import task as rules
-from windlass.core.check import check_list, check_name, check_names, check_seconds, check_type
+from windlass.core.check import check_list, check_name, check_names, check_seconds, check_type, clean_text
 from windlass.core.error import Invalid, LeaseLost, NotFound, WindlassError
 from windlass.core.lease import CancelSignal, Extension, Lease, check_about, check_lease
 from windlass.core.task import Task
@@ -24,6 +24,8 @@ from windlass.store.store import Store
 from windlass.store.tx import Tx
 
 DEFAULT_TTL_S = 30.0
+OUTPUT_MAX = 8192
+LOSE_MAX = 10_000
 TTL_MIN_S, TTL_MAX_S = 0.5, 7 * 86400.0
 UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database has said
 
@@ -110,6 +112,18 @@ class Leases:
         check_lease(lease)
         async with self._store.begin() as tx:
             await tx.leases.end_leases([lease.id])
+
+    async def lose(self, lease: Lease, last_output: str = "") -> int:
+        """Somebody saw the worker die: what it ran is recovered now, and keeps what the worker wrote last. Returns how
+        many attempts that were; what somebody holds is left to the next tick."""
+        check_lease(lease)
+        output = clean_text("last_output", last_output, OUTPUT_MAX)
+        async with self._store.begin() as tx:
+            await tx.leases.end_leases([lease.id])
+            tasks = await tx.leases.lease_tasks(lease.namespace, lease.queues, lease.id, LOSE_MAX)
+            now = await tx.now()
+            await tx.apply([rules.expire(task, now, self._chance.jitter(), "WORKER_DIED", output) for task in tasks])
+        return len(tasks)
 
     async def close(self) -> None:
         await self._beats.close()

@@ -140,8 +140,9 @@ class Worker:
         self._source, self._queues = source, tuple(queues)
         self._namespace, self._labels, self._version = namespace, tuple(labels), version
         self._concurrency, self._prefetch, self._lease_ttl_s = concurrency, prefetch, lease_ttl_s
-        self._heartbeat = Heartbeat(_reach(source) if heartbeat_process else None, self._heard_cancel)
+        self._heartbeat = Heartbeat(reach_of(source) if heartbeat_process else None, self._heard_cancel)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_lease: Callable[[Lease], None] = lambda _: None  # told of each lease that is opened
         self._waiting: deque[Claimed] = deque()  # claimed ahead, and not begun
         self._running: dict[Attempt, asyncio.Task[bytes]] = {}
         self._told_to_cancel: set[Attempt] = set()
@@ -213,6 +214,7 @@ class Worker:
             await asyncio.sleep(AFTER_ERROR_S)
             return
         self._heartbeat.extended(lease, now)
+        self.on_lease(lease)
         beats = asyncio.create_task(self._beat_loop(lease))
         claims = asyncio.create_task(self._claim_loop(lease))
         stop = asyncio.create_task(self._stopping.wait())
@@ -422,7 +424,7 @@ def _chosen(handlers: dict[str, Runnable], kinds: Sequence[str] | None) -> dict[
     return {kind: handlers[kind] for kind in kinds}
 
 
-def _reach(source: WorkSource) -> Reach | None:
+def reach_of(source: object) -> Reach | None:
     """A source that other processes cannot reach (one in memory) has no `reach`; then only the worker itself beats."""
     reach = getattr(source, "reach", None)
     return reach() if callable(reach) else None

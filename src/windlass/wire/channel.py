@@ -24,6 +24,7 @@ from windlass.wire.session import MESSAGE_MAX_BYTES
 
 SESSION = "/windlass.v1.Worker/Session"
 EXTEND = "/windlass.v1.Worker/Extend"
+LOSE = "/windlass.v1.Worker/Lose"
 REPORT_LATE = "/windlass.v1.Worker/ReportLate"
 CALL = "/windlass.v1.Client/Call"
 CODE_KEY = "windlass-code"

@@ -79,6 +79,12 @@ class SessionServer:
             return extended_message(0, await self._engine.extend_lease(lease, None))
         raise AssertionError("told always raises")
 
+    async def lose(self, request: pb.LoseRequest, context: Any) -> pb.Lost:
+        async with told(context):
+            lease = await self._lease(request.lease_id, context)
+            return pb.Lost(attempts=await self._engine.leases.lose(lease, request.last_output))
+        raise AssertionError("told always raises")
+
     async def report_late(self, request: pb.LateReports, context: Any) -> pb.Answers:
         async with told(context):
             check_role(await self._principal(context), Role.SUBMITTER)
@@ -112,6 +118,9 @@ class SessionServer:
             ),
             "Extend": grpc.unary_unary_rpc_method_handler(
                 self.extend, pb.ExtendRequest.FromString, pb.Extended.SerializeToString
+            ),
+            "Lose": grpc.unary_unary_rpc_method_handler(
+                self.lose, pb.LoseRequest.FromString, pb.Lost.SerializeToString
             ),
             "ReportLate": grpc.unary_unary_rpc_method_handler(
                 self.report_late, pb.LateReports.FromString, pb.Answers.SerializeToString

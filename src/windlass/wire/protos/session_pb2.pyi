@@ -196,6 +196,20 @@ class Goodbye(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class LoseRequest(_message.Message):
+    __slots__ = ("lease_id", "last_output")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    lease_id: bytes
+    last_output: str
+    def __init__(self, lease_id: _Optional[bytes] = ..., last_output: _Optional[str] = ...) -> None: ...
+
+class Lost(_message.Message):
+    __slots__ = ("attempts",)
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    attempts: int
+    def __init__(self, attempts: _Optional[int] = ...) -> None: ...
+
 class LateReports(_message.Message):
     __slots__ = ("lease_id", "reports")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
