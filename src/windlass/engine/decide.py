@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from typing import cast
 from uuid import UUID
 
 from windlass.core.command import Command, Informed
@@ -17,7 +18,7 @@ from windlass.core.step import Facts, Step
 from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine.committer import Later
-from windlass.engine.facts import load_facts
+from windlass.engine.facts import INFORMED, load_facts
 from windlass.engine.metrics import Tally
 from windlass.engine.patience import Patience
 from windlass.store.store import Store
@@ -109,7 +110,10 @@ def decide(
         if task is None:
             continue
         try:
-            move = command.decide_with(task, facts, now) if isinstance(command, Informed) else command.decide(task, now)
+            if type(command) in INFORMED:
+                move = cast("Informed", command).decide_with(task, facts, now)
+            else:
+                move = command.decide(task, now)
         except WindlassError as error:
             outcomes[i] = error
             continue

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
-from windlass.core.command import Command, Informed, Sleep
+from windlass.core.command import Command, Sleep
 from windlass.core.step import Facts
-from windlass.core.step_command import SendSignal, StepChild, StepCommand, StepSignal
+from windlass.core.step_command import STEP_COMMANDS, SendSignal, StepChild, StepResult, StepSignal
 from windlass.store.tx import Tx
+
+INFORMED = STEP_COMMANDS | {Sleep, SendSignal}
 
 
 async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
     """At most one query for each kind of fact; none at all for a batch that asks for none."""
-    informed: list[object] = [command for command in commands if isinstance(command, Informed)]
+    informed = [command for command in commands if type(command) in INFORMED]
     if not informed:
         return Facts()
     keys: set[tuple[UUID, str, int]] = set()
@@ -21,18 +24,21 @@ async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
     sent: set[tuple[UUID, str]] = set()
     children: set[UUID] = set()
     for command in informed:
-        if isinstance(command, StepCommand):
-            keys.add((command.task_id, command.place.name, command.place.occurrence))
-        match command:
+        said: Any = command
+        if type(said) in STEP_COMMANDS:
+            keys.add((said.task_id, said.place.name, said.place.occurrence))
+        if type(said) is StepResult:
+            continue
+        match said:
             case StepSignal():
-                signals.add((command.task_id, command.signal))
+                signals.add((said.task_id, said.signal))
             case StepChild():
-                children.add(command.child_id)
+                children.add(said.child_id)
             case Sleep():
-                signals.update((command.task_id, name) for name in command.signals)
-                children.update(command.children)
+                signals.update((said.task_id, name) for name in said.signals)
+                children.update(said.children)
             case SendSignal():
-                sent.add((command.task_id, command.name))
+                sent.add((said.task_id, said.name))
     return Facts(
         await tx.steps.known_steps(keys),
         await tx.steps.pending_signals(signals),

@@ -24,7 +24,6 @@ from windlass.core.check import (
     check_instant,
     check_list,
     check_name,
-    check_payload,
     check_seconds,
     check_type,
 )
@@ -327,19 +326,22 @@ class WorkflowContext(Context):
         async def attempt() -> Step:
             context = StepContext(self._claimed, place, self._saying)
             call = functools.partial(plan.function, *args, **plan.with_context(kwargs, context))
+            began = time.monotonic()
             with entered(context), stepping(place.name, place.occurrence):
-                began = time.monotonic()
-                async with asyncio.timeout(plan.policy.timeout_s):
-                    if plan.is_async:
-                        value = await call()
-                    else:
-                        run = functools.partial(contextvars.copy_context().run, call)
-                        value = await in_thread(self._app.threads, run, context)
-                result = plan.result.write(value)
-                check_payload("result", result)
+                if plan.policy.timeout_s is None:
+                    value = await self._called(plan, call, context)
+                else:
+                    async with asyncio.timeout(plan.policy.timeout_s):
+                        value = await self._called(plan, call, context)
+            result = plan.result.write(value)
             return await self._say(StepResult(*self._held, place, result, time.monotonic() - began))
 
         return self._asked(place, lambda: self._try_until_done(plan, place, known, attempt))
+
+    async def _called(self, plan: Plan, call: Callable[[], Any], context: StepContext) -> Any:
+        if plan.is_async:
+            return await call()
+        return await in_thread(self._app.threads, functools.partial(contextvars.copy_context().run, call), context)
 
     def _ask_transaction(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked[Any]:
         place, known = self._ask(StepKind.STEP, plan.name)
