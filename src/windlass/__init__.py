@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from windlass.app import open_engine
     from windlass.connect import App
     from windlass.engine.engine import Engine
+    from windlass.sdk.asked import StepFailed
     from windlass.sdk.compose import chain, group
     from windlass.sdk.context import Context, current
     from windlass.sdk.handle import TaskHandle
     from windlass.sdk.worker import Worker
-    from windlass.sdk.workflow import StepFailed, WorkflowContext
+    from windlass.sdk.workflow import WorkflowContext
 
 __version__ = "0.1.0"
 
@@ -50,7 +51,7 @@ _LATER = {
     "App": "windlass.connect",
     "Context": "windlass.sdk.context",
     "Engine": "windlass.engine.engine",
-    "StepFailed": "windlass.sdk.workflow",
+    "StepFailed": "windlass.sdk.asked",
     "TaskHandle": "windlass.sdk.handle",
     "Worker": "windlass.sdk.worker",
     "chain": "windlass.sdk.compose",

@@ -4,6 +4,7 @@ Knows the engine only as a `Client`, so that none of the server is imported; `wi
 """
 
 from windlass.sdk.app import App, AppSettings
+from windlass.sdk.asked import Child, StepFailed
 from windlass.sdk.client import Client
 from windlass.sdk.compose import Call, Chain, Group, chain, group
 from windlass.sdk.context import Context, current
@@ -16,7 +17,7 @@ from windlass.sdk.schedule import Schedule
 from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
 from windlass.sdk.step import StepFunction, StepOptions
 from windlass.sdk.worker import Worker, WorkSource
-from windlass.sdk.workflow import Child, StepFailed, WorkflowContext
+from windlass.sdk.workflow import WorkflowContext
 from windlass.sdk.workflow_handler import WorkflowHandler
 
 __all__ = [

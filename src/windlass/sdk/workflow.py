@@ -12,9 +12,9 @@ import contextvars
 import functools
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -28,8 +28,8 @@ from windlass.core.check import (
     check_type,
 )
 from windlass.core.command import Claimed
-from windlass.core.error import Invalid, InvalidState, LeaseLost, Unavailable, WindlassError
-from windlass.core.failure import Category, Failure
+from windlass.core.error import Invalid, InvalidState, LeaseLost, Unavailable
+from windlass.core.failure import Category
 from windlass.core.id import derived_id
 from windlass.core.step import SIGNAL_PREFIX, Place, Step, StepKind, StepState
 from windlass.core.step_command import (
@@ -41,6 +41,7 @@ from windlass.core.step_command import (
     StepSleep,
     StepTime,
 )
+from windlass.sdk.asked import Asked, Child, StepContext, StepFailed
 from windlass.sdk.client import Host, WorkflowSource, workflow_source
 from windlass.sdk.context import Context, entered
 from windlass.sdk.duration import Duration, seconds
@@ -59,69 +60,6 @@ T = TypeVar("T")
 
 INLINE_WAIT_S = 2.0  # shorter waits are waited out: to sleep and be claimed again costs more
 AFTER_ERROR_S = 1.0
-
-
-class StepFailed(WindlassError):
-    """A step of the workflow failed for good."""
-
-    code = "step_failed"
-
-    name: str = ""
-    failure: Failure | None = None
-
-    @classmethod
-    def of(cls, step: Step) -> StepFailed:
-        said = step.error.message if step.error is not None else "no reason was given"
-        made = cls(f"step {step.name} failed: {said}", task_id=step.task_id, step=step.name)
-        made.name, made.failure = step.name, step.error
-        return made
-
-
-class Asked(Generic[R]):
-    """Something that a workflow has asked for. `await` it, alone or with others by `ctx.gather`."""
-
-    __slots__ = ("_awaited", "_context", "_go", "place")
-
-    def __init__(self, context: WorkflowContext, place: Place, go: Callable[[], Coroutine[Any, Any, R]]) -> None:
-        self._context, self.place, self._go, self._awaited = context, place, go, False
-
-    def __await__(self) -> Generator[Any, Any, R]:
-        return self.run().__await__()
-
-    def run(self) -> Coroutine[Any, Any, R]:
-        if self._awaited:
-            raise InvalidState(f"{self.place.name} is awaited for the second time; keep its result instead")
-        self._awaited = True
-        self._context._unawaited.pop(self.place.position, None)
-        return self._go()
-
-
-class Child(Generic[R]):
-    """A task that the workflow submitted. `await child.result()` sleeps until it has ended."""
-
-    def __init__(self, context: WorkflowContext, task_id: UUID, result: Callable[[], Coroutine[Any, Any, R]]) -> None:
-        self.id = task_id
-        self._context, self._result = context, result
-
-    def __repr__(self) -> str:
-        return f"Child({str(self.id)!r})"
-
-    async def result(self) -> R:
-        """What its handler returned. Raises StepFailed if it did not succeed."""
-        return await self._result()
-
-
-class StepContext(Context):
-    """What `windlass.current()` gives inside a step."""
-
-    def __init__(self, claimed: Claimed, place: Place, saying: Saying | None) -> None:
-        super().__init__(claimed, saying)
-        self._place = place
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same for every try at this step: hand it to services that recognise a repeated request."""
-        return f"windlass-{self._task.id}-{self._place.name}-{self._place.occurrence}"
 
 
 class _Steps:
@@ -213,7 +151,7 @@ class WorkflowContext(Context):
 
         async def go() -> Child[R]:
             child_id, first = await self._submitted(handler, place, known, args, kwargs)
-            return Child(self, child_id, lambda: self._child_result(place, child_id, first, read))
+            return Child(child_id, lambda: self._child_result(place, child_id, first, read))
 
         return self._asked(place, go)
 
@@ -439,11 +377,10 @@ class WorkflowContext(Context):
     def _ask(self, kind: StepKind, name: str) -> tuple[Place, Step | None]:
         self._stay()
         place, known = self._ledger.ask(kind, name)
-        self._unawaited[place.position] = place
         return place, known
 
     def _asked(self, place: Place, go: Callable[[], Coroutine[Any, Any, R]]) -> Asked[R]:
-        return Asked(self, place, go)
+        return Asked(place, go, self._unawaited)
 
     def _stay(self) -> None:
         """Who has left asks for nothing more, also not in a `finally`."""

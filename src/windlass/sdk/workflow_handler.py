@@ -19,12 +19,13 @@ from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import Instant
+from windlass.sdk.asked import StepFailed
 from windlass.sdk.client import workflow_source
 from windlass.sdk.context import enter
 from windlass.sdk.handler import Handler
 from windlass.sdk.leaving import Leaving, Mismatched
 from windlass.sdk.signals import Fail
-from windlass.sdk.workflow import AFTER_ERROR_S, INLINE_WAIT_S, StepFailed, WorkflowContext
+from windlass.sdk.workflow import AFTER_ERROR_S, INLINE_WAIT_S, WorkflowContext
 
 log = logging.getLogger("windlass.worker")
 
