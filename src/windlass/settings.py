@@ -72,6 +72,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     namespace: Annotated[str | None, Help("The namespace that commands look at. None: the one of the key.")] = None
     metrics: Annotated[bool, Help("Whether servers count what happens, for /metrics.")] = True
+    worker_metrics: Annotated[
+        Address | None, Help("Where a worker beside the database serves its own metrics, as HOST:PORT. None: nowhere.")
+    ] = None
     log_format: Annotated[Literal["text", "json"], Help("How servers and workers write their log.")] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Help("What is worth a line in the log, at least.")

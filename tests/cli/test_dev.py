@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,3 +112,25 @@ def test_an_address_in_use_is_said(database: str) -> None:
         assert done.returncode in (1, 2)
         assert f"cannot listen on {taken}" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_worker_beside_the_database_tells_its_own_metrics(database: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "windlass.toml").write_text('worker_metrics = "127.0.0.1:0"\n')
+    with ended(serve(database)) as places:
+        worker = subprocess.Popen(
+            [str(WINDLASS), "worker", "shop:app", "--database-url", database],
+            cwd=tmp_path, env=environment(PYTHONUNBUFFERED="1"), stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert worker.stdout is not None
+            while "metrics at " not in (line := worker.stdout.readline()):
+                assert line, "the worker has ended"
+            flags = ("--wait", "--url", places["api"].removesuffix("/api/v1"), "--api-key", "k")
+            assert windlass("submit", "greet", "-p", '{"name": "Ada"}', *flags).returncode == 0
+            with urllib.request.urlopen(line.split()[-1]) as answer:
+                assert b'windlass_tasks_total{kind="greet",outcome="succeeded",queue="default"} 1.0' in answer.read()
+        finally:
+            worker.terminate()
+            worker.communicate(timeout=SOON_S)
+        assert worker.returncode == 0

@@ -14,12 +14,13 @@ from cyclopts import Parameter
 
 from windlass import sdk
 from windlass.cli.logs import set_up_logs
-from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
+from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions, load
 from windlass.cli.output import Exit, Unusable, console
 from windlass.cli.process import run_async
 from windlass.cli.reload import run_with_reload
 from windlass.cli.stop import on_stop
 from windlass.cli.supervise import run_supervised, tell_supervisor
+from windlass.cli.worker_metrics import serving_metrics
 from windlass.sdk.worker import WorkerOptions, reach_of
 from windlass.settings import Settings
 
@@ -153,7 +154,10 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
             worker.stop_now()
 
         on_stop(drain, stop_now)
-        await worker.run()
+        async with serving_metrics(app.client, load().settings.worker_metrics) as url:
+            if url is not None:
+                console.print(f"  metrics at {url}")
+            await worker.run()
         console.print("Stopped.")
     return drained
 

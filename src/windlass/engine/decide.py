@@ -31,8 +31,9 @@ InLine = tuple[Command, asyncio.Future[Answer]]
 class Decider:
     """Carries out the commands of one engine."""
 
-    def __init__(self, store: Store, patience: Patience, tally: Tally | None = None) -> None:
-        self._store, self._patience, self._tally = store, patience, tally
+    def __init__(self, store: Store, patience: Patience) -> None:
+        self._store, self._patience = store, patience
+        self.tally: Tally | None = None
         self._lines: dict[UUID, list[InLine]] = {}
 
     async def carry_out(self, commands: Sequence[Command]) -> list[Later[Task | Step]]:
@@ -92,10 +93,10 @@ class Decider:
         return [outcomes.get(i) or unknown(command) for i, command in enumerate(commands)]
 
     def _count_late(self, outcomes: Outcomes) -> None:
-        if self._tally is not None:
+        if self.tally is not None:
             late = sum(isinstance(outcome, LeaseLost | Conflict) for outcome in outcomes.values())
             if late:
-                self._tally.came_late(late)
+                self.tally.came_late(late)
 
 
 def decide(

@@ -97,8 +97,6 @@ class Engine:
         check_type("listen", listen, bool)
         check_seconds("poll_s", poll_s, least=0.001)
         check_seconds("keep_finished_s", keep_finished_s)
-        if tally is not None:
-            check_type("tally", tally, Tally)
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
@@ -107,11 +105,10 @@ class Engine:
             check_name("effects", kind)
             check_callable("effects", handler)
         store.announce = self.hub.announce
-        self.tally = tally
-        store.observer = None if tally is None else tally.moved
         self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
         self._patience = Patience()
-        self._decider = Decider(store, self._patience, tally)
+        self._decider = Decider(store, self._patience)
+        self.count(tally)
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self._decider.carry_out)  # no steps
         self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
         self._reports: Committer[Command, Task] = Committer(carry_out, pause=pause)
@@ -130,6 +127,13 @@ class Engine:
         self.retention = Retention(keep_finished_s)
         self._loops: list[Loop] = []
         self._heard: asyncio.Event | None = None
+
+    def count(self, tally: Tally | None) -> None:
+        """Count in this tally what happens from now on."""
+        if tally is not None:
+            check_type("tally", tally, Tally)
+        self.tally = self._decider.tally = tally
+        self.store.observer = None if tally is None else tally.moved
 
     # ----------------------------------------------------------------------------------------- life
 

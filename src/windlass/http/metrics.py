@@ -6,6 +6,7 @@ operators and programs chose (queue, kind), never ids and never namespaces, so t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -13,6 +14,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from windlass.engine.engine import Engine
 from windlass.engine.metrics import BUCKETS_S, Histogram, Snapshot, Tally
@@ -26,6 +31,19 @@ async def metrics_text(engine: Engine) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families([*gauges(snapshot), *(counters(engine.tally) if engine.tally is not None else ())]))
     return generate_latest(registry)
+
+
+def tally_app(tally: Tally) -> Starlette:
+    """What one engine counted and nothing else: for workers, of which there are many on one database."""
+
+    async def scrape(_request: Request) -> Response:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Families(list(counters(tally))))
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE)
+
+    app = Starlette(routes=[Route("/metrics", scrape)])
+    app.state.closing = asyncio.Event()  # as `server.listening` wants it
+    return app
 
 
 def gauges(snapshot: Snapshot) -> Iterable[Metric]:
