@@ -124,6 +124,8 @@ async def test_the_secret_of_a_push_queue_is_for_admins_and_stays(api: httpx.Asy
             assert secret not in (await client.get(path)).text
     admin = await as_role("admin")
     assert (await admin.get("/api/v1/queues/mail")).json()["signing_secret"] == secret
+    assert (await put(api, delivery={"type": "pull"}))["signing_secret"] is None
+    assert (await put(api, delivery=PUSH))["signing_secret"] == secret, "back again, its receivers need no new one"
 
 
 async def test_tasks_that_ask_for_nothing_get_the_retry_of_their_queue(

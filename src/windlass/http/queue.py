@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from windlass.core.access import Role
-from windlass.core.delivery import PULL, Delivery, RetryForm, retry_of
+from windlass.core.delivery import PULL, Delivery, Push, RetryForm, retry_of
 from windlass.core.queue import QueueConfig, Rate
 from windlass.core.transition import State
 from windlass.engine.queue import QueueView
@@ -129,6 +129,7 @@ def _config(limits: LimitsForm) -> QueueConfig:
 def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
     settings, config = view.settings, view.settings.config
     rate = None if config.rate is None else RateForm(config.rate.count, config.rate.period_s)
+    may_see = isinstance(settings.delivery, Push) and call.principal.may(Role.ADMIN)
     return QueueForm(
         name=view.name,
         namespace=namespace,
@@ -137,5 +138,5 @@ def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
         limits=LimitsForm(config.max_running, dict(config.max_running_per_kind), config.max_running_per_key, rate),
         paused=config.paused,
         counts={state.value: view.counts[state] for state in State if state in view.counts},
-        signing_secret=settings.signing_secret if call.principal.may(Role.ADMIN) else None,
+        signing_secret=settings.signing_secret if may_see else None,
     )
