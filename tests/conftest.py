@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -15,6 +16,11 @@ from tests.support.pooler import Pooler
 from windlass.engine.engine import Engine
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock, virtual_clock
+
+
+# A shell that runs the tests in the background has told them to ignore Ctrl-C, and their children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -34,8 +34,9 @@ class Terminal:
         assert what in self.plain, self.seen
 
     def end(self) -> int:
+        deadline = time.monotonic() + SOON_S
         while self._read():
-            pass
+            assert time.monotonic() < deadline, self.seen
         os.close(self.master)
         return self.process.wait(SOON_S)
 
