@@ -17,7 +17,6 @@ from windlass.engine.engine import Engine
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock, virtual_clock
 
-
 # A shell that runs the tests in the background has told them to ignore Ctrl-C, and their children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
