@@ -135,3 +135,16 @@ async def test_a_worker_that_does_not_read_is_pushed_no_more_than_its_credit_and
 
 
 async def _nothing(_: Any) -> None: ...
+
+
+async def test_a_task_that_its_worker_forgot_is_given_to_another(live_engine: Engine, remote: Remote) -> None:
+    lease = await remote.open_lease("forgetful", ["default"], ttl_s=0.6)
+    id_ = await live_engine.submit(job(policy=Policy(retry_delay_s=0.0)))
+    await soon(remote.claim(lease, 1, wait_s=20))
+    remote._sessions[lease.id]._held.clear()
+    async with asyncio.timeout(20):
+        while await state(live_engine, id_) is State.RUNNING:
+            await remote.extend_lease(lease, [])
+            await remote.await_news(lease, 0.1)
+    assert (await task(live_engine, id_)).losses == 1
+    await remote.end_lease(lease)

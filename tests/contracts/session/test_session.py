@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -128,6 +129,15 @@ async def test_a_cancel_is_told_at_once(live_engine: Engine, remote: Remote) -> 
         await soon(began.wait())
         await live_engine.cancel(id_, "enough")
         assert await ended(live_engine, id_) == [State.CANCELLED]
+
+
+async def test_the_heartbeats_of_many_idle_workers_share_a_transaction(
+    remote: Remote, somebody: asyncpg.Connection
+) -> None:
+    leases = [await remote.open_lease(f"far-{n}", ["default"]) for n in range(50)]
+    await asyncio.gather(*(remote.extend_lease(lease) for lease in leases))
+    moments = await somebody.fetchval("select count(distinct expires_at) from windlass.lease")
+    assert moments <= 2, "the first goes ahead, all others together"
 
 
 async def test_no_more_is_pushed_than_there_is_credit_for(live_engine: Engine, remote: Remote) -> None:

@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
+from windlass.contracts.session.beat import Beats
 from windlass.contracts.session.call import answer
 from windlass.contracts.session.stream import Session, answers_to
 from windlass.core.access import Principal, Role, check_reach, check_role
@@ -51,12 +52,13 @@ class SessionServer:
 
     def __init__(self, engine: Engine, identify: Identify) -> None:
         self._engine, self._identify = engine, identify
+        self._beats = Beats(engine)
         self._sessions: dict[UUID, asyncio.Task[Any]] = {}
 
     async def session(self, messages: AsyncIterator[pb.FromWorker], context: Any) -> None:
         async with told(context):
             principal = await self._principal(context)
-            session = Session(self._engine, principal, context.write)
+            session = Session(self._engine, principal, context.write, self._beats)
             lease = await session.open(await _hello(messages))
             await self._replace(lease)
             try:

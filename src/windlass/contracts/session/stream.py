@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+from windlass.contracts.session.beat import Beats
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.error import ContractViolation, Invalid, Unavailable, WindlassError
@@ -38,6 +40,7 @@ CLAIM_MAX = 500
 CLAIM_WAIT_S = 60.0
 NEWS_WAIT_S = 300.0
 AFTER_ERROR_S = 1.0
+FORGET_LEASES = 2
 REPORTING_MAX = 8  # groups of reports under way; who sends more is read more slowly
 
 Send = Callable[[pb.ToWorker], Awaitable[None]]
@@ -46,11 +49,12 @@ Send = Callable[[pb.ToWorker], Awaitable[None]]
 class Session:
     """`send` may be called by one at a time; a peer that does not read makes it wait, and so all that follows."""
 
-    def __init__(self, engine: Engine, principal: Principal, send: Send) -> None:
-        self._engine, self._principal, self._carry = engine, principal, send
+    def __init__(self, engine: Engine, principal: Principal, send: Send, beats: Beats) -> None:
+        self._engine, self._principal, self._carry, self._beats = engine, principal, send, beats
         self._sending = asyncio.Lock()
         self._credit = 0
         self._credit_changed = asyncio.Event()
+        self._pushed_at_s = -math.inf
         self._reporting = asyncio.Semaphore(REPORTING_MAX)
         self._revoked = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -69,6 +73,7 @@ class Session:
             check_reach(self._principal, lease.namespace)
             active = [to_id("active", task_id) for task_id in hello.active]
             self.lease = await self._engine.leases.resume(lease, active)
+            self._pushed_at_s = asyncio.get_running_loop().time()  # by the session that broke, for all we know
         else:
             self.lease = await self._engine.open_lease(
                 hello.worker, list(hello.queues), kinds=None if hello.every_kind else list(hello.kinds),
@@ -150,11 +155,16 @@ class Session:
     async def _extend(self, heartbeat: pb.Heartbeat, lease: Lease) -> None:
         try:
             active = [to_id("active", task_id) for task_id in heartbeat.active]
-            extension = await self._engine.extend_lease(lease, active)
+            extension = await self._beats.extend(lease, active if active or self._may_forget(lease) else None)
         except Unavailable as error:
             log.warning("no heartbeat of %s: %s", lease.worker, error)
             return
         await self._send(pb.ToWorker(extended=extended_message(heartbeat.number, extension)))
+
+    def _may_forget(self, lease: Lease) -> bool:
+        """Whether a task may run under the lease that the worker does not know of. What was pushed long ago was either
+        named since, or taken from it; so an idle worker's beat need not look for such tasks."""
+        return asyncio.get_running_loop().time() - self._pushed_at_s < FORGET_LEASES * lease.ttl_s
 
     # ----------------------------------------------------------------------------------------- what the worker is told
 
@@ -169,6 +179,7 @@ class Session:
             claimed = await self._claim(lease, min(self._credit, CLAIM_MAX))
             if claimed:
                 self._credit = max(0, self._credit - len(claimed))
+                self._pushed_at_s = asyncio.get_running_loop().time()
                 await self._deliver(claimed, lease)
 
     async def _claim(self, lease: Lease, limit: int) -> list[Claimed]:
