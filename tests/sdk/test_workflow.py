@@ -322,3 +322,16 @@ def test_a_step_without_a_name_has_to_be_given_one(app: App) -> None:
         plan_of(lambda: 1, {})
     with pytest.raises(Invalid, match="must be declared with"):
         plan_of(test_a_workflow_is_an_async_function_with_a_context, {"queue": "mail"})
+
+
+def test_a_worker_that_cannot_record_steps_takes_no_workflows(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    from windlass.sdk.workflow_handler import runnable_through
+
+    @app.task
+    async def send() -> None: ...
+
+    @app.workflow
+    async def checkout(ctx: WorkflowContext) -> None: ...
+
+    assert list(runnable_through(object(), app.handlers)) == ["shop.send"]
+    assert "leaves out: shop.checkout" in caplog.text
