@@ -134,3 +134,14 @@ def test_a_worker_beside_the_database_tells_its_own_metrics(database: str, tmp_p
             worker.terminate()
             worker.communicate(timeout=SOON_S)
         assert worker.returncode == 0
+
+
+def test_a_worker_tells_programs_what_it_takes(database: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    worker = subprocess.Popen(
+        [str(WINDLASS), "worker", "shop:app", "-q", "mail,default", "-k", "greet", "--json",
+         "--database-url", database],
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with ended(worker) as said:
+        assert said == {"worker": said["worker"], "kinds": ["greet"], "queues": ["mail", "default"]}

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from windlass import sdk
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions, load
-from windlass.cli.output import Exit, Unusable, console
+from windlass.cli.output import Exit, Unusable, console, print_json
 from windlass.cli.process import run_async
 from windlass.cli.reload import run_with_reload
 from windlass.cli.stop import on_stop
@@ -107,6 +107,7 @@ def worker(
     if supervised:
         sys.exit(run_supervised())
     set_up_logs(settings)
+    console.quiet = database.json
     options: WorkerOptions = {
         "queues": split(queue) or None, "kinds": split(kind) or None, "concurrency": concurrency, "prefetch": prefetch,
         "name": about.name, "labels": split(about.label), "version": about.version, "lease_ttl_s": lease,
@@ -138,8 +139,6 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
     app = find_app(target)
     async with app:
         worker = app.worker(**options)
-        console.print(f"[bold]{worker.name}[/bold] runs {', '.join(sorted(worker.kinds))}")
-        console.print(f"  from {', '.join(worker.queues)}, {options['concurrency']} at a time. Stop with Ctrl-C.")
         worker.on_lease = partial(tell_supervisor, reach=reach_of(app.client))
         drained = True
 
@@ -153,7 +152,11 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
             console.print(f"Stopping at once: giving back {worker.active_count()} that run …")
             worker.stop_now()
 
-        on_stop(drain, stop_now)
+        on_stop(drain, stop_now)  # before anything is said: who hears that we run may tell us to stop
+        if console.quiet:
+            print_json({"worker": worker.name, "kinds": sorted(worker.kinds), "queues": list(worker.queues)})
+        console.print(f"[bold]{worker.name}[/bold] runs {', '.join(sorted(worker.kinds))}")
+        console.print(f"  from {', '.join(worker.queues)}, {options['concurrency']} at a time. Stop with Ctrl-C.")
         async with serving_metrics(app.client, load().settings.worker_metrics) as url:
             if url is not None:
                 console.print(f"  metrics at {url}")
