@@ -15,6 +15,7 @@ from tests.support.work import CRASH, held, job, jobs, soon, task, waits_for, wo
 
 from windlass import Claimed, Engine, LeaseLost, Policy, State
 from windlass.core import task as rules
+from windlass.core.fairness import LanePick
 from windlass.engine.claim import LANES_MAX
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock
@@ -83,6 +84,18 @@ async def test_a_claim_at_once_writes_what_the_rule_says(
     [claimed] = await engine.claim(lease)
     assert claimed.task == rules.claim(before, lease.id, lease.worker, now).after
     assert claimed.task == await task(engine, task_id)
+
+
+@pytest.mark.parametrize(("limits", "at_once"), [({}, 1), ({"max_running": 5}, 0), ({"paused": True}, 0)])
+async def test_only_a_queue_that_somebody_limited_is_not_claimed_at_once(
+    engine: Engine, store: Store, limits: dict[str, Any], at_once: int
+) -> None:
+    await engine.configure_queue("default", **limits)
+    await engine.submit(job())
+    lease = await worker(engine)
+    async with store.begin() as tx:
+        view, started = await tx.queues.start_due(lease, "default", LanePick(0, "", 10))
+    assert (view.limited, len(started)) == (not at_once, at_once)
 
 
 @pytest.mark.parametrize(("keys", "wanted"), [(2, 10), (4, 8), (10, 100), (7, 7)])

@@ -222,15 +222,15 @@ class Claimer:
             view = await tx.queues.check_claim(lease, queue, scan.lanes)
             return await self._take(tx, lease, queue, limit, view, scan)
         view, look = await self._take_at_once(tx, lease, queue, limit, scan)
-        return await self._take(tx, lease, queue, limit, view, scan) if view.configured else look
+        return await self._take(tx, lease, queue, limit, view, scan) if view.limited else look
 
     async def _take_at_once(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> tuple[ClaimView, Look]:
-        """From the only lane of a queue that nobody configured: there is nothing to share and nothing to count."""
+        """From the only lane of a queue that nobody limited: there is nothing to share and nothing to count."""
         picks = scan.with_floors(share(scan.lanes, limit, OPEN, scan.last_key))
         view, started = await tx.queues.start_due(lease, queue, picks[0])
         if not view.live:
             raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
-        if view.configured:
+        if view.limited:
             return view, Look([])
         if not started:
             return view, await _look_again(tx, lease, queue, picks, OPEN, view)
@@ -258,7 +258,7 @@ class Claimer:
         admission = OPEN
         if view.config.restricted:
             view, admission = await self._admitted(tx, lease, queue, limit, view)
-        elif len(view.lanes) == 1 and not view.configured:
+        elif len(view.lanes) == 1 and not view.limited:
             return (await self._take_at_once(tx, lease, queue, limit, scan))[1]
         total = min(limit, admission.total)
         if total == 0:

@@ -22,7 +22,7 @@ class ClaimView:
     """What a claim begins with."""
 
     live: bool
-    configured: bool
+    limited: bool
     config: QueueConfig
     lanes: list[Lane]
     now: datetime
@@ -87,23 +87,23 @@ class QueueTable:
         )
         live, config, priorities, keys, now = row
         lanes = [Lane(priority, key) for priority, key in zip(priorities, keys, strict=True)]
-        return ClaimView(live > 0, config is not None, record.config_from(config), lanes, now)
+        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now)
 
     async def check_claim(self, lease: Lease, queue: str, lanes: list[Lane]) -> ClaimView:
         """The same for lanes that are known already."""
         [row] = await self._session.fetch("check_claim", lease.id, lease.namespace, queue)
         live, config, now = row
-        return ClaimView(live > 0, config is not None, record.config_from(config), lanes, now)
+        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now)
 
     async def start_due(self, lease: Lease, queue: str, pick: LanePick) -> tuple[ClaimView, list[tuple[Task, bytes]]]:
-        """Begin what is due in one lane at once, if nobody configured the queue; the state of the queue with it."""
+        """Begin what is due in one lane at once, if nobody limited the queue; the state of the queue with it."""
         rows = await self._session.fetch(
             "start_due", lease.id, lease.worker, lease.namespace, queue, pick.priority, pick.key, pick.floor_at,
             pick.take, lease.kinds, lease.labels,
         )  # fmt: skip
         live, config, now = rows[0][-3:]
         lanes = [Lane(pick.priority, pick.key)]
-        view = ClaimView(live > 0, config is not None, record.config_from(config), lanes, now)
+        view = ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now)
         started = [(record.task_from(row), row[-4]) for row in rows if row[0] is not None]
         return view, sorted(started, key=lambda one: one[0].available_at)
 
@@ -131,3 +131,8 @@ class QueueTable:
             lease.kinds, full_kinds, lease.labels,
         )  # fmt: skip
         return due, held
+
+
+def _limited(config: str | None) -> bool:
+    """Whether anything is set; defaults are not stored."""
+    return config is not None and config != "{}"

@@ -52,13 +52,13 @@ select {task_columns}, t.payload
 
 -- name: start_due
 -- Begins the oldest due tasks of one lane in the statement that selects them, where nothing is to be decided between the
--- two: the lease is live (and kept so, see open_claim), and nobody configured the queue. What it writes is what the rule
+-- two: the lease is live (and kept so, see open_claim), and nobody limited the queue. What it writes is what the rule
 -- `core.task.claim` says, and a test holds the two together. The ids go through an array, so that the update is driven
 -- from them to the primary key whatever the planner believes of their number.
 with lease as materialized (
     select l.id from windlass.lease l where l.id = $1 and l.expires_at > windlass.now() for key share
 ), queue as materialized (
-    select q.config from windlass.queue q where q.namespace = $3 and q.name = $4
+    select q.config from windlass.queue q where q.namespace = $3 and q.name = $4 and q.config <> '{}'
 ), due as materialized (
     select t.id from windlass.task t
      where t.namespace = $3 and t.queue = $4 and t.state = 'queued' and t.priority = $5 and t.concurrency_key = $6

@@ -54,7 +54,8 @@ with lease as materialized (
     select l.id from windlass.lease l where l.id = $6 and l.expires_at > windlass.now() for key share
 ), free as materialized (
     select (select count(*) from lease) = 1
-       and not exists (select from windlass.queue q where q.namespace = $3 and q.name = $4)
+       and not exists (select from windlass.queue q
+                        where q.namespace = $3 and q.name = $4 and (q.config <> '{}' or q.policy is not null))
        and (select count(*) from (select from windlass.task t
                                    where t.namespace = $3 and t.queue = $4 and t.state = 'queued'
                                    order by t.priority, t.concurrency_key, t.available_at limit 1) waiting) = 0 as now,
@@ -108,7 +109,7 @@ with done as (
 )
 select q.namespace, q.name, pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.name))
   from unnest($4::text[], $5::text[]) as u(namespace, queue)
-  join windlass.queue q on q.namespace = u.namespace and q.name = u.queue
+  join windlass.queue q on q.namespace = u.namespace and q.name = u.queue and q.config <> '{}'
 
 -- name: update_tasks
 -- Writes any other move that was decided under the row locks: every column that a rule may change.
@@ -145,7 +146,7 @@ update windlass.task t set awaited = true where t.id = $1 and t.finished_at is n
 select pg_notify('windlass', m) from unnest($1::text[]) as m
 
 -- name: notify_freed
--- Wakes those of these queues that somebody configured, because a place in them may have become free.
+-- Wakes those of these queues that somebody limited, because a place in them may have become free.
 select q.namespace, q.name, pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.name))
   from unnest($1::text[], $2::text[]) as u(namespace, queue)
-  join windlass.queue q on q.namespace = u.namespace and q.name = u.queue
+  join windlass.queue q on q.namespace = u.namespace and q.name = u.queue and q.config <> '{}'
