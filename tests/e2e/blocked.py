@@ -44,6 +44,13 @@ async def holds_the_lock() -> float:
 
 
 @app.task
+async def hangs() -> None:
+    """The same for so long that nobody waits for it."""
+    say("blocking")
+    ctypes.PyDLL(None).sleep(600)
+
+
+@app.task
 async def catastrophic_match() -> float:
     """The same in real life: a regular expression that backtracks."""
     say("blocking")

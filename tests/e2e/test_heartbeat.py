@@ -85,13 +85,13 @@ async def test_a_cancel_is_heard_by_a_handler_that_blocks_the_event_loop_and_ask
 async def test_a_worker_that_hangs_loses_a_task_with_a_timeout_and_then_its_lease(
     live_engine: Engine, database: str, somebody: asyncpg.Connection
 ) -> None:
-    task_id = await live_engine.submit(submission("holds_the_lock", timeout_s=TTL_S * 0.8, max_attempts=1))
+    task_id = await live_engine.submit(submission("hangs", timeout_s=TTL_S * 0.8, max_attempts=1))
     with worker(database) as process:
         await said(process, "blocking")
         view = await soon(live_engine.wait(task_id, 60), 60)
         assert view.task.state is State.FAILED
         assert view.task.error.reason == "ATTEMPT_TIMEOUT"  # type: ignore[union-attr]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await somebody.fetchval("select count(*) from windlass.lease"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert process.poll() is None
