@@ -93,7 +93,11 @@ def test_a_run_is_seen_waited_for_and_cancelled_as_one(dev: Dev) -> None:
     assert dev("runs", "get", good).stdout.splitlines()[0] == f"run {good}: 2 succeeded"
     assert good in dev("runs", "list").stdout
 
-    bad = submit_run(dev, {"kind": "break", "name": "a", "payload": {"what": "it"}}, {"kind": "greet", "after": ["a"]})
+    bad = submit_run(
+        dev,
+        {"kind": "break", "name": "a", "payload": {"what": "it"}, "max_attempts": 1},
+        {"kind": "greet", "after": ["a"]},
+    )
     failed = dev("runs", "wait", bad, "--timeout", "30s")
     assert failed.returncode == 1
     assert f"not all tasks of the run {bad} succeeded: 1 failed, 1 skipped" in failed.stderr

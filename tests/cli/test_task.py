@@ -32,12 +32,12 @@ def test_submit_reads_a_file_and_standard_input(dev: Dev) -> None:
 
 
 def test_a_task_that_fails_ends_submit_with_code_1_and_says_why(dev: Dev) -> None:
-    done = dev("submit", "break", "-p", '{"what": "it"}', "--wait")
+    done = dev("submit", "break", "-p", '{"what": "it"}', "--max-attempts", "1", "--wait")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search(rf"error the task {UUID7} is failed \(USER_CODE: .*it is broken\)", done.stderr)
 
-    as_json = dev("submit", "break", "-p", '{"what": "it"}', "--wait", "--json")
+    as_json = dev("submit", "break", "-p", '{"what": "it"}', "--max-attempts", "1", "--wait", "--json")
     assert as_json.returncode == 1
     assert json.loads(as_json.stdout)["error"]["category"] == "USER_CODE"
     assert json.loads(as_json.stderr)["error"]["code"] == "failed"

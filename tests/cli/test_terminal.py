@@ -92,7 +92,7 @@ def test_a_watched_table_redraws_itself_until_ctrl_c(dev: Dev) -> None:
 
 
 def test_states_are_coloured_on_a_terminal_and_not_when_no_color_is_set(dev: Dev) -> None:
-    dev("submit", "break", "-p", '{"what": "it"}', "--wait")
+    dev("submit", "break", "-p", '{"what": "it"}', "--max-attempts", "1", "--wait")
     coloured = at_terminal(dev, "tasks", "list", "--state", "failed")
     assert coloured.end() == 0
     assert "\x1b[31mfailed" in coloured.seen
