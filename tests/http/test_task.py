@@ -169,8 +169,18 @@ async def test_a_key_with_other_content_is_a_conflict(api: httpx.AsyncClient) ->
 
     assert problem(response, 409, "conflict")["details"]["task_id"] == first["id"]
     chosen = {"queue": "mail", "kind": "send", "payload": {"to": "ada"}, "idempotency_key": "k"}
-    both = await api.post("/api/v1/tasks", json=chosen, headers={"Idempotency-Key": "of the request"})
+    both = await api.post("/api/v1/tasks", json=chosen, headers={"Idempotency-Key": "of-the-request"})
     assert both.json()["id"] == first["id"]
+
+
+async def test_a_key_that_cannot_be_one_is_refused_in_every_place(api: httpx.AsyncClient) -> None:
+    task = {"queue": "mail", "kind": "send"}
+    for path, body in (("tasks", task), ("tasks/batch", {"tasks": [task]}), ("runs", {"tasks": [task]})):
+        for key in ("k" * 401, "a key", ""):
+            response = await api.post(f"/api/v1/{path}", json=body, headers={"Idempotency-Key": key})
+            assert problem(response, 422, "invalid")["field"] == "idempotency-key", (path, key)
+        longest = await api.post(f"/api/v1/{path}", json=body, headers={"Idempotency-Key": path[-1] * 400})
+        assert longest.status_code == 201
 
 
 async def test_a_batch_is_all_or_nothing(api: httpx.AsyncClient) -> None:
@@ -240,7 +250,8 @@ async def test_tasks_are_found_by_every_filter(api: httpx.AsyncClient, engine: E
 BAD_QUERIES = [
     ("state", "done"), ("limit", "0"), ("limit", "501"), ("limit", "x"), ("after", "!"), ("after", "AAAA"),
     ("run_id", "x"), ("created_since", "yesterday"), ("created_since", "2030-01-01T00:00:00"), ("sort", "id"),
-    ("queue", ""), ("after", "é"), ("limit", "1e9"), ("queue", "\x00"),
+    ("queue", ""), ("after", "é"), ("limit", "1e9"), ("queue", "\x00"), ("created_since", "0.5"), ("limit", "null"),
+    ("created_before", "null"),
 ]  # fmt: skip
 
 

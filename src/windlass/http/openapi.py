@@ -11,7 +11,7 @@ import msgspec
 
 from windlass.core.check import NAME_MAX
 from windlass.http.problem import MEDIA_TYPE, Problem
-from windlass.http.read import list_fields
+from windlass.http.read import KEY_HEADER_MAX, KEY_PATTERN, list_fields
 from windlass.http.route import Route, Table
 
 REFERENCE = "#/components/schemas/{name}"
@@ -92,7 +92,7 @@ def _parameters(route: Route, by_kind: dict[Any, Any], components: dict[str, Any
             "name": name.title(),
             "in": "header",
             "required": False,
-            "schema": {"type": "string", "minLength": 1, "maxLength": 400, "pattern": "^[!-~]+$"},
+            "schema": {"type": "string", "minLength": 1, "maxLength": KEY_HEADER_MAX, "pattern": KEY_PATTERN},
         }
         for name in route.headers
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from windlass.core.error import Invalid, Malformed, TooLarge, Unauthenticated
 
 BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
 _FIELD = re.compile(r"(?: - at `\$\.?(?P<path>[^`]*)`)|(?:field `(?P<name>[^`]*)`)")
+KEY_HEADER, KEY_HEADER_MAX, KEY_PATTERN = "idempotency-key", 400, "^[!-~]+$"  # a batch adds a place to each of its keys
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 
 
@@ -27,6 +29,14 @@ def bearer_key(headers: Mapping[str, str]) -> str:
     if found is None:
         raise Unauthenticated("send a key: Authorization: Bearer KEY")
     return found[1]
+
+
+def request_key(headers: Mapping[str, str]) -> str | None:
+    """The key that makes a repeated request the same one."""
+    key = headers.get(KEY_HEADER)
+    if key is not None and not (len(key) <= KEY_HEADER_MAX and re.fullmatch(KEY_PATTERN, key)):
+        raise Invalid(f"must have 1 to {KEY_HEADER_MAX} visible ASCII characters", field=KEY_HEADER)
+    return key
 
 
 async def read_body(request: Request, limit: int = BODY_MAX_BYTES) -> bytes:
@@ -70,10 +80,24 @@ def decode_query(kind: Any, request: Request) -> Any:
             raise Malformed("is there twice", field=name)
         else:
             given[name] = value
+    for name in time_fields(kind) & given.keys():
+        given[name] = _time(name, given[name])
     try:
-        return msgspec.convert(given, kind, strict=False)
+        query = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Malformed(_reason(error), field=_field(error)) from None
+    for name in given:
+        if getattr(query, name, name) is None:
+            raise Malformed("has no null: leave it out", field=name)
+    return query
+
+
+def _time(name: str, text: str) -> datetime:
+    """A time as text; a lax conversion would take a number for one, and null for none."""
+    try:
+        return msgspec.convert(text, datetime)
+    except msgspec.ValidationError as error:
+        raise Malformed(_reason(error), field=name) from None
 
 
 @lru_cache(maxsize=256)
@@ -85,6 +109,11 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 def list_fields(kind: Any) -> frozenset[str]:
     hints = typing.get_type_hints(kind)
     return frozenset(name for name, hint in hints.items() if typing.get_origin(hint) in (list, tuple))
+
+
+@lru_cache(maxsize=256)
+def time_fields(kind: Any) -> frozenset[str]:
+    return frozenset(name for name, hint in typing.get_type_hints(kind).items() if datetime in typing.get_args(hint))
 
 
 def _reason(error: msgspec.ValidationError) -> str:

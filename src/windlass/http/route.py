@@ -16,6 +16,7 @@ from uuid import UUID
 from windlass.core.access import Principal, Role, check_reach
 from windlass.core.error import Malformed
 from windlass.engine.engine import Engine
+from windlass.http.read import request_key
 from windlass.wire.id import parse_id
 
 Q = TypeVar("Q")
@@ -40,6 +41,11 @@ class Call(Generic[Q, B]):
     def id(self, name: str) -> UUID:
         """An id in the path: a UUID, or the prefixed form."""
         return read_id(name, self.path[name])
+
+    @property
+    def key(self) -> str | None:
+        """The Idempotency-Key of the request."""
+        return request_key(self.headers)
 
     def namespace(self, given: str | None) -> str:
         """The namespace that is meant: the given one if the key reaches it, else the key's own."""

@@ -16,8 +16,9 @@ from windlass.engine.run import RunView
 from windlass.engine.submit import BATCH_MAX
 from windlass.http import cursor
 from windlass.http.form import Cursor, Limit, Listed, Name, Paged, Reason
+from windlass.http.read import KEY_HEADER
 from windlass.http.route import Call, Table
-from windlass.http.task import KEY_HEADER, all_ready, listed, one_key
+from windlass.http.task import all_ready, batch_keys, listed
 from windlass.http.task_form import TaskForm, TaskSpec
 
 table = Table("runs")
@@ -85,8 +86,7 @@ class RunCancelled(RunForm, frozen=True):
 async def submit_run(call: Call[None, NewRun]) -> MadeRun:
     """Submit tasks that wait for each other, all or none. The same Idempotency-Key again answers with the same run."""
     namespace = call.namespace(call.body.namespace)
-    header = call.headers.get(KEY_HEADER)
-    keys = [one_key(header and f"{header}/{place}", t.idempotency_key) for place, t in enumerate(call.body.tasks)]
+    keys = batch_keys(call.key, call.body.tasks)
     run_id = await call.engine.runs.find(namespace, keys[0]) or call.engine.chance.new_id()
     ids = [call.engine.chance.new_id() for _ in call.body.tasks]
     plain = await all_ready(call, call.body.tasks, [namespace] * len(ids), keys)

@@ -63,8 +63,9 @@ async def _ended(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
 
 def _bind(host: str, port: int) -> socket.socket:
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)  # without its protocol, asyncio would leave Nagle's delay on
     except (OSError, UnicodeError, OverflowError) as error:
         raise Invalid(f"cannot listen on {host}:{port}: {error}", field="http") from None
     try:

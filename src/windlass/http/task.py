@@ -11,7 +11,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from windlass.core.access import Role
-from windlass.core.check import KEY_MAX, check_text
 from windlass.core.note import LogLine
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.submission import Submission
@@ -22,6 +21,7 @@ from windlass.engine.submit import BATCH_MAX
 from windlass.engine.view import Created, TaskRow, TaskView
 from windlass.http import cursor
 from windlass.http.form import At, Cursor, IdText, In, Limit, Listed, Name, Nothing, Paged, Reason
+from windlass.http.read import KEY_HEADER
 from windlass.http.route import Call, Table, read_id
 from windlass.http.task_form import (
     EntryForm,
@@ -34,8 +34,6 @@ from windlass.http.task_form import (
 )
 
 table = Table("tasks")
-
-KEY_HEADER = "idempotency-key"
 
 
 class TaskFilter(Paged, frozen=True, forbid_unknown_fields=True):
@@ -121,16 +119,15 @@ class Waits(Struct, frozen=True):
 async def submit_task(call: Call[None, NewTask]) -> TaskForm:
     """Submit a task. Answered when it is durable; the same idempotency key again answers with the same task."""
     body = call.body
-    key = one_key(call.headers.get(KEY_HEADER), body.idempotency_key)
-    [submission] = await all_ready(call, [body], [call.namespace(body.namespace)], [key])
+    key = call.key  # also if it is not used: it is checked
+    [submission] = await all_ready(call, [body], [call.namespace(body.namespace)], [body.idempotency_key or key])
     return await shown(call, await call.engine.views.get(await call.engine.submit(submission)))
 
 
 @table.add("POST", "/api/v1/tasks/batch", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
 async def submit_batch(call: Call[None, Batch]) -> Submitted:
     """Submit tasks, all or none. An Idempotency-Key header stands for one key each, by place."""
-    header = call.headers.get(KEY_HEADER)
-    keys = [one_key(header and f"{header}/{place}", t.idempotency_key) for place, t in enumerate(call.body.tasks)]
+    keys = batch_keys(call.key, call.body.tasks)
     spaces = [call.namespace(task.namespace) for task in call.body.tasks]
     ids = await call.engine.submit_many(await all_ready(call, call.body.tasks, spaces, keys))
     return Submitted(await listed(call, await call.engine.views.get_many(ids)))
@@ -152,11 +149,9 @@ async def all_ready(
     return [replace(submission, trace=trace) for submission in plain] if is_traceparent(trace) else plain
 
 
-def one_key(header: str | None, body: str | None) -> str | None:
-    """A key in the body was chosen for this task; one in the header may be made by a client for each request."""
-    if header is not None:
-        check_text(KEY_HEADER, header, KEY_MAX)
-    return header if body is None else body
+def batch_keys(request_key: str | None, specs: Sequence[TaskSpec]) -> list[str | None]:
+    """A key in the body was chosen for its task; one in the header is the request's, and so each place has its own."""
+    return [spec.idempotency_key or (request_key and f"{request_key}/{place}") for place, spec in enumerate(specs)]
 
 
 # --------------------------------------------------------------------------------------------- look

@@ -9,12 +9,12 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from windlass.core.access import Role
-from windlass.core.check import KEY_MAX, check_text
 from windlass.core.id import derived_id
 from windlass.core.step import Step, StepKind, StepState
 from windlass.http.form import Listed, Name
+from windlass.http.read import KEY_HEADER
 from windlass.http.route import Call, Table
-from windlass.http.task import KEY_HEADER, seen, shown
+from windlass.http.task import seen, shown
 from windlass.http.task_form import ErrorForm, TaskForm, error_form, raw
 
 table = Table("workflows")
@@ -55,9 +55,7 @@ class StepForm(Struct, frozen=True, kw_only=True):
 async def send_signal(call: Call[None, NewSignal]) -> TaskForm:
     """Send a signal to a workflow, which may wait for it now or later. The same Idempotency-Key again is the same."""
     view, name, payload = await seen(call), call.path["name"], call.body.payload
-    key = call.headers.get(KEY_HEADER)
-    if key is not None:
-        check_text(KEY_HEADER, key, KEY_MAX)
+    key = call.key
     await call.engine.signal(
         view.task.id,
         name,
