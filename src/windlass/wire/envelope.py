@@ -1,0 +1,145 @@
+"""The envelope that is pushed to a worker of the callback contract, and what the two say to each other afterwards.
+
+Names and numbers are those of the contract, in camelCase; what stands under "ours" is added by us and may be left out
+by anybody. Unknown fields are ignored in both directions, since workers and engines are not replaced together.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from windlass.core.delivery import MS_MAX
+from windlass.core.note import LINES_MAX
+
+Time = Annotated[datetime, Meta(tz=True)]
+Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Ms = Annotated[int, Meta(ge=0, le=MS_MAX)]
+Measure = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Text = Annotated[str, Meta(max_length=64 * 1024)]
+Word = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class _Message(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    pass
+
+
+class Resources(_Message, frozen=True, kw_only=True, omit_defaults=False):
+    """What the task may use."""
+
+    memory_bytes: Measure = 536_870_912
+    cpu_millicores: Measure = 1000
+    timeout_ms: Measure = 3_600_000
+
+
+class TaskEnvelope(_Message, frozen=True, kw_only=True, omit_defaults=False):
+    """One attempt at one task, and all that a worker needs to run it and to call back."""
+
+    task_id: str
+    run_id: str
+    asset_id: str
+    task_key: Any
+    tenant_id: str
+    workspace_id: str
+    attempt: Attempt
+    resources: Resources = Resources()
+    enqueued_at: Time
+    deadline: Time | None = None
+    callback_base_url: str
+    task_token: str
+    token_expires_at: Time
+    heartbeat_interval_ms: Annotated[int, Meta(ge=1)] = 30_000
+    heartbeat_timeout_ms: Annotated[int, Meta(ge=1)] = 90_000
+    cancel_grace_period_ms: Ms = 30_000
+    # ours
+    kind: str = ""  # of the task; else the asset's id
+    queue: str = ""
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    failures: Annotated[int, Meta(ge=0)] = 0
+    traceparent: str | None = None
+    checkpoint: msgspec.Raw | UnsetType = UNSET  # what an earlier attempt left behind
+
+
+class Started(_Message, frozen=True, kw_only=True):
+    """The worker has begun."""
+
+    attempt: Attempt
+    worker_id: Word
+    started_at: Time | None = None
+
+
+class Line(_Message, frozen=True, kw_only=True):
+    """A line of the attempt's log, numbered from 0, so that the same one again is a repeat."""
+
+    number: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+    message: Text
+    age_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 0
+
+
+class Heartbeat(_Message, frozen=True, kw_only=True):
+    """The worker is alive."""
+
+    attempt: Attempt
+    worker_id: Word
+    heartbeat_at: Time | None = None
+    progress_pct: Annotated[int, Meta(ge=0, le=100)] | None = None
+    message: Text | None = None
+    # ours
+    checkpoint: msgspec.Raw | UnsetType = UNSET
+    log: Annotated[tuple[Line, ...], Meta(max_length=LINES_MAX)] = ()
+
+
+class TaskError(_Message, frozen=True, kw_only=True):
+    """Why an attempt failed."""
+
+    category: Literal["USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED"]
+    message: Text
+    stack_trace: Text | None = None
+    retryable: bool | None = None
+    # ours
+    reason: Annotated[str, Meta(max_length=200)] | None = None
+    retry_after_ms: Ms | None = None
+
+
+class Metrics(_Message, frozen=True, kw_only=True):
+    """What an attempt has used."""
+
+    cpu_time_ms: Measure | None = None
+    peak_memory_bytes: Measure | None = None
+    io_read_bytes: Measure | None = None
+    io_write_bytes: Measure | None = None
+
+
+class Completed(_Message, frozen=True, kw_only=True):
+    """The attempt has come to its end."""
+
+    attempt: Attempt
+    worker_id: Word
+    outcome: Literal["SUCCEEDED", "FAILED", "CANCELLED"]
+    completed_at: Time | None = None
+    output: msgspec.Raw | UnsetType = UNSET
+    error: TaskError | None = None
+    metrics: Metrics | None = None
+    cancelled_during_phase: Annotated[str, Meta(max_length=1000)] | None = None
+    partial_progress: msgspec.Raw | UnsetType = UNSET
+
+
+class Answer(_Message, frozen=True, kw_only=True):
+    """What the engine says to a callback: each of the three has its own few of these, an error has `error`."""
+
+    acknowledged: bool = False
+    server_time: Time | None = None
+    should_cancel: bool = False
+    cancel_reason: str | None = None
+    task_token: str | None = None
+    token_expires_at: Time | None = None
+    final_state: str | None = None
+    error: str | None = None
+    message: str | None = None
+    state: str | None = None
+    expected_attempt: int | None = None
+    received_attempt: int | None = None
