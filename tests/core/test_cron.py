@@ -27,15 +27,46 @@ from windlass.core.error import Invalid
         ("@weekly", "weekdays", (0,)),
         ("0 0 29 2 *", "days", (29,)),
         ("0 0 31 2,3 *", "months", (2, 3)),
+        ("0 9 * * tues,Thursday", "weekdays", (2, 4)),
+        ("0 0 1 september *", "months", (9,)),
+        ("0 9 * * MON", "seconds", (0,)),
+        ("*/20 0 9 * * MON", "seconds", (0, 20, 40)),
+        ("0 0 9 * * 1", "weekdays", (0,)),
+        ("0 0 9 * * 2-6", "weekdays", (1, 2, 3, 4, 5)),
+        ("0 0 9 * * 7", "weekdays", (6,)),
+        ("0 0 9 * * MON-FRI", "weekdays", (1, 2, 3, 4, 5)),
+        ("0 0 9 ? * MON", "days", tuple(range(1, 32))),
+        ("0 0 9 1 * ?", "weekdays", (0, 1, 2, 3, 4, 5, 6)),
+        ("0 0 9 1 * ? *", "years", None),
+        ("0 0 9 1 * ? 2027-2029", "years", (2027, 2028, 2029)),
+        ("0 0 9 1 * ?", "years", None),
+        ("@Daily", "hours", (0,)),
+        ("@yearly", "months", (1,)),
     ],
 )
-def test_a_field_allows_these_values(text: str, field: str, values: tuple[int, ...]) -> None:
+def test_a_field_allows_these_values(text: str, field: str, values: tuple[int, ...] | None) -> None:
     assert getattr(parse_cron(text), field) == values
 
 
-def test_whether_a_day_matters_is_known_since_either_will_do() -> None:
-    assert [(c.any_day, c.any_weekday) for c in map(parse_cron, ("0 0 1 * MON", "0 0 * * MON", "0 0 1 * *"))] == [
-        (False, False), (True, False), (False, True),
+def test_a_line_of_crontab_takes_either_day_where_both_are_given() -> None:
+    given = ("0 0 1 * MON", "0 0 * * MON", "0 0 1 * *", "0 0 */2 * MON", "0 0 1 * */2")
+    assert [parse_cron(text).either_day for text in given] == [True, False, False, False, False]
+
+
+def test_with_seconds_both_days_must_match() -> None:
+    given = ("0 0 0 1 * MON", "0 0 0 ? * MON", "0 0 0 1 * ? 2030")
+    assert not any(parse_cron(text).either_day for text in given)
+
+
+def test_an_hour_that_is_a_star_follows_elapsed_time() -> None:
+    steady = ("* * * * *", "0 */2 * * *", "@hourly", "0 0-23 * * *", "0 0 * * * *")
+    fixed = ("0 9 * * *", "*/5 9-17 * * *", "@daily", "0 0 2 * * *")
+    assert [parse_cron(text).steady for text in (*steady, *fixed)] == [True] * 5 + [False] * 4
+
+
+def test_which_form_it_is_in_is_known() -> None:
+    assert [parse_cron(text).with_seconds for text in ("0 9 * * *", "0 0 9 * * *", "0 0 9 * * ? 2030", "@daily")] == [
+        False, True, True, True,
     ]  # fmt: skip
 
 
@@ -44,7 +75,22 @@ def test_whether_a_day_matters_is_known_since_either_will_do() -> None:
     [
         ("", "5 fields"),
         ("0 9 * *", "5 fields"),
-        ("0 9 * * MON *", "5 fields"),
+        ("0 0 9 * * MON 2030 *", "5 fields"),
+        ("0 0 9 * * 0", "day of the week"),
+        ("0 0 9 * * 8", "day of the week"),
+        ("60 0 9 * * 1", "second"),
+        ("0 0 9 * * 1 1969", "year"),
+        ("0 0 9 * * 1 2101", "year"),
+        ("0 9 ? * *", "`[?]` alone"),
+        ("0 0 9 ?/2 * *", "`[?]` alone"),
+        ("0 0 ? * * *", "`[?]` alone"),
+        ("0 0 L * *", "L, W and # are not known"),
+        ("0 0 15W * *", "L, W and # are not known"),
+        ("0 0 * * 5#2", "L, W and # are not known"),
+        ("0 0 0 30 2 ?", "never comes"),
+        ("0 0 0 31 4 MON", "never comes"),
+        ("0 0 0 29 2 ? 2027", "never comes"),
+        ("0 0 0 29 2 MON 2028", "never comes"),
         ("60 * * * *", "minute"),
         ("0 24 * * *", "hour"),
         ("0 0 0 * *", "day of the month"),
@@ -63,6 +109,7 @@ def test_whether_a_day_matters_is_known_since_either_will_do() -> None:
         ("* " * 1000, "text such as"),
         (None, "text such as"),
         (7, "text such as"),
+        ([], "text such as"),
     ],
 )
 def test_what_is_no_cron_expression_is_refused(text: object, says: str) -> None:
