@@ -109,18 +109,37 @@ async def open_engine(
 
 @asynccontextmanager
 async def open_sessions(
-    engine: Engine, *, grpc: str | settings.Address = DEFAULT_GRPC, api_key: str | None = None
+    engine: Engine,
+    *,
+    grpc: str | settings.Address = DEFAULT_GRPC,
+    api_key: str | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    registry: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[str]:
     """The gRPC server for remote workers and apps on this engine until the block ends; yields its URL. `grpc` is
-    HOST:PORT; port 0 takes any that is free. `api_key`: see `open_server`."""
+    HOST:PORT; port 0 takes any that is free. `api_key`: see `open_server`. `certificate` and `key` are PEM files, for
+    TLS. `registry` are options of the registry contract, by name."""
     keep_grpc_quiet()
-    from windlass.contracts.session.server import serving
+    from windlass.contracts.hosting import Service, Tls, serving
+    from windlass.contracts.registry.call import Options
+    from windlass.contracts.registry.server import SERVICE, RegistryServer
+    from windlass.contracts.session.server import SessionServer
 
     address = settings.read_address(grpc)
     if api_key is not None:
         engine.access.accept_root(api_key)
-    async with serving(engine, engine.access.identify, str(address)) as port:
-        yield f"http://{settings.Address(address.host, port)}"
+    if (certificate is None) != (key is None):
+        raise Invalid("a certificate and its key go together", field="grpc_certificate")
+    options = Options(**(registry or {}))
+    if options.open and not settings.is_loopback(address):
+        raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
+    identify = engine.access.identify
+    services = [Service(name, handler) for name, handler in SessionServer(engine, identify).handlers().items()]
+    services.append(Service(SERVICE, RegistryServer(engine, identify, options).handler()))
+    tls = None if certificate is None or key is None else Tls(certificate, key)
+    async with serving(services, str(address), tls) as port:
+        yield f"{'http' if tls is None else 'https'}://{settings.Address(address.host, port)}"
 
 
 @asynccontextmanager

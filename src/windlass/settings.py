@@ -326,6 +326,10 @@ def read_address(raw: object) -> Address:
     return Address(host.strip("[]"), int(port))
 
 
+def is_loopback(address: Address) -> bool:
+    return address.host in ("127.0.0.1", "::1", "localhost")
+
+
 def _check_database_url(url: str) -> None:
     if not url.startswith(("postgresql://", "postgres://")):
         raise Invalid("must begin with postgresql://")

@@ -60,6 +60,15 @@ def open_channel(server: str, *, blocking: bool = False) -> Any:
     return kind.insecure_channel(target, options=OPTIONS)
 
 
+def bearer_key(metadata: Any) -> str:
+    """The key that a caller shows. Raises Unauthenticated if it shows none."""
+    given = dict(metadata or ()).get("authorization", "")
+    scheme, _, key = given.partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        raise Unauthenticated("send a key in the metadata: authorization: Bearer KEY")
+    return str(key)
+
+
 def error_of(error: Any) -> WindlassError:
     """What a failed call means: the error that the server had, or that it could not be asked."""
     code = dict(error.trailing_metadata() or ()).get(CODE_KEY)

@@ -1,4 +1,4 @@
-"""`windlass.v1.Worker` and `windlass.v1.Client` over gRPC, with health and reflection.
+"""`windlass.v1.Worker` and `windlass.v1.Client` over gRPC.
 
 Thin: it reads the key, opens a session or looks up a call, and says an error of ours as a status. Which status an error
 is, is in `wire.status`; the code itself travels in the trailing metadata, so that a caller gets the same error back.
@@ -14,20 +14,17 @@ from typing import Any
 from uuid import UUID
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
-from grpc_reflection.v1alpha import reflection
 
 from windlass.contracts.session.beat import Beats
 from windlass.contracts.session.call import answer
 from windlass.contracts.session.stream import Session, answers_to
 from windlass.core.access import Principal, Role, check_reach, check_role
-from windlass.core.error import ContractViolation, Invalid, Unauthenticated, WindlassError
+from windlass.core.error import ContractViolation, WindlassError
 from windlass.core.lease import Lease
 from windlass.engine.engine import Engine
-from windlass.wire.channel import CODE_KEY
+from windlass.wire.channel import CODE_KEY, bearer_key
 from windlass.wire.protos import session_pb2 as pb
-from windlass.wire.session import MESSAGE_MAX_BYTES, extended_message, to_id
+from windlass.wire.session import extended_message, to_id
 from windlass.wire.status import known_code, status_of
 
 log = logging.getLogger("windlass.session")
@@ -35,16 +32,6 @@ log = logging.getLogger("windlass.session")
 Identify = Callable[[str], Awaitable[Principal]]
 
 WORKER, CLIENT = "windlass.v1.Worker", "windlass.v1.Client"
-STOP_S = 5.0
-OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
-    ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
-    ("grpc.keepalive_time_ms", 20_000),  # a peer that vanished without a word is noticed
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    ("grpc.so_reuseport", 0),  # an address in use is told at once
-]
 
 
 class SessionServer:
@@ -107,13 +94,10 @@ class SessionServer:
         return lease
 
     async def _principal(self, context: Any) -> Principal:
-        given = dict(context.invocation_metadata() or ()).get("authorization", "")
-        scheme, _, key = given.partition(" ")
-        if scheme.lower() != "bearer" or not key:
-            raise Unauthenticated("send a key in the metadata: authorization: Bearer KEY")
-        return await self._identify(key)
+        return await self._identify(bearer_key(context.invocation_metadata()))
 
-    def handlers(self) -> list[Any]:
+    def handlers(self) -> dict[str, Any]:
+        """By the name of their service."""
         worker = {
             "Session": grpc.stream_stream_rpc_method_handler(
                 self.session, pb.FromWorker.FromString, pb.ToWorker.SerializeToString
@@ -133,10 +117,10 @@ class SessionServer:
                 self.call, pb.CallRequest.FromString, pb.CallReply.SerializeToString
             )
         }
-        return [
-            grpc.method_handlers_generic_handler(WORKER, worker),
-            grpc.method_handlers_generic_handler(CLIENT, client),
-        ]
+        return {
+            WORKER: grpc.method_handlers_generic_handler(WORKER, worker),
+            CLIENT: grpc.method_handlers_generic_handler(CLIENT, client),
+        }
 
 
 async def _hello(messages: AsyncIterator[pb.FromWorker]) -> pb.Hello:
@@ -160,25 +144,3 @@ async def told(context: Any) -> AsyncIterator[None]:
     except Exception:
         log.exception("a defect in a session")
         await context.abort(grpc.StatusCode.INTERNAL, "a defect of the server; it has been logged")
-
-
-@asynccontextmanager
-async def serving(engine: Engine, identify: Identify, address: str) -> AsyncIterator[int]:
-    """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes any that is free."""
-    server = grpc.aio.server(options=OPTIONS)
-    sessions, alive = SessionServer(engine, identify), health.HealthServicer()
-    server.add_generic_rpc_handlers(sessions.handlers())
-    health_pb2_grpc.add_HealthServicer_to_server(alive, server)
-    reflection.enable_server_reflection((WORKER, CLIENT, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
-    for name in ("", WORKER, CLIENT):
-        await alive.set(name, health_pb2.HealthCheckResponse.SERVING)
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise Invalid(f"cannot listen on {address}: {error}", field="grpc") from None
-    await server.start()
-    try:
-        yield int(port)
-    finally:
-        await alive.enter_graceful_shutdown()
-        await server.stop(0)

@@ -1,0 +1,84 @@
+"""One gRPC server for all services that a process offers, with health and reflection, in the clear or with TLS.
+
+Knows no service: each brings its name and its handlers. The options suit calls that are open for a minute without a
+word (long polls) and streams that are open for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from windlass.core.error import Invalid
+from windlass.wire.session import MESSAGE_MAX_BYTES
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),  # a peer that vanished without a word is noticed
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # clients may ping while they wait
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),  # an address in use is told at once
+]
+
+
+class Service(NamedTuple):
+    """What is served under a name."""
+
+    name: str
+    handler: Any
+
+
+class Tls(NamedTuple):
+    """The files of a server's certificate (with its chain) and of its key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+
+@asynccontextmanager
+async def serving(services: Sequence[Service], address: str, tls: Tls | None = None) -> AsyncIterator[int]:
+    """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes any that is free."""
+    credentials = None if tls is None else _credentials(tls)
+    server = grpc.aio.server(options=OPTIONS)
+    alive = health.HealthServicer()
+    server.add_generic_rpc_handlers([service.handler for service in services])
+    health_pb2_grpc.add_HealthServicer_to_server(alive, server)
+    names = [service.name for service in services]
+    reflection.enable_server_reflection((*names, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
+    for name in ("", *names):
+        await alive.set(name, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise Invalid(f"cannot listen on {address}: {error}", field="grpc") from None
+    await server.start()
+    try:
+        yield int(port)
+    finally:
+        await alive.enter_graceful_shutdown()
+        await server.stop(0)
+
+
+def _credentials(tls: Tls) -> Any:
+    read: dict[str, bytes] = {}
+    for field, file in (("grpc_certificate", tls.certificate), ("grpc_key", tls.key)):
+        try:
+            read[field] = file.read_bytes()
+        except OSError as error:
+            raise Invalid(f"the file {file} cannot be read: {error.strerror}", field=field) from None
+        if b"-----BEGIN " not in read[field]:
+            raise Invalid(f"the file {file} is not PEM", field=field)
+    return grpc.ssl_server_credentials([(read["grpc_key"], read["grpc_certificate"])])

@@ -1,0 +1,90 @@
+"""Workflow runs: start, look, cancel."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from windlass.contracts.registry.call import Call, missing
+from windlass.core.access import Role
+from windlass.core.check import KEY_MAX, NAME_MAX, check_name, check_text
+from windlass.core.error import Conflict, InvalidState, NotFound
+from windlass.core.submission import Submission
+from windlass.wire import registry as wire
+from windlass.wire.protos import kagzi_pb2 as pb
+
+
+async def start_workflow(call: Call, request: pb.StartWorkflowRequest) -> pb.StartWorkflowResponse:
+    """Accept a run. The same idempotency key is the same run, whatever else is said."""
+    namespace = call.may(Role.SUBMITTER, request.namespace_id)
+    submission = _submission(call, request, namespace)
+    await call.engine.access.declare_namespace(namespace)
+    try:
+        run_id = await call.engine.submit(submission)
+    except Conflict as known:
+        run_id = known.details["task_id"]  # type: ignore[assignment]
+    return pb.StartWorkflowResponse(run_id=str(run_id))
+
+
+def _submission(call: Call, request: pb.StartWorkflowRequest, namespace: str) -> Submission:
+    check_name("workflow_type", request.workflow_type)
+    check_name("task_queue", request.task_queue)
+    for field, text, longest in (
+        ("workflow_id", request.workflow_id, KEY_MAX),
+        ("idempotency_key", request.idempotency_key, KEY_MAX),
+        ("version", request.version, NAME_MAX),
+    ):
+        if text:
+            check_text(field, text, longest)
+    policy = request.retry_policy if request.HasField("retry_policy") else None
+    context = wire.json_bytes("context", request.context, empty=b"")
+    deadline: datetime | None = None
+    if request.HasField("deadline_at"):
+        deadline = wire.instant("deadline_at", request.deadline_at)
+    return Submission(
+        kind=request.workflow_type,
+        queue=request.task_queue,
+        namespace=namespace,
+        payload=wire.json_bytes("input", request.input),
+        idempotency_key=request.idempotency_key or None,
+        deadline_at=deadline,
+        policy=wire.policy_from(policy),
+        wire=wire.wire_of(
+            request.workflow_id, context, request.version or wire.DEFAULT_VERSION, wire.prefixes_from(policy)
+        ),
+        trace=call.trace,
+    )
+
+
+async def get_workflow_run(call: Call, request: pb.GetWorkflowRunRequest) -> pb.GetWorkflowRunResponse:
+    call.may(Role.VIEWER, request.namespace_id)
+    view = await call.run(wire.read_id("run_id", request.run_id), request.namespace_id)
+    run = wire.run_message(view.task, view.created_at, view.payload, view.wire)
+    return pb.GetWorkflowRunResponse(workflow_run=run)
+
+
+async def list_workflow_runs(call: Call, request: pb.ListWorkflowRunsRequest) -> pb.ListWorkflowRunsResponse:
+    """Newest first. An input that is too long for a list is left out of it."""
+    namespace = call.may(Role.VIEWER, request.namespace_id)
+    page = await call.engine.views.page(
+        namespace=namespace,
+        states=wire.states_of(request.filter_status),
+        after=wire.read_page_token(request.page_token),
+        limit=wire.page_size(request.page_size),
+    )
+    runs = [wire.run_message(row.task, row.created_at, row.payload, row.wire) for row in page.tasks]
+    return pb.ListWorkflowRunsResponse(
+        workflow_runs=runs, next_page_token=wire.page_token(page.next), has_more=page.next is not None
+    )
+
+
+async def cancel_workflow_run(call: Call, request: pb.CancelWorkflowRunRequest) -> pb.Empty:
+    """Ends at once whatever waits, and what a worker of this wire runs; our own workers are told, and stop."""
+    call.may(Role.SUBMITTER, request.namespace_id)
+    view = await call.run(wire.read_id("run_id", request.run_id), request.namespace_id)
+    if view.task.terminal or view.task.cancel is not None:
+        raise InvalidState(f"the run is {wire.shown_status(view.task)} already")
+    try:
+        await call.engine.cancel(view.task.id)
+    except NotFound:
+        raise missing("workflow_run", request.run_id) from None
+    return pb.Empty()

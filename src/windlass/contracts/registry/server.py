@@ -1,0 +1,84 @@
+"""`kagzi.WorkflowService` over gRPC: finds the handler of a call, and says an error of ours as a status of this wire.
+
+Which handlers there are is this table; what they take and give is read from the proto.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from types import ModuleType
+from typing import Any
+
+import grpc
+
+from windlass.contracts.registry import health, run, schedule
+from windlass.contracts.registry.call import Call, Handler, Options
+from windlass.core.access import Principal, Role
+from windlass.core.error import WindlassError
+from windlass.engine.engine import Engine
+from windlass.wire.channel import bearer_key
+from windlass.wire.protos import kagzi_pb2 as pb
+from windlass.wire.registry_status import DETAILS_KEY, details_of, told_as
+
+log = logging.getLogger("windlass.registry")
+
+Identify = Callable[[str], Awaitable[Principal]]
+
+SERVICE = "kagzi.WorkflowService"
+MODULES: tuple[ModuleType, ...] = (run, schedule, health)
+WITHOUT_KEY = frozenset({"HealthCheck"})
+ANYBODY = Principal("anybody", Role.OPERATOR)
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class RegistryServer:
+    """The methods of the service. `identify` tells who shows a key, or raises Unauthenticated."""
+
+    def __init__(self, engine: Engine, identify: Identify, options: Options) -> None:
+        self._engine, self._identify, self._options = engine, identify, options
+
+    def handler(self) -> Any:
+        methods = pb.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name
+        return grpc.method_handlers_generic_handler(
+            SERVICE, {name: self._method(name, method) for name, method in methods.items()}
+        )
+
+    def _method(self, name: str, method: Any) -> Any:
+        request, response = (getattr(pb, kind.name) for kind in (method.input_type, method.output_type))
+        handle = handler_of(name)
+
+        async def answer(message: Any, context: Any) -> Any:
+            return await self._answer(name, handle, message, context)
+
+        return grpc.unary_unary_rpc_method_handler(answer, request.FromString, response.SerializeToString)
+
+    async def _answer(self, name: str, handle: Handler | None, message: Any, context: Any) -> Any:
+        if handle is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served")
+        assert handle is not None
+        try:
+            metadata = dict(context.invocation_metadata() or ())
+            principal = await self._principal(name, metadata)
+            return await handle(Call(self._engine, self._options, principal, context, metadata), message)
+        except WindlassError as error:
+            status = getattr(grpc.StatusCode, told_as(error).grpc)
+            await context.abort(status, error.message[:1000], ((DETAILS_KEY, details_of(error)),))
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception:
+            log.exception("a defect in %s", name)
+            await context.abort(grpc.StatusCode.INTERNAL, "a defect of the server; it has been logged")
+
+    async def _principal(self, name: str, metadata: dict[str, Any]) -> Principal:
+        if name in WITHOUT_KEY or (self._options.open and "authorization" not in metadata):
+            return ANYBODY
+        return await self._identify(bearer_key(metadata))
+
+
+def handler_of(name: str) -> Handler | None:
+    """`StartWorkflow` is carried out by the function `start_workflow` of one of the modules."""
+    function = _WORD.sub("_", name).lower()
+    return next((getattr(module, function) for module in MODULES if hasattr(module, function)), None)
