@@ -181,7 +181,7 @@ async def test_a_wrong_key_and_no_key_open_nothing(server: str) -> None:
             await remote.submit(job())
     async with grpc.aio.insecure_channel(server.removeprefix("http://")) as channel:
         stream = channel.stream_stream(SESSION, pb.FromWorker.SerializeToString, pb.ToWorker.FromString)()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:  # it may be refused before hello was written
+        with pytest.raises(grpc.aio.AioRpcError) as caught:  # noqa: PT012  it may be refused before hello was written
             await stream.write(pb.FromWorker(hello=pb.Hello(worker="x", queues=["default"], lease_ttl_s=30)))
             await stream.read()
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
