@@ -1,0 +1,149 @@
+"""A whole worker of the callback contract, with nothing but Python: copy it, and put your own work into HANDLERS.
+
+Run it with `WINDLASS_SIGNING_SECRET=whsec_… python callback_worker.py 8080`; it takes pushes at any path.
+"""
+
+import base64
+import hmac
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+SECRETS = os.environ["WINDLASS_SIGNING_SECRET"].split()  # two of them while the secret is being changed
+WORKER = f"{os.uname().nodename}-{os.getpid()}"
+RUNNING_MAX = 16
+running, lock = {}, threading.Lock()  # attempts by task
+
+
+def rehearse(attempt, payload):
+    """What `windlass conformance callback` asks for: works in small pieces, ends as it is told."""
+    pieces = payload.get("work_ms", 0) // 20
+    for piece in range(pieces):
+        attempt.progress = {"progressPct": 100 * piece // pieces, "message": f"piece {piece} of {pieces}"}
+        if attempt.stop.wait(0.02):
+            return None
+    if payload.get("outcome") == "FAILED":
+        raise RuntimeError("asked to fail")
+    return {"pieces": pieces}
+
+
+HANDLERS = {"conformance": rehearse}  # kind of task -> function(attempt, payload), which returns what JSON can hold
+
+
+class Attempt:
+    def __init__(self, envelope):
+        self.id, self.number, self.handler = envelope["taskId"], envelope["attempt"], HANDLERS.get(envelope["kind"])
+        self.envelope, self.token, self.progress = envelope, envelope["taskToken"], {}
+        self.stop, self.over = threading.Event(), threading.Event()  # the work is to end; nothing more is to be said
+        self.cancelled, self.talking = False, threading.Lock()  # one call at a time
+
+    def run(self):
+        if self.call("started") is not None:
+            threading.Thread(target=self.beat, daemon=True).start()
+            self.call("completed", **self.work())
+        with lock:
+            if running.get(self.id) is self:
+                del running[self.id]
+
+    def work(self):
+        try:
+            output = self.handler(self, self.envelope["payload"])
+        except Exception as error:
+            told = {"category": "USER_CODE", "message": repr(error), "stackTrace": traceback.format_exc()}
+            return {"outcome": "FAILED", "error": told}
+        cancelled = {"outcome": "CANCELLED", "partialProgress": self.progress}
+        return cancelled if self.cancelled else {"outcome": "SUCCEEDED", "output": output}
+
+    def beat(self):
+        while not self.over.wait(self.envelope["heartbeatIntervalMs"] / 1000):
+            answer = self.call("heartbeat", **self.progress) or {}
+            self.token = answer.get("taskToken", self.token)
+            if answer.get("shouldCancel"):
+                self.cancelled = True
+                self.stop.set()
+
+    def end(self):
+        self.over.set()
+        self.stop.set()
+
+    def call(self, what, **said):
+        """Call back until there is an answer (to repeat a call is harmless, to lose one is not), or all is over."""
+        body, wait_s = json.dumps({"attempt": self.number, "workerId": WORKER, **said}), 0.1
+        while True:
+            with self.talking:
+                if self.over.is_set():
+                    return None
+                status, asked_s, answer = self.post(what, body)
+                if (400 <= status < 500 and status != 429) or (status == 200 and what == "completed"):
+                    self.end()  # 409 and 410: somebody else has the task now
+                if status == 200:
+                    return answer
+            self.over.wait(max(wait_s, asked_s))
+            wait_s = min(wait_s * 2, 10)
+
+    def post(self, what, body):
+        base = urlsplit(self.envelope["callbackBaseUrl"])
+        connection = (HTTPSConnection if base.scheme == "https" else HTTPConnection)(base.netloc, timeout=10)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        try:
+            connection.request("POST", f"{base.path.rstrip('/')}/v1/tasks/{self.id}/{what}", body, headers)
+            reply = connection.getresponse()
+            retry_after = reply.getheader("Retry-After", "")
+            answer = reply.read() if reply.status == 200 else b""
+            return reply.status, float(retry_after) if retry_after.isdigit() else 0.0, json.loads(answer or "{}")
+        except (OSError, HTTPException, ValueError):  # unreachable, slow, or no JSON
+            return 0, 0.0, {}
+        finally:
+            connection.close()
+
+
+def signed(headers, body):
+    at = headers.get("webhook-timestamp", "")
+    if not at.isdigit() or abs(time.time() - int(at)) > 300:
+        return False
+    content = f"{headers.get('webhook-id')}.{at}.".encode() + body
+    keys = [base64.b64decode(secret.removeprefix("whsec_")) for secret in SECRETS]
+    wanted = [b"v1," + base64.b64encode(hmac.digest(key, content, "sha256")) for key in keys]
+    given = headers.get("webhook-signature", "").encode().split()
+    return any(hmac.compare_digest(a, b) for a in wanted for b in given)
+
+
+def accept(attempt):
+    """The status that a push is answered with, at once; the work goes on behind it."""
+    with lock:
+        older = running.get(attempt.id)
+        if older is not None and older.number >= attempt.number:
+            return 409  # this one still runs: the engine takes that for delivered
+        if attempt.handler is None or len(running) >= RUNNING_MAX:
+            return 404 if attempt.handler is None else 503
+        if older is not None:
+            older.end()
+        running[attempt.id] = attempt
+    threading.Thread(target=attempt.run).start()  # no daemon: when we are told to stop, what runs comes to its end
+    return 202
+
+
+class Pushes(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), 4_000_000))
+        try:
+            status = accept(Attempt(json.loads(body))) if signed(self.headers, body) else 401
+        except (ValueError, KeyError, TypeError):
+            status = 400
+        self.send_response(status)
+        self.send_header("Retry-After", "1")  # for when we are full
+        self.end_headers()
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("", int(sys.argv[1])), Pushes)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    print(f"taking pushes on port {server.server_port}", flush=True)
+    server.serve_forever()
