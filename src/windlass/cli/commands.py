@@ -74,6 +74,10 @@ keys.command("windlass.cli.key:list_keys", name="list", help="List keys.")
 keys.command("windlass.cli.key:revoke_key", name="revoke", help="Revoke a key.")
 app.command(keys)
 
+conformance = App(name="conformance", help="Conformance: hold a worker of your own against its contract.")
+conformance.command("windlass.cli.conformance:callback", help="Check a worker that takes pushes and calls back.")
+app.command(conformance)
+
 config = App(name="config", help="Settings: what is in force, and who set it.")
 config.command("windlass.cli.config:show_config", name="show", help="Show the settings that are in force.")
 app.command(config)

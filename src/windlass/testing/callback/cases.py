@@ -1,0 +1,395 @@
+"""The cases of the callback contract. Numbers are part of what people quote: new ones are added at the end.
+
+The worker under test has one handler, `conformance`, which works for `work_ms` in small pieces, stops when it is told
+to, and ends as `outcome` says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from windlass.testing.callback.case import CASES, LONG, Trial, case
+from windlass.testing.callback.stand_in import Fault, Pushed, Reply, Script, delivery_id
+from windlass.wire.signature import signed_headers
+
+__all__ = ["CASES"]
+
+OTHER_SECRET = "whsec_" + "b3RoZXIgc2VjcmV0IG9mIG5vYm9keSBhdCBhbGwhISE="
+TERMINAL = {"error": "task_already_terminal", "state": "CANCELLED", "message": "the task is over"}
+EXPIRED = {"error": "task_expired", "message": "the task exceeded its heartbeat timeout"}
+SUPERSEDED = {"error": "attempt_mismatch", "expectedAttempt": 2, "receivedAttempt": 1, "message": "a newer one runs"}
+SLACK_S = 1.0  # for busy machines
+
+
+def answer(to: str, reply: Reply, times: int = 1_000_000, begin: int = 0) -> Script:
+    """This reply to the first few callbacks of one kind; all else is accepted."""
+
+    def script(what: str, before: int) -> Reply | None:
+        return reply if what == to and begin <= before < begin + times else None
+
+    return script
+
+
+def outcome(pushed: Pushed, wanted: str) -> Mapping[str, Any]:
+    body = pushed.wait("completed").body
+    if body["outcome"] != wanted:
+        raise Fault(f"completed said {body['outcome']}: {json.dumps(body.get('error'))}, not {wanted}")
+    return body
+
+
+# --------------------------------------------------------------------------------------------- the push and its answer
+
+
+@case(
+    "answers the push at once",
+    "Answer the push with 202 (or any 2xx) as soon as it was checked and accepted, and work afterwards: an engine that "
+    "waits for the answer takes the delivery for lost and sends it again.",
+)
+def answers_at_once(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(LONG))
+    pushed.wait("completed")
+    if not pushed.answered.wait(trial.engine.patience_s) or pushed.status_heard >= len(pushed.heard):
+        raise Fault("the push was answered when the work was over")
+
+
+@case("says that it started before anything else", "Call …/started before the work begins, before any other callback.")
+def started_first(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(2))
+    outcome(pushed, "SUCCEEDED")
+    if pushed.heard[0].what != "started":
+        raise Fault(f"the first callback was {pushed.heard[0].what}")
+
+
+@case(
+    "completes with its result, once",
+    "Call …/completed once with the outcome and the output of the work. After it was accepted, say nothing more: no "
+    "second completed, no heartbeat.",
+)
+def completes_once(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(3))
+    outcome(pushed, "SUCCEEDED")
+    trial.quiet(pushed)
+
+
+@case(
+    "tells a failure with its category",
+    "When the work fails, call …/completed with outcome FAILED and an error that has a category and a message.",
+)
+def tells_failure(trial: Trial) -> None:
+    outcome(trial.push(trial.envelope(1, "FAILED")), "FAILED")
+
+
+@case(
+    "names its attempt in every callback",
+    "Send the attempt of the envelope in every body: it is the fence between an old attempt and a new one.",
+)
+def names_attempt(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(3, attempt=7))
+    outcome(pushed, "SUCCEEDED")
+    pushed.check()
+
+
+@case(
+    "shows the token of its attempt",
+    "Send `Authorization: Bearer` with the taskToken of this envelope in every callback; each attempt has its own.",
+)
+def shows_token(trial: Trial) -> None:
+    first = trial.push(trial.envelope(LONG, taskToken="eyJhbGciOi.first-_~+/=." + "x" * 1500))
+    second = trial.push(trial.envelope(2))
+    outcome(second, "SUCCEEDED")
+    outcome(first, "SUCCEEDED")
+
+
+@case(
+    "ignores fields that it does not know",
+    "Ignore unknown fields in envelopes and answers: workers and engines are not replaced at the same moment.",
+)
+def ignores_unknown(trial: Trial) -> None:
+    extra = Reply(200, {"acknowledged": True, "shouldCancel": False, "future": {"a": [1]}})
+    pushed = trial.push(trial.envelope(4, future={"b": [2]}, futureText="c"), answer("heartbeat", extra))
+    outcome(pushed, "SUCCEEDED")
+
+
+@case(
+    "lives on after a push that makes no sense",
+    "Answer a signed body that is no envelope with 400, and go on: one bad push must not take the worker down.",
+)
+def survives_garbage(trial: Trial) -> None:
+    for body in (b"", b"{", b"[]", b"null", b'{"taskId": 7}', b"\xff\xfe"):
+        status = trial.engine.send(body, message_id="garbage")
+        if not 400 <= status < 500:
+            raise Fault(f"the body {body!r} was answered with {status}")
+    outcome(trial.push(trial.envelope()), "SUCCEEDED")
+
+
+# --------------------------------------------------------------------------------------------- who may push
+
+
+@case(
+    "refuses a push with a wrong signature",
+    "Verify `webhook-signature`: HMAC-SHA256 of `{webhook-id}.{webhook-timestamp}.{body}` with the queue's secret, "
+    "compared in constant time. Answer 401 otherwise, and do not run anything.",
+)
+def refuses_wrong_signature(trial: Trial) -> None:
+    _refuses(trial, "a push that was signed with another secret", secret=OTHER_SECRET)
+
+
+@case("refuses a push without a signature", "Answer 401 to a push without the three `webhook-` headers, run nothing.")
+def refuses_unsigned(trial: Trial) -> None:
+    _refuses(trial, "a push without a signature", headers={})
+
+
+@case(
+    "refuses a body that was changed after it was signed",
+    "Verify the signature over the bytes of the body as they came, before they are parsed.",
+)
+def refuses_changed_body(trial: Trial) -> None:
+    _refuses(trial, "a push whose body was changed", tail=b" ")
+
+
+@case(
+    "refuses an old push",
+    "Refuse a `webhook-timestamp` that is more than five minutes away: somebody may have kept a copy.",
+)
+def refuses_old(trial: Trial) -> None:
+    _refuses(trial, "a push that was signed an hour ago", age_s=3600)
+
+
+def _refuses(
+    trial: Trial,
+    why: str,
+    *,
+    secret: str = "",
+    headers: dict[str, str] | None = None,
+    tail: bytes = b"",
+    age_s: int = 0,
+) -> None:
+    envelope = trial.envelope()
+    watched = Pushed(trial.engine, envelope, lambda *_: None)
+    trial.engine.expect(watched)
+    body = json.dumps(envelope).encode()
+    if headers is None:
+        at_s = trial.engine.now_s() - age_s
+        headers = signed_headers([secret or trial.engine.secret], delivery_id(envelope), at_s, body)
+    status = trial.engine.send(body + tail, message_id=delivery_id(envelope), headers=headers)
+    if status not in (401, 403):
+        raise Fault(f"{why} was answered with {status}")
+    trial.quiet(watched, 2)
+
+
+# --------------------------------------------------------------------------------------------- heartbeats
+
+
+@case(
+    "heartbeats while it works",
+    "Call …/heartbeat every heartbeatIntervalMs of the envelope, from started to completed, also while it computes. "
+    "After heartbeatTimeoutMs without one the attempt is taken for dead and given to somebody else.",
+)
+def heartbeats(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(LONG))
+    pushed.wait("heartbeat", 3, unless="completed")
+    outcome(pushed, "SUCCEEDED")
+    times = [heard.at_s for heard in pushed.heard]
+    gap_s = max(after - before for before, after in pairwise(times))
+    if gap_s > 3 * trial.interval_s + SLACK_S:
+        raise Fault(f"it said nothing for {gap_s:.2f} s; its timeout is {3 * trial.interval_s:.2f} s")
+
+
+@case(
+    "works on when a heartbeat fails",
+    "A heartbeat that gets a 5xx answer or none at all is no reason to stop: try again, and keep working.",
+)
+def survives_lost_heartbeat(trial: Trial) -> None:
+    def script(what: str, before: int) -> Reply | None:
+        return (Reply(500), Reply(0))[before] if what == "heartbeat" and before < 2 else None
+
+    pushed = trial.push(trial.envelope(2 * LONG), script)
+    pushed.wait("heartbeat", 3, unless="completed")
+    outcome(pushed, "SUCCEEDED")
+
+
+@case(
+    "follows a renewed token",
+    "When the answer to a heartbeat has a taskToken, use that one from then on: the first one expires.",
+)
+def follows_token(trial: Trial) -> None:
+    renewed = Reply(200, {"acknowledged": True, "shouldCancel": False, "taskToken": "token.renewed"})
+    pushed = trial.push(trial.envelope(LONG), answer("heartbeat", renewed, times=1))
+    pushed.wait("heartbeat", 3, unless="completed")
+    outcome(pushed, "SUCCEEDED")
+    if {pushed.said("completed")[0].token, pushed.said("heartbeat")[2].token} != {"token.renewed"}:
+        raise Fault("it went on with the token that had been replaced")
+
+
+# --------------------------------------------------------------------------------------------- cancel and abort
+
+
+@case(
+    "obeys a cancel",
+    "When a heartbeat is answered with shouldCancel, stop the work within cancelGracePeriodMs, clean up, and call "
+    "…/completed with outcome CANCELLED.",
+)
+def obeys_cancel(trial: Trial) -> None:
+    cancel = Reply(200, {"acknowledged": True, "shouldCancel": True, "cancelReason": "user_requested"})
+    pushed = trial.push(trial.envelope(10 * LONG), answer("heartbeat", cancel))
+    pushed.wait("heartbeat", unless="completed")
+    grace_s = 20 * trial.interval_s + SLACK_S
+    body = pushed.wait("completed", patience_s=grace_s).body
+    if body["outcome"] != "CANCELLED":
+        raise Fault(f"it was told to cancel and completed with {body['outcome']}")
+    trial.quiet(pushed)
+
+
+@case(
+    "does not run what it is refused at the start",
+    "When …/started is answered with 409 the task is over or somebody else's: do not run it, and say nothing more.",
+)
+def gives_up_at_start(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(2), answer("started", Reply(409, TERMINAL)))
+    pushed.wait("started")
+    trial.quiet(pushed, 8)
+
+
+@case(
+    "stops at once when its attempt has expired",
+    "When a heartbeat is answered with 410, abort the work at once and say nothing more: no heartbeat, no completed.",
+)
+def stops_at_410(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(5), answer("heartbeat", Reply(410, EXPIRED)))
+    pushed.wait("heartbeat", unless="completed")
+    trial.quiet(pushed, LONG)
+
+
+@case(
+    "stops when a newer attempt has taken over",
+    "When a heartbeat is answered with 409 attempt_mismatch, abort the work and say nothing more.",
+)
+def stops_at_409(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(5), answer("heartbeat", Reply(409, SUPERSEDED)))
+    pushed.wait("heartbeat", unless="completed")
+    trial.quiet(pushed, LONG)
+
+
+@case(
+    "accepts that its result is refused",
+    "When …/completed is answered with 409, the result is not wanted any more: do not send it again.",
+)
+def accepts_refusal(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(1), answer("completed", Reply(409, SUPERSEDED)))
+    pushed.wait("completed")
+    trial.quiet(pushed, 8)
+
+
+# --------------------------------------------------------------------------------------------- retries
+
+
+@case(
+    "repeats started until it is answered",
+    "When …/started gets a 5xx answer or none, send it again with a growing delay, and only then begin.",
+)
+def repeats_started(trial: Trial) -> None:
+    def script(what: str, before: int) -> Reply | None:
+        return (Reply(500), Reply(0))[before] if what == "started" and before < 2 else None
+
+    pushed = trial.push(trial.envelope(2), script)
+    pushed.wait("started", 3, unless="completed")
+    outcome(pushed, "SUCCEEDED")
+
+
+@case(
+    "repeats completed after a 503, and waits as long as it is asked to",
+    "When …/completed is answered with 503 or 429, send the same again, not before Retry-After has passed: a result "
+    "that is not delivered is lost.",
+)
+def repeats_completed(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(1), answer("completed", Reply(503, headers={"Retry-After": "1"}), times=1))
+    first, second = pushed.wait("completed"), pushed.wait("completed", 2)
+    _same(first.body, second.body)
+    if second.at_s - first.at_s < 0.9:
+        raise Fault(f"it was asked to wait 1 s and came back after {second.at_s - first.at_s:.2f} s")
+    trial.quiet(pushed)
+
+
+@case(
+    "repeats completed when the answer is lost",
+    "When the connection breaks before …/completed was answered, send the same again: the engine answers a repeat "
+    "as it answered the first.",
+)
+def repeats_lost_answer(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(1), answer("completed", Reply(0), times=1))
+    _same(pushed.wait("completed").body, pushed.wait("completed", 2).body)
+    trial.quiet(pushed)
+
+
+def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    for field in ("outcome", "output", "error"):
+        if first.get(field) != second.get(field):
+            raise Fault(f"the repeated completed has another {field}")
+
+
+# --------------------------------------------------------------------------------------------- duplicates, neighbours
+
+
+@case(
+    "runs a push that comes twice once",
+    "A push may be delivered more than once. While its task and attempt still run here, answer the second with 409 (or "
+    "503) and do not run it again.",
+)
+def runs_once(trial: Trial) -> None:
+    pushed = trial.push(trial.envelope(LONG))
+    pushed.wait("started")
+    status = trial.engine.push_again(pushed)
+    if not (200 <= status < 300 or status in (409, 429, 503)):
+        raise Fault(f"the second delivery was answered with {status}")
+    outcome(pushed, "SUCCEEDED")
+    trial.quiet(pushed, LONG)
+    for what in ("started", "completed"):
+        if len(pushed.said(what)) > 1:
+            raise Fault(f"{what} came {len(pushed.said(what))} times: the task ran twice")
+
+
+@case(
+    "does not complete again what is over",
+    "A push that comes again after the end: do not run it, or give up when …/started is answered with 409.",
+)
+def does_not_repeat(trial: Trial) -> None:
+    over = {**TERMINAL, "state": "SUCCEEDED"}
+    pushed = trial.push(trial.envelope(1), answer("started", Reply(409, over), begin=1))
+    outcome(pushed, "SUCCEEDED")
+    trial.quiet(pushed, 2)
+    trial.engine.push_again(pushed)
+    with trial.engine.lock:
+        trial.engine.news.wait_for(lambda: len(pushed.said("started")) > 1, 2 * trial.interval_s)
+    before = len(pushed.heard)
+    trial.quiet(pushed, 6)
+    if any(heard.what != "started" for heard in pushed.heard[before:]) or len(pushed.said("completed")) > 1:
+        raise Fault("it ran again and reported what is over")
+
+
+@case(
+    "lets a newer attempt take over",
+    "The next attempt at a task may be pushed to the worker that still runs the last one: run the new one with its own "
+    "number and token. The old one says nothing more after its 409.",
+)
+def newer_attempt(trial: Trial) -> None:
+    old = trial.push(trial.envelope(2 * LONG))
+    old.wait("heartbeat", unless="completed")
+    old.script = lambda *_: Reply(409, SUPERSEDED)
+    changes = {"attempt": 2, "taskToken": "token.second", "payload": {"work_ms": 50, "outcome": "SUCCEEDED"}}
+    new = trial.push({**old.envelope, **changes})
+    outcome(new, "SUCCEEDED")
+    refused = [heard for heard in old.heard if heard.status == 409]
+    if len(refused) > 1:
+        raise Fault("the old attempt went on after it was refused with 409")
+
+
+@case("keeps tasks apart", "Run several tasks side by side, each with its own token, attempt and heartbeats.")
+def keeps_apart(trial: Trial) -> None:
+    many = [trial.push(trial.envelope(LONG, attempt=number)) for number in (1, 2, 3)]
+    for pushed in many:
+        pushed.wait("heartbeat", 2, unless="completed")
+    for pushed in many:
+        outcome(pushed, "SUCCEEDED")

@@ -1,0 +1,335 @@
+"""An engine as far as a worker of the callback contract can see: pushes envelopes, hears what comes back, answers.
+
+It decides nothing of its own: each push is told how it is to be answered. What a worker says is written down with its
+moment, and what is wrong with it in itself (another token, another attempt, no JSON) is noted at once.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID, uuid4
+
+from windlass.core.error import Unavailable
+from windlass.wire.id import ulid
+from windlass.wire.signature import signed_headers
+
+BODY_MAX_BYTES = 8 * 1024 * 1024
+CATEGORIES = ("USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED")
+OUTCOMES = ("SUCCEEDED", "FAILED", "CANCELLED")
+SAYINGS = ("started", "heartbeat", "completed")
+
+
+class Fault(Exception):
+    """What a worker did that it should not have done, or the other way round."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """How a callback is answered. Status 0: not at all, the connection is closed."""
+
+    status: int = 200
+    body: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One callback."""
+
+    what: str
+    body: dict[str, Any]
+    token: str
+    at_s: float
+    status: int
+
+
+Script = Callable[[str, int], Reply | None]  # what is said, and how many of these came before
+
+
+class Pushed:
+    """One attempt that was pushed, and all that was said about it."""
+
+    def __init__(self, engine: StandIn, envelope: dict[str, Any], script: Script) -> None:
+        self.engine, self.envelope, self.script = engine, envelope, script
+        self.tokens = [str(envelope["taskToken"])]  # and those that replaced it; a call on its way may carry an old one
+        self.heard: list[Heard] = []
+        self.faults: list[str] = []
+        self.answered = threading.Event()
+        self.status: int | None = None
+        self.status_heard = 0  # how many callbacks had come when the push was answered
+
+    @property
+    def attempt(self) -> int:
+        return int(self.envelope["attempt"])
+
+    def said(self, what: str) -> list[Heard]:
+        with self.engine.lock:
+            return [heard for heard in self.heard if heard.what == what]
+
+    def check(self) -> None:
+        """Raises the first thing that was wrong in itself."""
+        if self.faults:
+            raise Fault(self.faults[0])
+
+    def wait(self, what: str, count: int = 1, *, unless: str = "", patience_s: float | None = None) -> Heard:
+        """Until this has been said so many times. To say something else first is a fault."""
+        limit_s = self.engine.patience_s if patience_s is None else patience_s
+        with self.engine.lock:
+
+            def over() -> bool:
+                names = [heard.what for heard in self.heard]
+                return names.count(what) >= count or bool(self.faults) or (unless != "" and unless in names)
+
+            self.engine.news.wait_for(over, limit_s)
+            self.check()
+            found = [heard for heard in self.heard if heard.what == what]
+            if len(found) >= count:
+                return found[count - 1]
+            early = unless and any(heard.what == unless for heard in self.heard)
+        when = f"when {unless} was said" if early else f"within {limit_s:g} s"
+        raise Fault(f"{count} × {what} expected, {len(found)} had come {when}; {self.told()}")
+
+    def quiet(self, seconds: float) -> None:
+        """Nothing more may be said from now on."""
+        with self.engine.lock:
+            before = len(self.heard)
+            self.engine.news.wait_for(lambda: len(self.heard) > before, seconds)
+            extra = self.heard[before:]
+        if extra:
+            raise Fault(f"it went on with {extra[0].what}")
+
+    def told(self) -> str:
+        push = "the push was not answered" if self.status is None else f"the push was answered with {self.status}"
+        return f"{push}, callbacks: {', '.join(heard.what for heard in self.heard) or 'none'}"
+
+
+class StandIn:
+    """Listens for callbacks while it is open. A worker is given `patience_s` for what it has to do."""
+
+    def __init__(
+        self, worker_url: str, secret: str, *, interval_ms: int, patience_s: float, callback_url: str | None = None
+    ) -> None:
+        self.worker_url, self.secret = worker_url, secret
+        self.interval_ms, self.patience_s = interval_ms, patience_s
+        self.lock = threading.RLock()
+        self.news = threading.Condition(self.lock)
+        self._pushed: dict[str, list[Pushed]] = {}
+        self._server = _Server(("0.0.0.0" if callback_url else own_address(worker_url), 0), self)  # noqa: S104
+        host, port = self._server.server_address[:2]
+        self.base_url = callback_url or f"http://{host!s}:{port}"
+
+    def __enter__(self) -> StandIn:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    # ----------------------------------------------------------------------------------------- pushing
+
+    def envelope(self, kind: str, payload: object, **changes: object) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        task_id = uuid4()
+        made: dict[str, Any] = {
+            "taskId": ulid("task", task_id), "runId": ulid("run", UUID(int=task_id.int ^ 1)), "assetId": kind,
+            "taskKey": {"asset_key": {"namespace": "conformance", "name": kind}, "operation": "materialize"},
+            "tenantId": "conformance", "workspaceId": "conformance", "attempt": 1,
+            "resources": {"memoryBytes": 536870912, "cpuMillicores": 1000, "timeoutMs": 3600000},
+            "enqueuedAt": now.isoformat(), "deadline": (now + timedelta(hours=1)).isoformat(),
+            "callbackBaseUrl": self.base_url, "taskToken": f"token.{uuid4().hex}",
+            "tokenExpiresAt": (now + timedelta(hours=1)).isoformat(), "heartbeatIntervalMs": self.interval_ms,
+            "heartbeatTimeoutMs": 3 * self.interval_ms, "cancelGracePeriodMs": 20 * self.interval_ms,
+            "kind": kind, "queue": "conformance", "payload": payload, "failures": 0,
+        }  # fmt: skip
+        return made | changes
+
+    def push(self, envelope: dict[str, Any], script: Script) -> Pushed:
+        """Push it as an engine does; a worker that is full is asked again. Does not wait for the answer."""
+        pushed = Pushed(self, envelope, script)
+        self.expect(pushed)
+        threading.Thread(target=self._deliver, args=(pushed,), daemon=True).start()
+        return pushed
+
+    def expect(self, pushed: Pushed) -> None:
+        """Hear what is said about it from now on."""
+        with self.lock:
+            self._pushed.setdefault(pushed.envelope["taskId"], []).append(pushed)
+
+    def now_s(self) -> int:
+        return int(time.time())
+
+    def push_again(self, pushed: Pushed) -> int:
+        """The same push a second time; the status it is answered with."""
+        return self.send(json.dumps(pushed.envelope).encode(), message_id=delivery_id(pushed.envelope))
+
+    def _deliver(self, pushed: Pushed) -> None:
+        body, until_s = json.dumps(pushed.envelope).encode(), time.monotonic() + self.patience_s
+        try:
+            status = self.send(body, message_id=delivery_id(pushed.envelope))
+            while status in (429, 503) and time.monotonic() < until_s:
+                time.sleep(0.1)
+                status = self.send(body, message_id=delivery_id(pushed.envelope))
+        except (OSError, http.client.HTTPException):
+            status = -1
+        with self.lock:
+            pushed.status, pushed.status_heard = status, len(pushed.heard)
+            self.news.notify_all()
+        pushed.answered.set()
+
+    def send(self, body: bytes, *, message_id: str, headers: Mapping[str, str] | None = None) -> int:
+        """Send any bytes, signed as given or as they should be; the status of the answer."""
+        signed = signed_headers([self.secret], message_id, self.now_s(), body)
+        status, _ = post(self.worker_url, body, dict(headers) if headers is not None else signed, self.patience_s)
+        return status
+
+    # ----------------------------------------------------------------------------------------- hearing
+
+    def hear(self, path: str, token: str, raw: bytes) -> Reply:
+        """One callback: written down, and answered as the push was told to."""
+        words = path.split("?")[0].rstrip("/").split("/")
+        what, task_id = words[-1], words[-2] if len(words) > 1 else ""
+        with self.lock:
+            candidates = self._pushed.get(task_id)
+            if candidates is None or what not in SAYINGS:
+                return Reply(404, {"error": "task_not_found", "message": f"there is nothing at {path}"})
+            body = _read(raw)
+            number = (body or {}).get("attempt")
+            pushed = next((one for one in reversed(candidates) if one.attempt == number), candidates[-1])
+            reply = self._reply(pushed, what, token, body)
+            pushed.heard.append(Heard(what, body or {}, token, time.monotonic(), reply.status))
+            self.news.notify_all()
+            return reply
+
+    def _reply(self, pushed: Pushed, what: str, token: str, body: dict[str, Any] | None) -> Reply:
+        if token not in pushed.tokens:
+            given = f"the token {token[:20]}…" if token else "no token"
+            pushed.faults.append(f"{what} came with {given}, not with the one that this attempt was given")
+            return Reply(401, {"error": "invalid_token", "message": "the token is not that of this attempt"})
+        wrong = _wrong(what, body, pushed.attempt)
+        if wrong or body is None:
+            pushed.faults.append(f"{what}: {wrong}")
+            status = 409 if "attempt" in wrong else 400
+            return Reply(status, {"error": "attempt_mismatch" if status == 409 else "invalid_argument"})
+        before = sum(heard.what == what for heard in pushed.heard)
+        reply = pushed.script(what, before) or _default(what, body)
+        if "taskToken" in reply.body:
+            pushed.tokens.append(str(reply.body["taskToken"]))
+        return reply
+
+
+def delivery_id(envelope: Mapping[str, Any]) -> str:
+    return f"{envelope['taskId']}.{envelope['attempt']}"
+
+
+def _default(what: str, body: dict[str, Any]) -> Reply:
+    told = {"acknowledged": True, "serverTime": datetime.now(UTC).isoformat()}
+    match what:
+        case "heartbeat":
+            return Reply(200, {**told, "shouldCancel": False})
+        case "completed":
+            return Reply(200, {**told, "finalState": body["outcome"]})
+    return Reply(200, told)
+
+
+def _read(raw: bytes) -> dict[str, Any] | None:
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _wrong(what: str, body: dict[str, Any] | None, attempt: int) -> str:
+    """What is wrong with a callback in itself."""
+    if body is None:
+        return "the body is not a JSON object"
+    if body.get("attempt") != attempt:
+        return f"attempt is {body.get('attempt')!r}, the envelope said {attempt}"
+    if not isinstance(body.get("workerId"), str) or not body["workerId"]:
+        return "workerId is missing"
+    percent = body.get("progressPct")
+    if percent is not None and (not isinstance(percent, int) or not 0 <= percent <= 100):
+        return f"progressPct is {percent!r}, which is no whole number from 0 to 100"
+    if what == "completed" and body.get("outcome") not in OUTCOMES:
+        return f"outcome is {body.get('outcome')!r}, not one of {', '.join(OUTCOMES)}"
+    if what == "completed" and body["outcome"] == "FAILED":
+        error = body.get("error")
+        if not isinstance(error, dict) or error.get("category") not in CATEGORIES or not error.get("message"):
+            return f"FAILED without an error that has a message and a category of {', '.join(CATEGORIES)}"
+    return ""
+
+
+def post(url: str, body: bytes, headers: dict[str, str], timeout_s: float) -> tuple[int, bytes]:
+    """One request on a connection of its own; redirects are answers like others."""
+    where = urlsplit(url)
+    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
+    connection = kind(where.netloc, timeout=timeout_s)
+    try:
+        path = (where.path or "/") + (f"?{where.query}" if where.query else "")
+        connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
+        reply = connection.getresponse()
+        return reply.status, reply.read(BODY_MAX_BYTES)
+    finally:
+        connection.close()
+
+
+def own_address(worker_url: str) -> str:
+    """Ours, as the worker's machine sees it. Nothing is sent."""
+    where = urlsplit(worker_url)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect((where.hostname or "", where.port or 80))
+            return str(way.getsockname()[0])
+    except OSError as error:
+        raise Unavailable(f"there is no way to {worker_url}: {error}") from None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], engine: StandIn) -> None:
+        self.engine = engine
+        super().__init__(address, _Callbacks)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A worker that is killed closes its connections: that is no news."""
+
+
+class _Callbacks(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 65536  # head and body in one piece
+    server: _Server
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(min(int(self.headers.get("Content-Length") or 0), BODY_MAX_BYTES))
+        scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
+        reply = self.server.engine.hear(self.path, token if scheme == "Bearer" else "", raw)
+        if reply.status == 0:
+            self.close_connection = True
+            return
+        body = json.dumps(dict(reply.body)).encode()
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name there)
+        pass

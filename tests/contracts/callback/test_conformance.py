@@ -1,0 +1,133 @@
+"""The cases find what is wrong with a worker, each its own, and let a good one pass; all in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from windlass.cli.commands import run
+from windlass.core.error import Invalid
+from windlass.testing.callback import Result, check_worker
+from windlass.testing.callback.cases import CASES
+
+ROOT = Path(__file__).parents[3]
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+# Each fault with the cases that must find it.
+FAULTS: dict[str, tuple[int, ...]] = {
+    "never_heartbeats": (13,),
+    "says_another_attempt": (5,),
+    "completes_twice": (3,),
+    "heartbeats_after_the_end": (3,),
+    "ignores_cancel": (16,),
+    "goes_on_after_410": (18,),
+    "goes_on_after_409": (19,),
+    "runs_what_it_was_refused": (17, 25),
+    "takes_500_for_an_answer_to_started": (21,),
+    "does_not_repeat_completed": (22, 23),
+    "repeats_what_was_refused": (20,),
+    "does_not_wait_as_asked": (22,),
+    "gives_up_when_a_heartbeat_fails": (14,),
+    "uses_one_token_for_all": (6, 27),
+    "keeps_the_first_token": (15,),
+    "believes_any_signature": (9, 10, 11, 12),
+    "believes_old_pushes": (12,),
+    "does_not_read_the_body_as_it_came": (11,),
+    "runs_a_duplicate": (24,),
+    "answers_after_the_work": (1,),
+    "does_not_say_started": (2,),
+    "tells_no_category": (4,),
+    "refuses_unknown_fields": (7,),
+    "ends_with_the_first_garbage": (8,),
+    "refuses_a_newer_attempt": (26,),
+}
+
+
+@contextmanager
+def running(*command: str) -> Iterator[str]:
+    """A worker in a process of its own; its URL. The first number that it prints is its port."""
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT, env={**os.environ, "WINDLASS_SIGNING_SECRET": SECRET},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        port = next(word for word in process.stdout.readline().split() if word.isdigit())
+        yield f"http://127.0.0.1:{port}/push"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def found() -> Iterator[dict[str, list[Result]]]:
+    """What the cases say of each faulty worker; some of them at the same time, since most of it is waiting."""
+
+    def examine(fault: str) -> list[Result]:
+        with running("tests/contracts/callback/faulty.py", fault) as url:
+            return check_worker(url, SECRET, only=FAULTS[fault], interval_ms=100, patience_s=3, parallel=4)
+
+    with ThreadPoolExecutor(8) as threads:
+        yield dict(zip(FAULTS, threads.map(examine, FAULTS), strict=True))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_by_its_case(fault: str, found: dict[str, list[Result]]) -> None:
+    assert [result.number for result in found[fault] if not result.passed] == list(FAULTS[fault])
+    assert all(result.problem and result.duty for result in found[fault])
+
+
+def test_every_case_has_found_a_fault() -> None:
+    assert {number for numbers in FAULTS.values() for number in numbers} == {case.number for case in CASES}
+
+
+def test_the_worker_of_the_examples_passes_and_is_small() -> None:
+    with running("examples/callback_worker.py", "0") as url:
+        results = check_worker(url, SECRET, interval_ms=100, patience_s=20, parallel=8)
+    lines = (ROOT / "examples/callback_worker.py").read_text().splitlines()
+
+    assert [(result.number, result.problem) for result in results if not result.passed] == []
+    assert len(lines) < 150
+    assert "windlass" not in {line.split()[1].split(".")[0] for line in lines if line.startswith(("import", "from"))}
+
+
+def command(*arguments: str) -> int:
+    return run(["conformance", "callback", "--interval-ms", "100", *arguments])
+
+
+def test_the_command_says_which_case_failed_and_what_the_worker_should_have_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with running("tests/contracts/callback/faulty.py", "believes_old_pushes") as url:
+        assert command("--worker", url, "--secret", SECRET, "--only", "2") == 0
+        assert command("--worker", url, "--secret", SECRET, "--only", "2", "--only", "12") == 1
+        told = capsys.readouterr().out
+        assert command("--worker", url, "--secret", SECRET, "--only", "2", "--only", "12", "--json") == 1
+
+    assert "failed 12  refuses an old push" in told
+    assert "a push that was signed an hour ago was answered with 202" in told
+    assert "Refuse a `webhook-timestamp`" in told
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["passed"], answer["failed"]) == (1, 1)
+    assert [case["number"] for case in answer["cases"]] == [2, 12]
+
+
+def test_the_command_ends_as_others_do_when_it_is_used_wrongly_or_nobody_is_there() -> None:
+    assert command("--worker", "http://127.0.0.1:1/push", "--secret", SECRET) == 3
+    assert command("--worker", "http://127.0.0.1:1/push", "--secret", "none") == 2
+    assert command("--worker", "nowhere", "--secret", SECRET) == 2
+    assert command("--worker", "http://127.0.0.1:1/push", "--secret", SECRET, "--only", "99") == 2
+
+
+def test_there_is_no_such_case() -> None:
+    with pytest.raises(Invalid, match="there is no case 0"):
+        check_worker("http://127.0.0.1:1", SECRET, only=[0])
