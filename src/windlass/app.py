@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ import asyncpg
 from windlass import settings
 from windlass.connect import App as App
 from windlass.core.check import check_type
+from windlass.core.delivery import PushOptions
 from windlass.core.error import Invalid, WindlassError
 from windlass.engine.doctor import Finding, diagnose
 from windlass.engine.engine import Engine
@@ -149,22 +150,28 @@ async def open_server(
     http: str | settings.Address = DEFAULT_HTTP,
     api_key: str | None = None,
     open_metrics: bool = False,
+    push: PushOptions | None = None,
 ) -> AsyncIterator[str]:
     """Our API on this engine until the block ends; yields its URL. `http` is HOST:PORT; port 0 takes any that is free.
 
     `api_key` is an admin's key in all namespaces, for whoever starts the server; others are made with it.
-    `open_metrics` lets everybody read /metrics who can reach the port.
+    `open_metrics` lets everybody read /metrics who can reach the port. With `push`, tasks of queues that push are sent
+    out; workers may call back here in any case.
     """
     from windlass import __version__
+    from windlass.contracts.callback.mount import Front, make_callbacks, pushing
     from windlass.http.api import make_api  # an extra that a plain worker does not carry
     from windlass.http.server import listening
 
     address = settings.read_address(http)
     if api_key is not None:
         engine.access.accept_root(api_key)
-    async with listening(
-        make_api(engine, version=__version__, open_metrics=open_metrics), address.host, address.port
-    ) as url:
+    service, callbacks = make_callbacks(engine, __version__)
+    api = make_api(engine, version=__version__, open_metrics=open_metrics)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(listening(Front(api, callbacks, api.state), address.host, address.port))
+        if push is not None:
+            await stack.enter_async_context(pushing(engine, service, push, url))
         yield url
 
 

@@ -72,6 +72,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     namespace: Annotated[str | None, Help("The namespace that commands look at. None: the one of the key.")] = None
     metrics: Annotated[bool, Help("Whether servers count what happens, for /metrics.")] = True
+    callback_url: Annotated[
+        str | None, Help("Where workers that are pushed to call back, as they see it. None: where the API listens.")
+    ] = None
+    push_loopback: Annotated[
+        bool, Help("Whether tasks may be pushed to workers on this machine; `windlass dev` allows it.")
+    ] = False
+    google_token: Annotated[
+        str | None, Help("Access token for Google Cloud Tasks. None: the one of the machine, from Google.", True)
+    ] = None
     worker_metrics: Annotated[
         Address | None, Help("Where a worker beside the database serves its own metrics, as HOST:PORT. None: nowhere.")
     ] = None
@@ -350,5 +359,6 @@ _READERS: dict[Any, Callable[[object], object]] = {
 _CHECKS: dict[str, Callable[[Any], None]] = {
     "database_url": _check_database_url,
     "url": _check_api_url,
+    "callback_url": _check_api_url,
     "namespace": lambda value: check_name("", value),
 }

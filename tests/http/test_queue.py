@@ -56,7 +56,10 @@ async def test_a_queue_that_nobody_set_up_is_there_as_soon_as_it_holds_a_task(ap
 DELIVERIES = [
     {"type": "pull"},
     {**PUSH, "heartbeat_interval_ms": 1000, "heartbeat_timeout_ms": 2000, "cancel_grace_period_ms": 5000,
-     "dispatch_timeout_ms": 700, "token_ttl_seconds": 7200},
+     "dispatch_timeout_ms": 700, "token_ttl_seconds": 7200,
+     "resources": {"memory_bytes": 1, "cpu_millicores": 2, "timeout_ms": 3},
+     "cloud_tasks": {"project": "p", "location": "l", "queue": "q", "service_account_email": "a@b", "audience": None,
+                     "dispatch_deadline_s": 15}},
     {"type": "wakeup", "carrier": "nats", "url": None, "lease_ms": 1000},
     {"type": "wakeup", "carrier": None, "url": "http://127.0.0.1:1/x", "lease_ms": 1000},
     {"type": "invoke", "carrier": "lambda", "url": None, "lease_ms": 1000},

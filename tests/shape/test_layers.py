@@ -55,6 +55,8 @@ DRIVERS: dict[str, set[str]] = {
     "uvloop": {"app", "cli", "testing"},
     "starlette": {"http", "web", "contracts"},
     "uvicorn": {"http"},
+    "h11": {"wire"},
+    "jwt": {"wire"},
     "grpc": {"wire", "contracts", "sdk"},
     "grpc_health": {"contracts"},
     "grpc_reflection": {"contracts"},

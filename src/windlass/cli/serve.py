@@ -16,6 +16,7 @@ from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import Unusable, print_json, say
 from windlass.cli.process import run_async
 from windlass.cli.stop import stop_signal
+from windlass.core.delivery import PushOptions
 from windlass.engine.engine import Engine
 from windlass.engine.metrics import Tally
 from windlass.settings import Settings, without_password
@@ -70,7 +71,10 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
     """All that listens, by what a person calls it, with where it is."""
     async with AsyncExitStack() as stack:
         key = settings.api_key
-        api = await stack.enter_async_context(open_server(engine, http=settings.http, api_key=key))
+        push = PushOptions(
+            callback_url=settings.callback_url, loopback=settings.push_loopback, google_token=settings.google_token
+        )
+        api = await stack.enter_async_context(open_server(engine, http=settings.http, api_key=key, push=push))
         grpc = await stack.enter_async_context(open_sessions(engine, grpc=settings.grpc, api_key=key))
         yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
 

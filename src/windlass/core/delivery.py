@@ -22,10 +22,12 @@ URL_MAX = 2000
 TOKEN_TTL_MAX_S = 7200
 
 Ms = Annotated[int, Meta(ge=1, le=MS_MAX)]
+Amount = Annotated[int, Meta(ge=0, le=2**53)]
 Url = Annotated[str, Meta(min_length=1, max_length=URL_MAX, description="http:// or https://, without a user")]
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
 Command = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4000)]], Meta(min_length=1, max_length=100)]
 _URL = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?", re.IGNORECASE)
+_PATH_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,199}")
 
 
 class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, kw_only=True):
@@ -34,6 +36,25 @@ class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fi
 
 class Pull(_Delivery, frozen=True, tag="pull"):
     """Workers claim; the default."""
+
+
+class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a task of the queue may use; told to its worker."""
+
+    memory_bytes: Amount = 536_870_912
+    cpu_millicores: Amount = 1000
+    timeout_ms: Ms = 3_600_000
+
+
+class CloudTasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Google Cloud Tasks carries the pushes. It calls the worker as this service account, if one is named."""
+
+    project: Word
+    location: Word
+    queue: Word
+    service_account_email: Word | None = None
+    audience: Url | None = None
+    dispatch_deadline_s: Annotated[int, Meta(ge=15, le=1800)] = 600
 
 
 class Push(_Delivery, frozen=True, tag="push", kw_only=True):
@@ -46,6 +67,8 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     cancel_grace_period_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 30_000
     dispatch_timeout_ms: Ms = 30_000
     token_ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_MAX_S)] = 3600
+    resources: Resources = Resources()
+    cloud_tasks: CloudTasks | None = None
 
 
 class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
@@ -81,6 +104,16 @@ PULL = Pull()
 HEARTBEAT_TIMEOUT_MS = 90_000
 
 
+class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server sends tasks out: where workers call back (None: where it listens), whether they may be on this
+    machine, and who we are to Google Cloud Tasks (None: the machine's own account)."""
+
+    callback_url: str | None = None
+    loopback: bool = False
+    google_token: str | None = None
+    google_url: str | None = None
+
+
 class QueueSettings(msgspec.Struct, frozen=True):
     """All that is set for a queue. `policy` is what its tasks get that ask for none of their own."""
 
@@ -88,6 +121,7 @@ class QueueSettings(msgspec.Struct, frozen=True):
     delivery: Delivery = PULL
     policy: Policy = DEFAULT_POLICY
     signing_secret: str | None = None
+    previous_secret: str | None = None  # of a rotation that is not over: pushes are signed with both
 
 
 def checked_delivery(delivery: Delivery) -> Delivery:
@@ -95,6 +129,8 @@ def checked_delivery(delivery: Delivery) -> Delivery:
     match delivery:
         case Push():
             check_url("delivery.url", delivery.url)
+            if delivery.cloud_tasks is not None:
+                _check_cloud_tasks(delivery.cloud_tasks)
             return _with_timeout(delivery)
         case Wakeup() | Invoke():
             if (delivery.carrier is None) == (delivery.url is None):
@@ -113,6 +149,15 @@ def checked_delivery(delivery: Delivery) -> Delivery:
         case _:
             raise Invalid(f"must be a delivery, not {type(delivery).__name__}", field="delivery")
     return delivery
+
+
+def _check_cloud_tasks(via: CloudTasks) -> None:
+    """These become parts of a path, and so must not be able to lead anywhere else."""
+    for name in ("project", "location", "queue"):
+        if not _PATH_WORD.fullmatch(getattr(via, name)):
+            raise Invalid("must be letters, digits, dashes, dots or colons", field=f"delivery.cloud_tasks.{name}")
+    if via.audience is not None:
+        check_url("delivery.cloud_tasks.audience", via.audience)
 
 
 def _with_timeout(push: Push) -> Push:

@@ -179,7 +179,8 @@ def expire(task: Task, now: Instant, jitter: float, reason: str = "LEASE_EXPIRED
     """
     assert task.state is State.RUNNING, (task.id, task.state)
     lost = replace(task, losses=task.losses + 1)
-    message = f"the worker {task.worker} was lost in attempt {task.attempt}"
+    who = f"the worker {task.worker} was lost in" if task.worker else "no worker took up"
+    message = f"{who} attempt {task.attempt}"
     failure = Failure(Category.INFRASTRUCTURE, message, reason, last_output)
     if task.cancel is not None:
         return _end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
@@ -235,13 +236,14 @@ def resume(task: Task, now: Instant) -> Transition:
 
 
 def cancel(task: Task, reason: str, now: Instant, *, force: bool = False) -> Transition:
-    """Somebody asks to cancel. Who waits ends at once; who runs is told, and has its grace from then on."""
+    """Somebody asks to cancel. Who waits ends at once, and so does what was sent out and nobody took up; who runs is
+    told, and has its grace from then on."""
     if task.state is State.CANCELLED:
         return Transition(Verb.NOTE, task, task)
     if task.terminal:
         raise InvalidState(f"the task has already {task.state}", task_id=task.id, state=task.state)
     asked = task.cancel or Cancel(now, reason)
-    if task.state is not State.RUNNING or force:
+    if task.state is not State.RUNNING or task.worker is None or force:
         outcome = _if_open(task, Outcome.CANCELLED)
         ended = replace(task, cancel=asked)
         return _end(Verb.CANCEL, ended, State.CANCELLED, _cancelled(task, reason), now, outcome, before=task)

@@ -40,6 +40,7 @@ from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.engine import tick
 from windlass.engine.access import Access
+from windlass.engine.callback import Callbacks
 from windlass.engine.chance import Chance, SystemChance
 from windlass.engine.change import Changes
 from windlass.engine.claim import Claimer
@@ -49,7 +50,7 @@ from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.metrics import Gauges, Tally
 from windlass.engine.note import Notes
-from windlass.engine.outbox import EffectHandler, carry_out_effects
+from windlass.engine.outbox import EffectHandler, Outbox
 from windlass.engine.patience import Patience
 from windlass.engine.queue import Queues
 from windlass.engine.repair import Repair
@@ -125,6 +126,10 @@ class Engine:
         self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
         self.repair = Repair(store, self.chance, self._submitter, self._commands)
         self.retention = Retention(keep_finished_s)
+        self._outbox = Outbox(store, self.chance, lambda: self.effects)
+        self.callbacks = Callbacks(
+            store, self.chance, self.hub, self._claimer, self._decider, self.notes, pause=pause, stopwatch=stopwatch
+        )
         self._loops: list[Loop] = []
         self._heard: asyncio.Event | None = None
 
@@ -153,7 +158,7 @@ class Engine:
         self._timers = Loop("timers", self.timer_tick, every_s=SELDOM_S)
         self._settle = Loop("settle", self.settle_tick, every_s=SELDOM_S)
         self._wake = Loop("wake", self.wake_tick, every_s=SELDOM_S)
-        self._effects = Loop("effects", self.effects_tick, every_s=SELDOM_S)
+        self._effects = Loop("effects", self._outbox.flow, every_s=SELDOM_S)
         self._loops = [
             self._expire, self._timers, self._settle, self._wake, self._effects,
             Loop("pulse", self.pulse_tick, every_s=PULSE_S),
@@ -168,7 +173,7 @@ class Engine:
         async with self.store.single() as tx:
             await tx.now()
 
-    async def _hear(self) -> None:
+    async def hear(self) -> None:
         """Before anything waits: hear what other processes announce, or poll. A process that only submits does neither,
         and so is not woken by its own announcements."""
         if self._heard is None:
@@ -191,16 +196,9 @@ class Engine:
         for loop in self._loops:
             await loop.stop()
         for part in (
-            self._submitter,
-            self._claimer,
-            self.workflows,
-            self._reports,
-            self._commands,
-            self._patience,
-            self.leases,
-            self.notes,
-            self.changes,
-        ):
+            self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks, self._reports, self._commands,
+            self._patience, self.leases, self.notes, self.changes,
+        ):  # fmt: skip
             with contextlib.suppress(Unavailable):
                 await part.close()
         self.hub.close()
@@ -247,7 +245,7 @@ class Engine:
         check_type("task_id", task_id, UUID)
         check_seconds("timeout_s", timeout_s)
         deadline_s = self._stopwatch() + timeout_s
-        await self._hear()
+        await self.hear()
         view = await self.views.get(task_id)
         if not view.task.terminal:
             async with self.store.begin() as tx:
@@ -310,7 +308,7 @@ class Engine:
         check_count("limit", limit, least=1, most=CLAIM_MAX)
         check_seconds("wait_s", wait_s, most=3600.0)
         if wait_s > 0:
-            await self._hear()
+            await self.hear()
         claimed = await self._claimer.claim(lease, limit, wait_s)
         if self.tally is not None:
             self.tally.started(claimed)
@@ -359,7 +357,7 @@ class Engine:
         """Wait until a cancel is to be heard of under this lease; True if so, False after `timeout_s`."""
         check_lease(lease)
         check_seconds("timeout_s", timeout_s)
-        await self._hear()
+        await self.hear()
         ticket = self.hub.ticket("lease", lease.id)
         try:
             with contextlib.suppress(Unavailable):  # the heartbeat that follows will tell
@@ -473,7 +471,7 @@ class Engine:
         return await tick.wake_parents(self.store)
 
     async def effects_tick(self) -> int:
-        return await carry_out_effects(self.store, self.chance, self.effects)
+        return await self._outbox.tick()
 
     async def retention_tick(self) -> int:
         await self.changes.forget()

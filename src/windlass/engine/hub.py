@@ -67,6 +67,7 @@ class Hub:
         self._alarms: dict[tuple[str, str], tuple[float, Any]] = {}
         self._news: dict[tuple[str, str] | None, int] = {}
         self.on_effects: Callable[[], None] = lambda: None
+        self.on_queue: Callable[[tuple[str, str] | None], None] = lambda _: None  # None: any of them
 
     # ----------------------------------------------------------------------------------------- waiting
 
@@ -130,11 +131,13 @@ class Hub:
         return self._news.get((namespace, queue), 0) + self._news.get(None, 0)
 
     def _wake_line(self, namespace: str, queue: str) -> None:
+        self.on_queue((namespace, queue))
         for key in list(self._groups.get((namespace, queue), ())):
             self._wake_first(key)
 
     def wake_waiting(self) -> None:
         """The first of every line, as if something had happened in all queues that anybody waits for."""
+        self.on_queue(None)
         for namespace, queue in list(self._groups):
             self.wake_queue(namespace, queue)
         for key in list(self._lines):
@@ -174,5 +177,6 @@ class Hub:
 
     def _wake_everybody(self) -> None:
         self._news[None] = self._news.get(None, 0) + 1
+        self.on_queue(None)
         for key in list(self._lines):
             self._wake_all(key)

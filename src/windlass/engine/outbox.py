@@ -7,12 +7,16 @@ for ever for something that cannot happen.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from windlass.core import callback
 from windlass.core import task as rules
 from windlass.core.check import clean_text
+from windlass.core.error import Unavailable
 from windlass.core.retry import capped_power
+from windlass.core.task import Task
 from windlass.core.transition import Effect, State
 from windlass.engine.chance import Chance
 from windlass.store.store import Store
@@ -21,9 +25,9 @@ log = logging.getLogger("windlass.outbox")
 
 EffectHandler = Callable[[Effect], Awaitable[None]]
 
-BATCH = 100
+BATCH, AT_ONCE = 100, 256
 HOLD_S = 60.0
-TRIES_MAX = 12
+TRIES_MAX, BUSY_MAX_S = 12, 3600.0
 DELAY_S, DELAY_FACTOR, DELAY_MAX_S = 1.0, 2.0, 300.0
 
 
@@ -31,20 +35,67 @@ class Undeliverable(Exception):
     """Raised by a handler: trying again will not help."""
 
 
-async def carry_out_effects(store: Store, chance: Chance, handlers: Mapping[str, EffectHandler]) -> int:
-    """One round: take what is due and can be handled here, carry it out, write down how it went."""
-    if not handlers:
-        return 0
-    async with store.begin() as tx:
-        taken = await tx.outbox.take_effects(sorted(handlers), BATCH, HOLD_S)
-    for effect, tries in taken:
-        await _carry_out(store, chance, handlers[effect.kind], effect, tries)
-    return len(taken)
+class NotNow(Exception):
+    """Raised by a handler: who should get it is busy. That is no try, but it does not go on for ever either."""
+
+    def __init__(self, message: str, delay_s: float) -> None:
+        super().__init__(message)
+        self.delay_s = delay_s
+
+
+class Outbox:
+    """Carries out the effects that this engine has handlers for. By hand (`tick`) to the end of a batch; in a loop
+    (`flow`) as many at once as there is room for, so that one that takes long holds nobody up."""
+
+    def __init__(self, store: Store, chance: Chance, handlers: Callable[[], Mapping[str, EffectHandler]]) -> None:
+        self._store, self._chance, self._handlers = store, chance, handlers
+        self._busy: set[asyncio.Task[None]] = set()
+
+    async def tick(self) -> int:
+        """One round: take what is due and can be handled here, carry it out, write down how it went."""
+        begun = await self._begin(BATCH)
+        await asyncio.gather(*begun)
+        return len(begun)
+
+    async def flow(self) -> int:
+        """Begin what is due and there is room for, without waiting for its end."""
+        if len(self._busy) >= AT_ONCE:
+            await asyncio.wait(self._busy, return_when=asyncio.FIRST_COMPLETED)
+        return len(await self._begin(min(BATCH, AT_ONCE - len(self._busy))))
+
+    async def close(self) -> None:
+        """What is under way is given up; it comes back when its time is over."""
+        for task in list(self._busy):
+            task.cancel()
+        await asyncio.gather(*self._busy, return_exceptions=True)
+
+    async def _begin(self, limit: int) -> list[asyncio.Task[None]]:
+        handlers = self._handlers()
+        if not handlers or limit <= 0:
+            return []
+        async with self._store.begin() as tx:
+            taken = await tx.outbox.take_effects(sorted(handlers), limit, HOLD_S)
+        begun = [asyncio.create_task(self._one(handlers[effect.kind], effect, tries)) for effect, tries in taken]
+        for task in begun:
+            self._busy.add(task)
+            task.add_done_callback(self._busy.discard)
+        return begun
+
+    async def _one(self, handler: EffectHandler, effect: Effect, tries: int) -> None:
+        try:
+            await _carry_out(self._store, self._chance, handler, effect, tries)
+        except Unavailable as error:
+            log.warning("how %s of task %s went is not written down: %s", effect.kind, effect.task_id, error)
+        except Exception:
+            log.exception("%s of task %s was not carried out", effect.kind, effect.task_id)
 
 
 async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effect: Effect, tries: int) -> None:
     try:
         await handler(effect)
+    except NotNow as error:
+        await _put_off(store, chance, effect, error)
+        return
     except Exception as error:
         problem = clean_text("error", f"{type(error).__name__}: {error}")
         if tries >= TRIES_MAX or isinstance(error, Undeliverable):
@@ -59,10 +110,25 @@ async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effec
         await tx.outbox.delete_effects([effect.id])
 
 
+async def _put_off(store: Store, chance: Chance, effect: Effect, busy: NotNow) -> None:
+    async with store.begin() as tx:
+        too_long = await tx.outbox.put_off_effect(effect.id, busy.delay_s, clean_text("error", str(busy)), BUSY_MAX_S)
+    if too_long:
+        log.error("gave up on %s of task %s: busy for too long", effect.kind, effect.task_id)
+        await _bury(store, chance, effect, f"busy for too long: {busy}")
+
+
 async def _bury(store: Store, chance: Chance, effect: Effect, problem: str) -> None:
     """The attempt that depends on this effect cannot go on: its loss is decided like any other."""
     async with store.begin() as tx:
         await tx.outbox.bury_effect(effect.id, problem)
         task = (await tx.tasks.load_tasks_patiently([effect.task_id])).get(effect.task_id)
-        if task is not None and task.state is State.RUNNING and task.attempt == effect.attempt:
+        if task is not None and _needed(task, effect):
             await tx.apply([rules.expire(task, await tx.now(), chance.jitter(), "EFFECT_UNDELIVERABLE")])
+
+
+def _needed(task: Task, effect: Effect) -> bool:
+    """Whether an attempt cannot go on without this effect. What was sent out and taken up has arrived all the same."""
+    if callback.runs(task, effect.attempt):
+        return task.worker is None
+    return task.state is State.RUNNING and task.attempt == effect.attempt

@@ -25,6 +25,7 @@ from windlass.core.transition import State
 from windlass.store.store import Store
 
 SECRET_BYTES = 32
+SECRET_OVERLAP_S = 86400.0
 DRAIN_LOOK_S = 0.1
 
 
@@ -43,6 +44,7 @@ class Queues:
         self, store: Store, *, pause: Callable[[float], Awaitable[None]], stopwatch: Callable[[], float]
     ) -> None:
         self._store, self._pause, self._stopwatch = store, pause, stopwatch
+        self.check_target: Callable[[str], Awaitable[None]] = _anywhere
 
     async def put(
         self,
@@ -59,11 +61,26 @@ class Queues:
         check_name("namespace", namespace)
         check_config(limits)
         delivery = checked_delivery(delivery)
+        if isinstance(delivery, Push):
+            await self.check_target(delivery.url)
         secret = _new_secret() if isinstance(delivery, Push) else None
         async with self._store.begin() as tx:
             known = await tx.queues.lock_queue(namespace, queue)
             config = replace(limits, paused=known.paused if paused is None else paused)
             await tx.set_up(namespace, queue, QueueSettings(config, delivery, policy_of(retry, delivery), secret))
+        return await self.get(queue, namespace=namespace)
+
+    async def rotate_secret(
+        self, queue: str, *, namespace: str = "default", overlap_s: float = SECRET_OVERLAP_S
+    ) -> QueueView:
+        """A new secret signs pushes from now on; the one before signs them too, for so long."""
+        check_name("queue", queue)
+        check_name("namespace", namespace)
+        check_seconds("overlap_s", overlap_s)
+        async with self._store.begin() as tx:
+            if not await tx.heartbeats.rotate_secret(namespace, queue, _new_secret(), overlap_s):
+                raise NotFound(f"there is no queue {queue} in {namespace} that pushes")
+            tx.wakes.everything = True
         return await self.get(queue, namespace=namespace)
 
     async def get(self, queue: str, *, namespace: str = "default") -> QueueView:
@@ -110,6 +127,10 @@ class Queues:
             await self._pause(DRAIN_LOOK_S)
             view = await self.get(queue, namespace=namespace)
         return view
+
+
+async def _anywhere(_url: str) -> None:
+    """An engine that sends nothing out itself leaves it to those that do."""
 
 
 def _new_secret() -> str:

@@ -20,7 +20,7 @@ AFTER_ERROR_S = 1.0
 
 class Loop:
     def __init__(self, name: str, tick: Callable[[], Awaitable[int]], *, every_s: float) -> None:
-        self.name, self._tick, self._every_s = name, tick, every_s
+        self.name, self._tick, self.every_s = name, tick, every_s
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -52,7 +52,7 @@ class Loop:
             if await self._once() == 0:
                 # Not wait_for: on Python 3.11 it swallows a cancel that comes together with the wake-up.
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._every_s):
+                    async with asyncio.timeout(self.every_s):
                         await self._woken.wait()
 
     async def _once(self) -> int:

@@ -18,7 +18,10 @@ from windlass.core.transition import Entry, State
 from windlass.store.store import Store
 from windlass.store.view import ALWAYS, LISTED_PAYLOAD_MAX_BYTES, Created, TaskRow, TaskView, Views
 
-__all__ = ["LISTED_PAYLOAD_MAX_BYTES", "Created", "Page", "TaskRow", "TaskView", "TaskViews", "Waiting"]
+__all__ = [
+    "LISTED_PAYLOAD_MAX_BYTES", "NOTHING_TOLD", "Created", "Page", "TaskRow", "TaskView", "TaskViews", "Told",
+    "Waiting",
+]  # fmt: skip
 
 PAGE_DEFAULT, PAGE_MAX = 50, 1000
 
@@ -36,6 +39,16 @@ class Waiting(msgspec.Struct, frozen=True):
     reason: str
     message: str
     until: datetime | None = None
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a worker that calls back has told of a task: its last report, and when it was last heard of."""
+
+    report: Entry | None = None
+    last_heartbeat_at: datetime | None = None
+
+
+NOTHING_TOLD = Told()
 
 
 class TaskViews:
@@ -129,6 +142,12 @@ class TaskViews:
             steps = await views.task_steps(task_id)
         return timeline_of(view, [*entries, *map(_step_entry, steps)])
 
+    async def told(self, task_id: UUID) -> Told:
+        """Nothing, for a task whose worker does not call back."""
+        check_type("task_id", task_id, UUID)
+        async with self._store.views() as views:
+            return Told(await views.task_report(task_id), await views.last_heartbeat(task_id))
+
     async def steps(self, task_id: UUID) -> list[Step]:
         """What a workflow has recorded, in the order in which its code asks."""
         check_type("task_id", task_id, UUID)
@@ -149,7 +168,8 @@ def timeline_of(view: TaskView, entries: Sequence[Entry]) -> list[Entry]:
     task = view.task
     lines = [Entry(task.id, view.created_at, 0, "submitted"), *entries]
     if task.state is State.RUNNING and task.started_at is not None:
-        lines.append(Entry(task.id, task.started_at, task.attempt, "started", task.worker))
+        what = "started" if task.worker is not None else "sent_out"
+        lines.append(Entry(task.id, task.started_at, task.attempt, what, task.worker))
     if task.finished_at is not None:
         lines.append(Entry(task.id, task.finished_at, task.attempt, task.state, task.worker, _end_detail(task)))
     return sorted(lines, key=lambda line: line.at)

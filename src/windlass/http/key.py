@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from msgspec import Struct
 
 from windlass.core.access import ApiKey, Role, check_reach
 from windlass.http import cursor
-from windlass.http.form import Listed, Name, Paged
+from windlass.http.form import Listed, Name, Nothing, Paged
 from windlass.http.route import Call, Table
 
 table = Table("keys")
@@ -52,3 +54,17 @@ async def revoke_key(call: Call[None, None]) -> ApiKey:
     key = await call.engine.access.get_key(call.id("key_id"))
     check_reach(call.principal, key.namespace)
     return await call.engine.access.revoke_key(key.id)
+
+
+class TokenKey(Struct, frozen=True):
+    """The key that signs the tokens of workers from now on. Nobody is ever told the key itself."""
+
+    key_id: UUID
+
+
+@table.add("POST", "/api/v1/token-key/rotate", Role.ADMIN)
+async def rotate_token_key(call: Call[None, Nothing]) -> TokenKey:
+    """Sign tokens of workers with a new key; those of the one before stay good until they run out. For an admin of all
+    namespaces: all share the key."""
+    check_reach(call.principal, None)
+    return TokenKey(await call.engine.callbacks.rotate_token_key())

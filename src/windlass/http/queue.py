@@ -10,7 +10,7 @@ from windlass.core.access import Role
 from windlass.core.delivery import PULL, Delivery, Push, RetryForm, retry_of
 from windlass.core.queue import QueueConfig, Rate
 from windlass.core.transition import State
-from windlass.engine.queue import QueueView
+from windlass.engine.queue import SECRET_OVERLAP_S, QueueView
 from windlass.http import cursor
 from windlass.http.form import Count, In, Listed, Name, Nothing, Paged, Timeout
 from windlass.http.route import Call, Table
@@ -60,6 +60,12 @@ class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """How long to wait until nothing runs."""
 
     wait_s: Annotated[float, Meta(ge=0, le=300)] = 0.0
+
+
+class RotateOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """For how long pushes carry a signature with the old secret as well."""
+
+    overlap_s: Annotated[float, Meta(ge=0, le=30 * 86400)] = SECRET_OVERLAP_S
 
 
 @table.add("PUT", "/api/v1/queues/{name}", Role.OPERATOR)
@@ -113,6 +119,14 @@ async def drain_queue(call: Call[In, DrainOrder]) -> QueueForm:
     """Pause, and wait until nothing runs any more, at most so long; `counts.running` tells what is left."""
     namespace = call.namespace(call.query.namespace)
     view = await call.engine.queues.drain(call.path["name"], namespace=namespace, wait_s=call.body.wait_s)
+    return _form(call, namespace, view)
+
+
+@table.add("POST", "/api/v1/queues/{name}/rotate-secret", Role.ADMIN)
+async def rotate_secret(call: Call[In, RotateOrder]) -> QueueForm:
+    """A new secret signs pushes from now on; the one before signs them too, for a while."""
+    namespace = call.namespace(call.query.namespace)
+    view = await call.engine.queues.rotate_secret(call.path["name"], namespace=namespace, overlap_s=call.body.overlap_s)
     return _form(call, namespace, view)
 
 

@@ -10,14 +10,23 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Protocol
 
 import uvicorn
-from starlette.applications import Starlette
 
 from windlass.core.error import Invalid
 
 GRACE_S = 10
 BACKLOG = 2048
+
+
+class Served(Protocol):
+    """An ASGI application; `state.closing` is set when it has to end its streams."""
+
+    @property
+    def state(self) -> Any: ...
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
 
 
 class _Server(uvicorn.Server):
@@ -28,7 +37,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def listening(app: Starlette, host: str, port: int) -> AsyncIterator[str]:
+async def listening(app: Served, host: str, port: int) -> AsyncIterator[str]:
     """Serve until the block ends; yields the URL. Port 0 takes any that is free."""
     bound = _bind(host, port)
     config = uvicorn.Config(

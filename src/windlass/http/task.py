@@ -18,7 +18,7 @@ from windlass.core.trace import is_traceparent
 from windlass.core.transition import State
 from windlass.engine.repair import REPLAY_MAX
 from windlass.engine.submit import BATCH_MAX
-from windlass.engine.view import Created, TaskRow, TaskView
+from windlass.engine.view import NOTHING_TOLD, Created, TaskRow, TaskView
 from windlass.http import cursor
 from windlass.http.form import At, Cursor, IdText, In, Limit, Listed, Name, Nothing, Paged, Reason
 from windlass.http.read import KEY_HEADER
@@ -217,7 +217,8 @@ async def seen(call: Call[Any, Any]) -> TaskView:
 async def shown(call: Call[Any, Any], view: TaskView) -> TaskForm:
     """A task with what it last said of its progress."""
     said = await call.engine.notes.progress([view.task.id]) if view.task.attempt else {}
-    return task_form(view, said.get(view.task.id))
+    told = await call.engine.views.told(view.task.id) if view.task.attempt else NOTHING_TOLD
+    return task_form(view, said.get(view.task.id), told=told)
 
 
 async def listed(call: Call[Any, Any], rows: Sequence[TaskRow]) -> list[TaskForm]:

@@ -18,7 +18,7 @@ from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, Submission
 from windlass.core.task import Outcome, Task
 from windlass.core.transition import TERMINAL, Entry, State
-from windlass.engine.view import LISTED_PAYLOAD_MAX_BYTES, TaskRow
+from windlass.engine.view import LISTED_PAYLOAD_MAX_BYTES, NOTHING_TOLD, TaskRow, Told
 from windlass.http.form import At, IdText, Key, Name, Positive, Seconds, Timeout
 from windlass.http.route import read_id
 
@@ -91,6 +91,21 @@ class ErrorForm(Struct, frozen=True):
     retryable: bool
 
 
+class ReportForm(Struct, frozen=True):
+    """What the worker of an attempt said of it besides its result: what it used, how far it came, and in which phase
+    a cancel met it. `reported_at` is ours, `completed_at` by the worker's clock."""
+
+    attempt: int
+    worker: str | None
+    reported_at: datetime
+    outcome: str
+    completed_at: datetime | None
+    metrics: dict[str, int] | None
+    cancelled_during_phase: str | None
+    partial_progress: Any
+    output: Any
+
+
 class TaskForm(Struct, frozen=True, kw_only=True):
     """A task. In a list, a payload or result of more than 64 KiB is null and named in `omitted`."""
 
@@ -124,10 +139,14 @@ class TaskForm(Struct, frozen=True, kw_only=True):
     concurrency_key: str | None
     requires: tuple[str, ...]
     wire: Raw
+    report: ReportForm | None = None
+    last_heartbeat_at: datetime | None = None
     omitted: list[str] = []
 
 
-def task_form(row: TaskRow, progress: Progress | None = None, *, listed: bool = False) -> TaskForm:
+def task_form(
+    row: TaskRow, progress: Progress | None = None, *, listed: bool = False, told: Told = NOTHING_TOLD
+) -> TaskForm:
     task = row.task
     long_result = listed and task.result is not None and len(task.result) > LISTED_PAYLOAD_MAX_BYTES
     return TaskForm(
@@ -141,8 +160,18 @@ def task_form(row: TaskRow, progress: Progress | None = None, *, listed: bool = 
         cancel_requested_at=task.cancel.requested_at if task.cancel else None,
         max_attempts=task.policy.max_attempts, max_losses=task.policy.max_losses, timeout_s=task.policy.timeout_s,
         idempotency_key=row.idempotency_key, concurrency_key=task.concurrency_key or None, requires=row.requires,
-        wire=raw(row.wire),
+        wire=raw(row.wire), report=report_form(told.report), last_heartbeat_at=told.last_heartbeat_at,
         omitted=[name for name, left in (("payload", row.payload is None), ("result", long_result)) if left],
+    )  # fmt: skip
+
+
+def report_form(entry: Entry | None) -> ReportForm | None:
+    if entry is None:
+        return None
+    said: dict[str, Any] = entry.detail or {}
+    return ReportForm(
+        entry.attempt, entry.worker, entry.at, str(said.get("outcome")), _instant(said.get("completedAt")),
+        said.get("metrics"), said.get("cancelledDuringPhase"), said.get("partialProgress"), said.get("output"),
     )  # fmt: skip
 
 

@@ -38,6 +38,11 @@ class OutboxTable:
     async def delay_effect(self, effect_id: UUID, delay_s: float, error: str) -> None:
         await self._session.fetch("delay_effect", effect_id, delay_s, error)
 
+    async def put_off_effect(self, effect_id: UUID, delay_s: float, error: str, longest_s: float) -> bool:
+        """Whether it has been put off for too long."""
+        rows = await self._session.fetch("put_off_effect", effect_id, delay_s, error, longest_s)
+        return bool(rows and rows[0][0])
+
     async def delay_effects(self, ids: Sequence[UUID], delay_s: float) -> None:
         await self._session.fetch("delay_effects", ids, delay_s)
 

@@ -22,11 +22,11 @@ from windlass.core.transition import Effect, State
 
 Row = Sequence[Any]
 
-_STATES: Mapping[str, State] = {state.value: state for state in State}
+STATES: Mapping[str, State] = {state.value: state for state in State}
 _STEP_KINDS: Mapping[str, StepKind] = {kind.value: kind for kind in StepKind}
 _STEP_STATES: Mapping[str, StepState] = {state.value: state for state in StepState}
-_OUTCOMES: Mapping[str | None, Outcome | None] = {None: None, **{o.value: o for o in Outcome}}
-_decode_cancel = msgspec.json.Decoder(Cancel).decode
+OUTCOMES: Mapping[str | None, Outcome | None] = {None: None, **{o.value: o for o in Outcome}}
+decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_policy = msgspec.json.Decoder(Policy).decode
 _decode_failure = msgspec.json.Decoder(Failure).decode
 _decode_config = msgspec.json.Decoder(QueueConfig).decode
@@ -44,10 +44,10 @@ def task_from(row: Row) -> Task:
         result, trace, parent_id,
     ) = row[:WIDTH]  # fmt: skip
     return Task(
-        id_, namespace, queue, kind, _STATES[state], available_at, priority, key, attempt, failures, losses,
-        _OUTCOMES[outcome], lease_id, worker, started_at, finished_at, deadline_at, timer_at, run_id, has_dependents,
+        id_, namespace, queue, kind, STATES[state], available_at, priority, key, attempt, failures, losses,
+        OUTCOMES[outcome], lease_id, worker, started_at, finished_at, deadline_at, timer_at, run_id, has_dependents,
         awaited,
-        None if cancel is None else _decode_cancel(cancel),
+        None if cancel is None else decode_cancel(cancel),
         DEFAULT_POLICY if policy is None else _decode_policy(policy),
         None if error is None else _decode_failure(error),
         result,
@@ -80,12 +80,13 @@ def config_from(text: str | None) -> QueueConfig:
 
 
 def settings_from(row: Row) -> QueueSettings:
-    config, delivery, policy, secret = row
+    config, delivery, policy, secret, previous = row
     return QueueSettings(
         config_from(config),
         PULL if delivery is None else _decode_delivery(delivery),
         DEFAULT_POLICY if policy is None else _decode_policy(policy),
         secret,
+        previous,
     )
 
 

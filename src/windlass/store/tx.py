@@ -20,6 +20,7 @@ from windlass.core.transition import Transition, Verb
 from windlass.store.access_table import AccessTable
 from windlass.store.fault import Duplicate
 from windlass.store.gauge import GaugeView
+from windlass.store.heartbeat_table import HeartbeatTable
 from windlass.store.lease_table import LeaseTable
 from windlass.store.outbox_table import OutboxTable
 from windlass.store.queue_table import QueueTable
@@ -37,6 +38,7 @@ class Tx:
     __slots__ = (
         "access",
         "gauges",
+        "heartbeats",
         "leases",
         "moves",
         "outbox",
@@ -57,6 +59,7 @@ class Tx:
         self.tasks = TaskTable(session)
         self.runs = RunTable(session)
         self.leases = LeaseTable(session)
+        self.heartbeats = HeartbeatTable(session)
         self.queues = QueueTable(session)
         self.outbox = OutboxTable(session)
         self.retention = RetentionTable(session)
@@ -126,7 +129,7 @@ class Tx:
 
     async def set_up(self, namespace: str, queue: str, settings: QueueSettings) -> None:
         await self.queues.put_settings(namespace, queue, settings)
-        self.wakes.queues.add((namespace, queue))
+        self.wakes.everything = True  # whoever sends tasks out has to know how that is done now
 
     async def wake(self, wakes: Wakes) -> None:
         """Announce with the commit: to the other engines by NOTIFY, to our own directly."""

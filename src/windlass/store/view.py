@@ -163,6 +163,17 @@ class Views:
             for _, at, attempt, what, worker, detail in rows
         ]
 
+    async def task_report(self, task_id: UUID) -> Entry | None:
+        rows = await self._session.fetch("task_report", task_id)
+        if not rows:
+            return None
+        attempt, at, worker, detail = rows[0]
+        return Entry(task_id, at, attempt, "reported", worker, None if detail is None else msgspec.json.decode(detail))
+
+    async def last_heartbeat(self, task_id: UUID) -> datetime | None:
+        rows = await self._session.fetch("last_heartbeat", task_id)
+        return rows[0][0] if rows else None
+
     async def task_steps(self, task_id: UUID) -> list[Step]:
         return [record.step_from(row) for row in await self._session.fetch("task_steps", [task_id])]
 

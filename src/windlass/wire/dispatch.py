@@ -1,4 +1,4 @@
-"""How the callback contract names what is ours: runs, tenants, and the delivery of an attempt."""
+"""How the callback contract names what is ours: runs, and the delivery of an attempt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import hashlib
 from uuid import UUID
 
 from windlass.wire.id import ulid
-
-DEFAULT_WORKSPACE = "default"
 
 
 def run_of(task_id: UUID, run_id: UUID | None) -> str:
@@ -25,9 +23,3 @@ def cloud_task_id(dispatch: str) -> str:
     """The name of a delivery where only letters and digits are allowed, and that nobody else can come upon."""
     digest = base64.b32encode(hashlib.sha256(dispatch.encode()).digest()).decode().rstrip("=").lower()
     return f"d_{digest[:26]}"
-
-
-def tenant_of(namespace: str) -> tuple[str, str]:
-    """Tenant and workspace of a namespace: what stands before and behind its first slash."""
-    tenant, _, workspace = namespace.partition("/")
-    return tenant or namespace, workspace or DEFAULT_WORKSPACE

@@ -57,7 +57,7 @@ class TaskEnvelope(_Message, frozen=True, kw_only=True, omit_defaults=False):
     # ours
     kind: str = ""  # of the task; else the asset's id
     queue: str = ""
-    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))  # a schema has no word for it
     failures: Annotated[int, Meta(ge=0)] = 0
     traceparent: str | None = None
     checkpoint: msgspec.Raw | UnsetType = UNSET  # what an earlier attempt left behind

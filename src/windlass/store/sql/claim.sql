@@ -148,11 +148,12 @@ select q.name, q.config from windlass.queue q where q.namespace = $1 order by q.
 
 -- name: get_settings
 -- All that was set for queues: those with these names, or every one.
-select q.name, q.config, q.delivery, q.policy, q.signing_secret
+select q.name, q.config, q.delivery, q.policy, q.signing_secret,
+       case when q.secret_until > windlass.now() then q.previous_secret end
   from windlass.queue q where q.namespace = $1 and ($2::text[] is null or q.name = any($2)) order by q.name
 
 -- name: put_settings
--- Sets all of what an operator wants of a queue, and wakes it. A secret that is there stays.
+-- Sets all of what an operator wants of a queue, and wakes everybody. A secret that is there stays.
 with set as (
     insert into windlass.queue as q (namespace, name, config, delivery, policy, signing_secret)
     values ($1, $2, $3::text::jsonb, $4::text::jsonb, $5::text::jsonb, $6)
@@ -160,4 +161,4 @@ with set as (
        set config = excluded.config, delivery = excluded.delivery, policy = excluded.policy,
            signing_secret = coalesce(q.signing_secret, excluded.signing_secret)
 )
-select pg_notify('windlass', concat_ws(chr(31), 'queue', $1, $2))
+select pg_notify('windlass', 'settings')

@@ -20,7 +20,8 @@ select s.relname as name, s.n_live_tup as live, s.n_dead_tup as dead
 -- name: work_vitals
 -- What nobody looks after: leases that ran out and were not cleared away, effects that are due or were given up, and
 -- queues in which tasks are due that no live worker takes from.
-select (select count(*) from windlass.lease l where l.expires_at > windlass.now())::integer as workers,
+select (select count(*) from windlass.lease l
+         where l.expires_at > windlass.now() and l.namespace <> '')::integer as workers,
        (select count(*) from windlass.lease l
          where l.expires_at < windlass.now() - interval '30 seconds')::integer as leases_overdue,
        (select count(*) from windlass.outbox o
@@ -33,4 +34,6 @@ select (select count(*) from windlass.lease l where l.expires_at > windlass.now(
             where t.state = 'queued' and t.available_at <= windlass.now()
               and not exists (select from windlass.lease l where l.namespace = t.namespace and t.queue = any(l.queues)
                                  and l.expires_at > windlass.now())
+              and not exists (select from windlass.queue q where q.namespace = t.namespace and q.name = t.queue
+                                 and q.delivery ->> 'type' = 'push')
             limit 20) q), '{}') as unattended

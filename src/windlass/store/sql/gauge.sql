@@ -16,4 +16,4 @@ select t.queue, t.state, count(*), 0
 -- name: worker_gauges
 -- Workers by state: alive, or lost and not yet cleared away.
 select case when l.expires_at > windlass.now() then 'alive' else 'lost' end, count(*)
-  from windlass.lease l group by 1
+  from windlass.lease l where l.namespace <> '' group by 1

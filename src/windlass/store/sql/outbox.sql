@@ -37,6 +37,14 @@ update windlass.outbox o
 update windlass.outbox o set available_at = windlass.now() + $2::double precision * interval '1 second'
  where o.id = any($1::uuid[])
 
+-- name: put_off_effect
+-- Whoever gets it is busy: again later. That was no try; it says so if that goes on for too long ($4 seconds).
+update windlass.outbox o
+   set available_at = windlass.now() + $2::double precision * interval '1 second', error = $3,
+       tries = greatest(0, o.tries - 1)
+ where o.id = $1
+returning o.created_at < windlass.now() - $4::double precision * interval '1 second'
+
 -- name: bury_effect
 -- Given up. The task is told in the same transaction.
 update windlass.outbox o set dead_at = windlass.now(), error = $2 where o.id = $1 and o.dead_at is null

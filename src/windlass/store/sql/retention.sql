@@ -15,6 +15,8 @@ with old as (
      where o.gone and i.namespace = o.namespace and i.key = o.idempotency_key and i.task_id = o.id
 ), progress as (
     delete from windlass.progress p using gone g where p.task_id = g.id
+), heartbeats as (
+    delete from windlass.heartbeat h using gone g where h.task_id = g.id
 ), checkpoints as (
     delete from windlass.checkpoint c using gone g where c.task_id = g.id
 ), log as (

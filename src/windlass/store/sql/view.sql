@@ -47,15 +47,22 @@ select t.state, count(*) from windlass.task t where t.namespace = $1 group by t.
 -- What happened to a task, in order.
 select h.task_id, h.at, h.attempt, h.what, h.worker, h.detail from windlass.history h where h.task_id = $1 order by h.at
 
+-- name: task_report
+-- What a worker said besides the result when an attempt was over; the last one (index history_task).
+select h.attempt, h.at, h.worker, h.detail from windlass.history h
+ where h.task_id = $1 and h.what = 'reported' order by h.at desc limit 1
+
 -- name: waiting_for
 -- The unfinished tasks that this one waits for.
 select e.upstream_id from windlass.edge e where e.task_id = $1 order by e.upstream_id limit 100
 
 -- name: capable_workers
--- How many live workers could take this task.
-select count(*) from windlass.lease l
- where l.namespace = $1 and $2 = any(l.queues) and (l.kinds is null or $3 = any(l.kinds))
-   and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now()
+-- How many live workers could take this task; one if it is sent to whoever is there.
+select (select count(*) from windlass.lease l
+         where l.namespace = $1 and $2 = any(l.queues) and (l.kinds is null or $3 = any(l.kinds))
+           and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now())
+     + (select count(*) from windlass.queue q
+         where q.namespace = $1 and q.name = $2 and q.delivery ->> 'type' = 'push' and coalesce($4::text[], '{}') = '{}')
 
 -- name: unheard_cancels
 -- Whether something runs under a lease that is to be cancelled and whose worker has not been told (index

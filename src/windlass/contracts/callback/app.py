@@ -1,0 +1,131 @@
+"""The routes of the callback contract, as a plain ASGI application: nothing stands between the server and the rules.
+
+`/v1/tasks/{task_id}/started|heartbeat|completed` for workers, and the documents that describe them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from windlass.contracts.callback.document import envelope_schema, openapi_document
+from windlass.contracts.callback.form import RefusedAnswer, refused
+from windlass.contracts.callback.service import Saying, Service
+from windlass.core.check import PAYLOAD_MAX_BYTES
+from windlass.core.error import TooLarge, Unauthenticated, WindlassError
+
+log = logging.getLogger("windlass.callback")
+
+PREFIX = "/v1/"
+BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
+JSON = (b"content-type", b"application/json")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Identify = Callable[[str], Awaitable[object]]
+Route = Callable[[Saying], Awaitable[object]]
+
+
+class Gone(Exception):
+    """The caller went while it was sending."""
+
+
+class CallbackApp:
+    """Serves one engine. `identify` lets in who may read the documents."""
+
+    def __init__(self, service: Service, identify: Identify, version: str) -> None:
+        self._service, self._identify = service, identify
+        self._encode = msgspec.json.Encoder().encode
+        self._routes: dict[str, Route] = {
+            "started": service.started,
+            "heartbeat": service.heartbeat,
+            "completed": service.completed,
+        }
+        self._documents = {
+            "/v1/openapi.json": self._encode(openapi_document(version)),
+            "/v1/task-envelope.schema.json": self._encode(envelope_schema()),
+        }
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            status, content, extra = await self._answer(scope["method"], scope["path"], headers, receive)
+        except Gone:
+            return
+        except WindlassError as error:
+            status, body, more = refused(error)
+            content = self._encode(body)
+            extra = [(name.encode(), value.encode()) for name, value in more.items()]
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            status, extra = 500, []
+            content = self._encode(RefusedAnswer(error="internal", message="something is wrong on the server's side"))
+        length = (b"content-length", str(len(content)).encode())
+        await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *extra]})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _answer(
+        self, method: str, path: str, headers: dict[bytes, bytes], receive: Receive
+    ) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+        parts = path.split("/")
+        route = self._routes.get(parts[4]) if len(parts) == 5 and parts[2] == "tasks" else None
+        if route is None:
+            return await self._described(method, path, headers)
+        if method != "POST":
+            return self._refused(405, "method_not_allowed", "only POST is allowed here", [(b"allow", b"POST")])
+        token = _bearer(headers)
+        body = await _body(headers, receive)
+        trace = headers.get(b"traceparent")
+        said = await self._service.admitted(token, parts[3], body, None if trace is None else trace.decode("latin-1"))
+        return 200, self._encode(await route(said)), []
+
+    async def _described(
+        self, method: str, path: str, headers: dict[bytes, bytes]
+    ) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+        """The documents tell nothing of anybody's work, but nothing except health answers without a key."""
+        document = self._documents.get(path)
+        if document is None:
+            return self._refused(404, "not_found", "no route has this path", [])
+        if method != "GET":
+            return self._refused(405, "method_not_allowed", "only GET is allowed here", [(b"allow", b"GET")])
+        await self._identify(_bearer(headers))
+        return 200, document, []
+
+    def _refused(
+        self, status: int, error: str, message: str, headers: list[tuple[bytes, bytes]]
+    ) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+        return status, self._encode(RefusedAnswer(error=error, message=message)), headers
+
+
+def _bearer(headers: dict[bytes, bytes]) -> str:
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer" or not token:
+        raise Unauthenticated("send the token of the task: Authorization: Bearer TOKEN")
+    return token.strip().decode("latin-1")
+
+
+async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes | TooLarge:
+    """All of it; of one that is too long nothing is kept, since its sender may still be told something else."""
+    declared = headers.get(b"content-length", b"")
+    if declared.isdigit() and int(declared[:20]) > BODY_MAX_BYTES:
+        return TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
+    message = await receive()
+    if not message.get("more_body", False) and message["type"] == "http.request":
+        whole: bytes = message.get("body", b"")
+        return whole
+    parts, size = [], 0
+    while True:
+        if message["type"] == "http.disconnect":
+            raise Gone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > BODY_MAX_BYTES:
+            return TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+        message = await receive()

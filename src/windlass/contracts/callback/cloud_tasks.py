@@ -1,0 +1,107 @@
+"""Google Cloud Tasks as the carrier of pushes, by its REST API.
+
+A delivery is a task of a Cloud Tasks queue with a name made from the attempt: creating it twice is creating it once.
+Cloud Tasks then calls the worker with just what we would have sent.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from windlass.core.delivery import CloudTasks, Push
+from windlass.engine.outbox import NotNow
+from windlass.wire.dispatch import cloud_task_id
+from windlass.wire.post import Reply, post
+
+ENDPOINT = "https://cloudtasks.googleapis.com"
+METADATA_URL = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
+TIMEOUT_S = 10.0
+BUSY = frozenset({429, 503})
+BUSY_AGAIN_S = 2.0
+TOKEN_SPARE_S = 60.0
+
+AccessToken = Callable[[], Awaitable[str]]
+
+
+class NotCreated(Exception):
+    """Cloud Tasks did not take it."""
+
+
+class CloudTasksCarrier:
+    """Hands pushes to Cloud Tasks. `access_token` says who we are to Google."""
+
+    def __init__(self, access_token: AccessToken, *, endpoint: str = ENDPOINT, loopback: bool = False) -> None:
+        self._access_token, self._endpoint, self._loopback = access_token, endpoint.rstrip("/"), loopback
+
+    async def __call__(self, push: Push, message_id: str, headers: dict[str, str], body: bytes) -> None:
+        via = push.cloud_tasks
+        assert via is not None, push
+        queue = f"projects/{via.project}/locations/{via.location}/queues/{via.queue}"
+        reply = await post(
+            f"{self._endpoint}/v2/{queue}/tasks",
+            {"Content-Type": "application/json", "Authorization": f"Bearer {await self._access_token()}"},
+            msgspec.json.encode({"task": created(via, queue, push.url, message_id, headers, body)}),
+            timeout_s=TIMEOUT_S,
+            loopback=self._loopback,
+        )
+        judge(reply)
+
+
+def created(
+    via: CloudTasks, queue: str, url: str, message_id: str, headers: dict[str, str], body: bytes
+) -> dict[str, Any]:
+    """The task to create, as the API spells it."""
+    request: dict[str, Any] = {
+        "url": url,
+        "httpMethod": "POST",
+        "headers": headers,
+        "body": base64.b64encode(body).decode(),
+    }
+    if via.service_account_email is not None:
+        request["oidcToken"] = {
+            "serviceAccountEmail": via.service_account_email,
+            "audience": via.audience or url,
+        }
+    return {
+        "name": f"{queue}/tasks/{cloud_task_id(message_id)}",
+        "httpRequest": request,
+        "dispatchDeadline": f"{via.dispatch_deadline_s}s",
+    }
+
+
+def judge(reply: Reply) -> None:
+    """A name that is there already is an earlier try of ours: that is as good as a new one."""
+    if 200 <= reply.status < 300 or reply.status == 409:
+        return
+    if reply.status in BUSY:
+        raise NotNow(f"Cloud Tasks answered {reply.status}", BUSY_AGAIN_S)
+    raise NotCreated(f"Cloud Tasks answered {reply.status}: {reply.body[:300].decode('utf-8', 'replace')}")
+
+
+class MetadataToken:
+    """The access token of the machine that we run on, as Google's metadata server tells it; kept until it ends."""
+
+    def __init__(self, stopwatch: Callable[[], float], url: str = METADATA_URL) -> None:
+        self._stopwatch, self._url = stopwatch, url
+        self._token, self._until_s = "", 0.0
+
+    async def __call__(self) -> str:
+        if not self._token or self._stopwatch() >= self._until_s:
+            reply = await post(
+                self._url, {"Metadata-Flavor": "Google"}, b"", timeout_s=TIMEOUT_S, method="GET", checked=False
+            )
+            if reply.status != 200:
+                raise NotCreated(f"the metadata server answered {reply.status}")
+            told = msgspec.json.decode(reply.body, type=_Told)
+            self._token = told.access_token
+            self._until_s = self._stopwatch() + max(0.0, told.expires_in - TOKEN_SPARE_S)
+        return self._token
+
+
+class _Told(msgspec.Struct):
+    access_token: str
+    expires_in: float

@@ -1,0 +1,90 @@
+"""A task as the envelope that its worker gets. What only this wire knows may be given in the task's `wire`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from windlass.core.callback import Scope
+from windlass.core.delivery import HEARTBEAT_TIMEOUT_MS, Push
+from windlass.core.task import Task
+from windlass.engine.view import TaskView
+from windlass.wire.dispatch import run_of
+from windlass.wire.envelope import Resources, TaskEnvelope
+from windlass.wire.id import ulid
+
+OPERATION = "materialize"
+
+
+def make_envelope(
+    view: TaskView, push: Push, scope: Scope, token: str, base_url: str, checkpoint: bytes | None
+) -> TaskEnvelope:
+    """All that its worker needs. `base_url` is where it calls back."""
+    task = view.task
+    said = _said(view.wire)
+    return TaskEnvelope(
+        task_id=ulid("task", task.id),
+        run_id=run_of(task.id, task.run_id),
+        asset_id=_text(said.get("assetId")) or task.kind,
+        task_key=said.get("taskKey") or _task_key(task),
+        tenant_id=scope.tenant,
+        workspace_id=scope.workspace,
+        attempt=task.attempt,
+        resources=_resources(task, push, said.get("resources")),
+        enqueued_at=view.created_at,
+        deadline=task.deadline_at,
+        callback_base_url=base_url,
+        task_token=token,
+        token_expires_at=_utc(scope.expires_at),
+        heartbeat_interval_ms=push.heartbeat_interval_ms,
+        heartbeat_timeout_ms=push.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS,
+        cancel_grace_period_ms=round(task.policy.cancel_grace_s * 1000),
+        kind=task.kind,
+        queue=task.queue,
+        payload=msgspec.Raw(view.payload),
+        failures=task.failures,
+        traceparent=task.trace,
+        checkpoint=UNSET if checkpoint is None else msgspec.Raw(checkpoint),
+    )
+
+
+def _said(wire: bytes | None) -> dict[str, Any]:
+    """What was given for this wire at the submission; what makes no sense is left alone."""
+    if wire is None:
+        return {}
+    found: Any = msgspec.json.decode(wire)
+    return found if isinstance(found, dict) else {}
+
+
+def _task_key(task: Task) -> dict[str, Any]:
+    return {"asset_key": {"namespace": task.namespace, "name": task.kind}, "operation": OPERATION}
+
+
+def _resources(task: Task, push: Push, said: object) -> Resources:
+    """Those of the queue, what the submission said of them, and the task's own time limit."""
+    resources = Resources(
+        memory_bytes=push.resources.memory_bytes,
+        cpu_millicores=push.resources.cpu_millicores,
+        timeout_ms=push.resources.timeout_ms,
+    )
+    if isinstance(said, dict):
+        try:
+            own = msgspec.convert({**msgspec.to_builtins(resources), **said}, Resources)
+        except msgspec.ValidationError:
+            own = resources
+        resources = own
+    if task.policy.timeout_s is not None:
+        resources = replace(resources, timeout_ms=max(1, round(task.policy.timeout_s * 1000)))
+    return resources
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant.replace(microsecond=0)

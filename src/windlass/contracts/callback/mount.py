@@ -1,0 +1,77 @@
+"""Puts the callback contract on an engine: its routes beside our API, and the loops that send tasks out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from windlass.contracts.callback.app import PREFIX, CallbackApp
+from windlass.contracts.callback.cloud_tasks import ENDPOINT, CloudTasksCarrier, MetadataToken
+from windlass.contracts.callback.push import Pusher
+from windlass.contracts.callback.service import Service
+from windlass.core.callback import PUSH
+from windlass.core.delivery import PushOptions
+from windlass.core.error import Forbidden, Invalid
+from windlass.engine.engine import Engine
+from windlass.wire.post import Unreachable, resolve, split
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Front:
+    """What is said under `/v1/` is for the callbacks, all else for the API."""
+
+    def __init__(self, api: Application, callbacks: CallbackApp, state: Any) -> None:
+        self._api, self._callbacks, self.state = api, callbacks, state
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(PREFIX):
+            await self._callbacks(scope, receive, send)
+        else:
+            await self._api(scope, receive, send)
+
+
+def make_callbacks(engine: Engine, version: str) -> tuple[Service, CallbackApp]:
+    service = Service(engine.callbacks, time.monotonic)
+    return service, CallbackApp(service, engine.access.identify, version)
+
+
+@asynccontextmanager
+async def pushing(engine: Engine, service: Service, options: PushOptions, url: str) -> AsyncIterator[None]:
+    """Send tasks out until the block ends. `url` is where we listen."""
+    pusher = make_pusher(engine, service, options, url)
+    engine.effects[PUSH] = pusher.push
+    engine.queues.check_target = lambda target: check_target(target, loopback=options.loopback)
+    engine.callbacks.dispatcher.started = lambda begun: None if engine.tally is None else engine.tally.started(begun)
+    await engine.hear()
+    engine.callbacks.start()
+    try:
+        yield
+    finally:
+        await engine.callbacks.stop()
+        engine.effects.pop(PUSH, None)
+
+
+def make_pusher(engine: Engine, service: Service, options: PushOptions, url: str) -> Pusher:
+    token = options.google_token
+
+    async def fixed_token() -> str:
+        return token or ""
+
+    access = fixed_token if token is not None else MetadataToken(time.monotonic)
+    carrier = CloudTasksCarrier(access, endpoint=options.google_url or ENDPOINT, loopback=options.loopback)
+    base_url = options.callback_url or url
+    return Pusher(engine, service, base_url, loopback=options.loopback, cloud_tasks=carrier)
+
+
+async def check_target(url: str, *, loopback: bool) -> None:
+    """Raise Invalid for a URL that no worker can have. A name that has no address yet may get one."""
+    try:
+        split(url)
+        await resolve(url, loopback=loopback)
+    except (Forbidden, Invalid) as error:
+        raise Invalid(error.message.removeprefix("url: "), field="delivery.url") from None
+    except Unreachable:
+        pass

@@ -1,0 +1,139 @@
+"""Carries attempts to their workers: the effect `push` of the outbox, by HTTP or through Google Cloud Tasks.
+
+The envelope is made and signed and its token is made each time it is sent; its id is that of the attempt, so that a
+repeat is recognised. Who is busy is asked later; whoever cannot be reached is tried again by the outbox.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from windlass.contracts.callback.envelope import make_envelope
+from windlass.contracts.callback.service import Service
+from windlass.core.callback import scope_of
+from windlass.core.delivery import Push, QueueSettings
+from windlass.core.error import Forbidden, NotFound
+from windlass.core.transition import Effect
+from windlass.engine.engine import Engine
+from windlass.engine.outbox import NotNow, Undeliverable
+from windlass.engine.view import TaskView
+from windlass.wire.dispatch import dispatch_id
+from windlass.wire.post import Reply, post
+from windlass.wire.signature import signed_headers
+
+ANSWER_TIMEOUT_S = 10.0
+AT_ONCE_MAX = 64  # of a queue
+FULL_AGAIN_S = 0.2
+BUSY = frozenset({429, 503})
+BUSY_AGAIN_S, BUSY_AGAIN_MAX_S = 1.0, 300.0
+
+Carrier = Callable[[Push, str, dict[str, str], bytes], Awaitable[None]]
+
+
+class NotTaken(Exception):
+    """The worker did not take it."""
+
+
+class Pusher:
+    """The pushes of one engine. `base_url` is where workers call back; `loopback` lets workers be on this machine."""
+
+    def __init__(
+        self, engine: Engine, service: Service, base_url: str, *, loopback: bool, cloud_tasks: Carrier | None = None
+    ) -> None:
+        self._engine, self._service, self._base_url = engine, service, base_url.rstrip("/")
+        self._loopback, self._cloud_tasks = loopback, cloud_tasks
+        self._under_way: Counter[tuple[str, str]] = Counter()
+
+    async def push(self, effect: Effect) -> None:
+        """Carry one attempt to its worker, if it still waits for one."""
+        key = effect.namespace, str(effect.body["queue"])
+        if self._under_way[key] >= AT_ONCE_MAX:
+            raise NotNow(f"{AT_ONCE_MAX} pushes of the queue are under way", FULL_AGAIN_S)
+        self._under_way[key] += 1
+        try:
+            await self._push(effect, *key)
+        finally:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
+
+    async def _push(self, effect: Effect, namespace: str, queue: str) -> None:
+        callbacks = self._engine.callbacks
+        if not await callbacks.still_waits(effect):
+            return
+        settings = await self._settings(namespace, queue)
+        push = settings.delivery
+        assert isinstance(push, Push), push
+        try:
+            view = await self._engine.views.get(effect.task_id)
+        except NotFound:
+            return
+        now = await callbacks.about_now()
+        message_id, headers, body = await self._message(view, settings, push, now)
+        if push.cloud_tasks is not None:
+            if self._cloud_tasks is None:
+                raise Undeliverable("this server does not know Google Cloud Tasks")
+            await self._cloud_tasks(push, message_id, headers, body)
+        else:
+            await self._post(push.url, headers, body, now)
+        await callbacks.delivered(effect, push)
+
+    async def _settings(self, namespace: str, queue: str) -> QueueSettings:
+        dispatcher = self._engine.callbacks.dispatcher
+        if (namespace, queue) not in dispatcher.queues:
+            await dispatcher.learn()
+        settings = dispatcher.queues.get((namespace, queue))
+        if settings is None:
+            raise Undeliverable(f"the queue {queue} does not push any more")
+        return settings
+
+    async def _message(
+        self, view: TaskView, settings: QueueSettings, push: Push, now: datetime
+    ) -> tuple[str, dict[str, str], bytes]:
+        """The id, the headers and the body of a push."""
+        task = view.task
+        begins = now.replace(microsecond=0)
+        scope = scope_of(task, begins, timedelta(seconds=push.token_ttl_seconds))
+        token = (await self._service.tokens()).make(scope)
+        checkpoint = await self._engine.checkpoint(task.id) if task.attempt > 1 else None
+        body = msgspec.json.encode(make_envelope(view, push, scope, token, self._base_url, checkpoint))
+        message_id = dispatch_id(task.id, task.run_id, task.attempt)
+        secrets = [secret for secret in (settings.signing_secret, settings.previous_secret) if secret]
+        headers = {"Content-Type": "application/json", "User-Agent": "windlass"}
+        headers |= signed_headers(secrets, message_id, int(now.timestamp()), body)
+        if task.trace is not None:
+            headers["traceparent"] = task.trace
+        return message_id, headers, body
+
+    async def _post(self, url: str, headers: dict[str, str], body: bytes, now: datetime) -> None:
+        try:
+            reply = await post(url, headers, body, timeout_s=ANSWER_TIMEOUT_S, loopback=self._loopback)
+        except Forbidden as error:
+            raise Undeliverable(error.message) from None
+        judge(reply, now)
+
+
+def judge(reply: Reply, now: datetime) -> None:
+    """Return if the worker has it: it took it, or says that it has it already. Redirects are not followed."""
+    if 200 <= reply.status < 300 or reply.status == 409:
+        return
+    if reply.status in BUSY:
+        raise NotNow(f"the worker answered {reply.status}", retry_after_s(reply.headers.get("retry-after", ""), now))
+    raise NotTaken(f"the worker answered {reply.status}: {reply.body[:200].decode('utf-8', 'replace')}")
+
+
+def retry_after_s(text: str, now: datetime) -> float:
+    """Seconds, or until a date; within bounds, and something sensible for nonsense."""
+    if text.isascii() and text.isdigit():
+        seconds = float(text[:9])
+    else:
+        try:
+            seconds = (parsedate_to_datetime(text) - now).total_seconds()
+        except (ValueError, TypeError):
+            seconds = BUSY_AGAIN_S
+    return min(max(seconds, 0.0), BUSY_AGAIN_MAX_S)

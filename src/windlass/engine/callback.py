@@ -1,0 +1,244 @@
+"""Workers that call back: their signs of life, their reports, and what follows when nothing is heard of them.
+
+Heartbeats of thousands of attempts share one statement, which writes only what has to be. Everything else that a worker
+says is a command like any other. Tokens were read by whoever calls; their time is held against the database's here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import cast
+from uuid import UUID
+
+import msgspec
+
+from windlass.core import callback as rules
+from windlass.core.callback import Finish, HearCancel, Refusal, Scope, TakeUp
+from windlass.core.command import Command, storable
+from windlass.core.delivery import TOKEN_TTL_MAX_S, Push
+from windlass.core.error import LeaseLost, NotFound, WindlassError
+from windlass.core.note import Amount, Note
+from windlass.core.task import Cancel, Task
+from windlass.core.transition import Effect
+from windlass.engine.chance import Chance
+from windlass.engine.claim import Claimer
+from windlass.engine.committer import Committer, Later, Pause
+from windlass.engine.decide import Decider
+from windlass.engine.dispatch import Dispatcher
+from windlass.engine.hub import Hub
+from windlass.engine.note import Notes
+from windlass.engine.runner import Loop
+from windlass.store.heartbeat_table import Pulse
+from windlass.store.store import Store
+
+BEATS_MAX = 1000
+SILENT_BATCH = 500
+SECRET_BYTES = 32
+LOOK_MIN_S, LOOK_MAX_S = 0.25, 60.0
+CLOCK_FRESH_S = 5.0
+KEY_OPENS_S = TOKEN_TTL_MAX_S + 300.0  # after it was replaced: other engines may learn of that a little later
+PROGRESS_KEPT = 20_000
+
+TokenKeys = list[tuple[UUID, bytes]]
+
+
+class Beat(msgspec.Struct, frozen=True, gc=False):
+    """A sign of life. `starting` if the worker says that it has just begun."""
+
+    scope: Scope
+    attempt: int
+    worker: str
+    starting: bool = False
+    seen_at: datetime | None = None
+    trace: str | None = None
+
+
+class Heard(msgspec.Struct, frozen=True, gc=False):
+    """The answer. `cancel` is what the worker is to be told of."""
+
+    now: datetime
+    cancel: Cancel | None
+    taken_up: bool
+
+
+class Callbacks:
+    """What workers say to one engine."""
+
+    def __init__(
+        self,
+        store: Store,
+        chance: Chance,
+        hub: Hub,
+        claimer: Claimer,
+        decider: Decider,
+        notes: Notes,
+        *,
+        pause: Pause,
+        stopwatch: Callable[[], float],
+    ) -> None:
+        self._store, self._chance, self._hub, self._notes, self._stopwatch = store, chance, hub, notes, stopwatch
+        self.dispatcher = Dispatcher(store, hub, claimer, stopwatch)
+        carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", decider.carry_out)
+        self._beats: Committer[Beat, Heard] = Committer(self._hear, batch_max=BEATS_MAX, pause=pause)
+        self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
+        self._loops: list[Loop] = []
+        self._clock: tuple[datetime, float] | None = None
+        self._progress: dict[UUID, tuple[int, Amount]] = {}
+
+    # ----------------------------------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Send tasks out and look for silence, until `close`."""
+        dispatching = Loop("dispatch", self.dispatcher.tick, every_s=LOOK_MAX_S)
+        silence = Loop("silence", self.silence_tick, every_s=LOOK_MIN_S)
+        self.dispatcher.wake = dispatching.wake
+        self._hub.on_queue = self.dispatcher.notice
+        self._loops = [dispatching, silence]
+        for loop in self._loops:
+            loop.start()
+
+    async def stop(self) -> None:
+        self._hub.on_queue = lambda _: None
+        for loop in self._loops:
+            await loop.stop()
+        self._loops = []
+
+    async def close(self) -> None:
+        await self.stop()
+        await self._beats.close()
+        await self._commands.close()
+
+    # ----------------------------------------------------------------------------------------- what workers say
+
+    async def hear(self, beat: Beat, note: Note | None = None) -> Heard:
+        """A sign of life, and what the attempt says with it. LeaseLost tells the worker to stop."""
+        heard = await self._beats.call(beat)
+        if not heard.taken_up:
+            said = TakeUp(beat.scope, beat.attempt, beat.worker, beat.seen_at, beat.starting, beat.trace)
+            await self._commands.call(said)
+        elif heard.cancel is not None and heard.cancel.signalled_at is None and not beat.starting:
+            await self._commands.call(HearCancel(beat.scope.task_id, beat.attempt))
+        if note is not None and self._is_news(note):
+            await self._notes.write([note])
+        return heard
+
+    async def finish(self, said: Finish) -> tuple[Task, datetime]:
+        """A report. The task as it is now, and the time."""
+        failure = None if said.failure is None else storable(said.failure)
+        made = msgspec.structs.replace(said, failure=failure, jitter=self._chance.jitter())
+        task = await self._commands.call(made)
+        self._progress.pop(task.id, None)
+        return task, await self.about_now()
+
+    async def now(self) -> datetime:
+        """The database's time."""
+        async with self._store.single() as tx:
+            now = await tx.now()
+        self._clock = (now, self._stopwatch())
+        return now
+
+    async def about_now(self) -> datetime:
+        """The database's time by our own stopwatch, which is right to within its drift of a few seconds."""
+        if self._clock is None or self._stopwatch() - self._clock[1] > CLOCK_FRESH_S:
+            return await self.now()
+        return self._clock[0] + timedelta(seconds=self._stopwatch() - self._clock[1])
+
+    # ----------------------------------------------------------------------------------------- what was sent out
+
+    async def still_waits(self, effect: Effect) -> bool:
+        """Whether an attempt still has to be carried to a worker. If not, nothing more is expected of it here."""
+        async with self._store.begin() as tx:
+            task = (await tx.tasks.load_tasks_patiently([effect.task_id])).get(effect.task_id)
+            if task is not None and rules.runs(task, effect.attempt):
+                return task.worker is None
+            await tx.heartbeats.forget_heartbeats([(effect.task_id, effect.attempt)])
+        return False
+
+    async def delivered(self, effect: Effect, push: Push) -> None:
+        """The push has arrived: from now on the worker has its time to begin."""
+        async with self._store.single() as tx:
+            await tx.heartbeats.delivered(effect.task_id, effect.attempt, push.dispatch_timeout_ms / 1000)
+
+    async def dispatch_tick(self) -> int:
+        return await self.dispatcher.tick()
+
+    async def silence_tick(self) -> int:
+        """What was not heard of for too long is lost, and goes to the next who takes it."""
+        async with self._store.begin() as tx:
+            silent = await tx.heartbeats.silent_attempts(SILENT_BATCH)
+            ids = sorted({task_id for task_id, _ in silent})
+            tasks, now = await tx.tasks.load_tasks(ids) if ids else ({}, None)
+            held = await tx.tasks.existing_tasks([id_ for id_ in ids if id_ not in tasks]) if ids else set()
+            over = [(id_, attempt) for id_, attempt in silent if id_ not in held]
+            lost = [tasks[id_] for id_, attempt in over if id_ in tasks and rules.runs(tasks[id_], attempt)]
+            if now is not None:
+                await tx.apply([rules.silent(task, now, self._chance.jitter()) for task in lost])
+            await tx.heartbeats.forget_heartbeats(over)
+        self._look_often()
+        return len(over)
+
+    def _look_often(self) -> None:
+        """Twice in the shortest interval in which anybody promised to be heard of."""
+        pushes = [settings.delivery for settings in self.dispatcher.queues.values()]
+        intervals = [push.heartbeat_interval_ms / 2000 for push in pushes if isinstance(push, Push)]
+        for loop in self._loops[1:]:
+            loop.every_s = max(LOOK_MIN_S, min([LOOK_MAX_S, *intervals]))
+
+    # ----------------------------------------------------------------------------------------- keys
+
+    async def token_keys(self) -> TokenKeys:
+        """The keys of tokens, the one that signs first. The first engine that asks makes one."""
+        async with self._store.begin() as tx:
+            keys = await tx.heartbeats.token_keys(KEY_OPENS_S)
+            if not keys:
+                await tx.heartbeats.lock_token_keys()
+                keys = await tx.heartbeats.token_keys(KEY_OPENS_S)
+            if not keys:
+                keys = [(self._chance.new_id(), secrets.token_bytes(SECRET_BYTES))]
+                await tx.heartbeats.insert_token_key(*keys[0])
+        return keys
+
+    async def rotate_token_key(self) -> UUID:
+        """A new key signs from now on; tokens of the one before stay good until they run out."""
+        id_ = self._chance.new_id()
+        async with self._store.begin() as tx:
+            await tx.heartbeats.lock_token_keys()
+            await tx.heartbeats.insert_token_key(id_, secrets.token_bytes(SECRET_BYTES))
+        return id_
+
+    # ----------------------------------------------------------------------------------------- together
+
+    async def _hear(self, beats: list[Beat]) -> list[Heard | WindlassError]:
+        said = {(beat.scope.task_id, beat.attempt): beat.seen_at for beat in beats}
+        async with self._store.single() as tx:
+            pulses, now = await tx.heartbeats.hear([(*key, said[key]) for key in sorted(said)])
+        assert now is not None, beats
+        self._clock = (now, self._stopwatch())
+        found = dict(zip(sorted(said), pulses, strict=True))
+        return [_heard(beat, found[beat.scope.task_id, beat.attempt], now) for beat in beats]
+
+    def _is_news(self, note: Note) -> bool:
+        """Whether a note says anything that was not written down just before."""
+        if note.checkpoint is not None or note.lines:
+            return True
+        if note.progress is None or self._progress.get(note.task_id) == (note.attempt, note.progress):
+            return False
+        if len(self._progress) >= PROGRESS_KEPT:
+            self._progress.clear()
+        self._progress[note.task_id] = (note.attempt, note.progress)
+        return True
+
+
+def _heard(beat: Beat, pulse: Pulse | None, now: datetime) -> Heard | WindlassError:
+    if pulse is None:
+        return NotFound(f"there is no task {beat.scope.task_id}", task_id=beat.scope.task_id)
+    try:
+        beat.scope.check(pulse, beat.attempt, now)
+        rules.check_goes_on(pulse, starting=beat.starting)
+    except WindlassError as error:
+        return error
+    if not pulse.kept:
+        return LeaseLost("nothing was heard of this attempt for too long", refusal=Refusal.TASK_EXPIRED)
+    return Heard(now, pulse.cancel, pulse.worker is not None)

@@ -1,0 +1,108 @@
+"""Sends tasks out: attempts of queues that push are begun here, within the same limits and turns as any claim.
+
+An attempt, the effect that carries it to its worker, and the row for its signs of life are written in one transaction.
+A queue is looked at when something may have become claimable in it, and not otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from windlass.core import callback
+from windlass.core.command import Claimed
+from windlass.core.delivery import HEARTBEAT_TIMEOUT_MS, Push, QueueSettings
+from windlass.core.lease import Lease
+from windlass.engine.claim import Claimer
+from windlass.engine.hub import Hub
+from windlass.engine.scan import Scan
+from windlass.store.fault import CommitUnknown
+from windlass.store.store import Store
+
+DISPATCH_LEASE = UUID(int=1)  # see migration 0008
+BATCH = 100
+UNDELIVERED_MAX = 1000  # of a queue: more would only wait elsewhere, where nobody can set them back
+FULL_AGAIN_S = 0.5
+QueueKey = tuple[str, str]
+
+
+class Dispatcher:
+    """What one engine sends out, of all namespaces."""
+
+    def __init__(self, store: Store, hub: Hub, claimer: Claimer, stopwatch: Callable[[], float]) -> None:
+        self._store, self._hub, self._claimer, self._stopwatch = store, hub, claimer, stopwatch
+        self.queues: dict[QueueKey, QueueSettings] = {}
+        self.wake: Callable[[], None] = lambda: None
+        self.started: Callable[[Sequence[Claimed]], None] = lambda _: None
+        self._scans: dict[QueueKey, Scan] = {}
+        self._due: set[QueueKey] = set()
+        self._stale = True
+
+    def notice(self, queue: QueueKey | None) -> None:
+        """Something may have become claimable in a queue, or any (None) may have changed."""
+        if queue is None:
+            self._stale = True
+        elif queue in self.queues:
+            self._due.add(queue)
+        else:
+            return
+        self.wake()
+
+    async def learn(self) -> None:
+        """Which queues push, and how."""
+        self._stale = False
+        async with self._store.begin() as tx:
+            self.queues = await tx.heartbeats.push_queues()
+        self._due = set(self.queues)
+
+    async def tick(self) -> int:
+        """Everything that can be sent out now, a batch a queue; returns how many attempts began."""
+        if self._stale:
+            await self.learn()
+        due, self._due = self._due, set()
+        begun = 0
+        for key in sorted(due & self.queues.keys()):
+            try:
+                begun += await self._send_out(*key)
+            except BaseException:
+                self._due |= due  # nothing was written down as looked at
+                raise
+        return begun
+
+    async def _send_out(self, namespace: str, queue: str) -> int:
+        push = self.queues[namespace, queue].delivery
+        assert isinstance(push, Push), push
+        lease = Lease(DISPATCH_LEASE, namespace, "dispatch", (queue,), None, (), 0.0, datetime.max.replace(tzinfo=UTC))
+        scan = self._scans.setdefault((namespace, queue), Scan())
+        claimed: list[Claimed] = []
+        next_in_s: float | None = None
+        with contextlib.suppress(CommitUnknown):  # what was begun is in the outbox, or was not begun
+            async with self._store.begin() as tx:
+                room = UNDELIVERED_MAX - await tx.heartbeats.undelivered(namespace, queue, UNDELIVERED_MAX)
+                if room > 0:
+                    look = await self._claimer.look_within(tx, lease, queue, min(BATCH, room), scan)
+                    claimed, next_in_s = look.claimed, look.next_in_s
+                else:
+                    next_in_s = FULL_AGAIN_S
+                if claimed:
+                    await tx.apply([callback.dispatch(one.task) for one in claimed])
+                    attempts = [(one.task.id, one.task.attempt) for one in claimed]
+                    await tx.heartbeats.send_out(attempts, timeout_ms(push), slack_ms(push))
+        if next_in_s is not None:
+            self._hub.remind(namespace, queue, next_in_s, self._stopwatch())
+        if claimed:
+            self._due.add((namespace, queue))  # there may be more
+            self.started(claimed)
+        return len(claimed)
+
+
+def timeout_ms(push: Push) -> int:
+    return push.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS
+
+
+def slack_ms(push: Push) -> int:
+    """By how much a heartbeat is written down ahead: those that come within it need not be. It is as long as silence
+    may go unnoticed anyway, since it is looked for twice an interval."""
+    return push.heartbeat_interval_ms // 2

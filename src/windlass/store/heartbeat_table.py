@@ -1,0 +1,89 @@
+"""Attempts that were sent out: signs of life, silence, the queues that push, and the keys of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.delivery import QueueSettings
+from windlass.core.task import Cancel, Outcome
+from windlass.core.transition import State
+from windlass.store import record
+from windlass.store.session import Session
+
+
+class Pulse(msgspec.Struct, frozen=True, gc=False):
+    """What a heartbeat has to know of a task: whose turn it is (see `core.callback`), and whether it was kept alive."""
+
+    id: UUID
+    namespace: str
+    run_id: UUID | None
+    state: State
+    attempt: int
+    outcome: Outcome | None
+    lease_id: UUID | None
+    worker: str | None
+    cancel: Cancel | None
+    kept: bool
+
+
+class HeartbeatTable:
+    """Signs of life within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def send_out(self, attempts: Sequence[tuple[UUID, int]], timeout_ms: int, slack_ms: int) -> None:
+        await self._session.fetch("send_out", [a[0] for a in attempts], [a[1] for a in attempts], timeout_ms, slack_ms)
+
+    async def delivered(self, task_id: UUID, attempt: int, dispatch_timeout_s: float) -> None:
+        await self._session.fetch("delivered", task_id, attempt, dispatch_timeout_s)
+
+    async def hear(
+        self, said: Sequence[tuple[UUID, int, datetime | None]]
+    ) -> tuple[list[Pulse | None], datetime | None]:
+        """For each in its order what the task is, None if there is none; and the time. Each attempt at most once."""
+        rows = await self._session.fetch("hear", [s[0] for s in said], [s[1] for s in said], [s[2] for s in said])
+        return [None if row[1] is None else _pulse(row) for row in rows], rows[0][-1] if rows else None
+
+    async def silent_attempts(self, limit: int) -> list[tuple[UUID, int]]:
+        return [(row[0], row[1]) for row in await self._session.fetch("silent_attempts", limit)]
+
+    async def forget_heartbeats(self, attempts: Sequence[tuple[UUID, int]]) -> None:
+        if attempts:
+            await self._session.fetch("forget_heartbeats", [a[0] for a in attempts], [a[1] for a in attempts])
+
+    async def undelivered(self, namespace: str, queue: str, limit: int) -> int:
+        [[count]] = await self._session.fetch("undelivered", namespace, queue, limit)
+        return int(count)
+
+    async def push_queues(self) -> dict[tuple[str, str], QueueSettings]:
+        rows = await self._session.fetch("push_queues")
+        return {(row[0], row[1]): record.settings_from(row[2:]) for row in rows}
+
+    async def rotate_secret(self, namespace: str, queue: str, secret: str, overlap_s: float) -> bool:
+        """Whether there is such a queue, and it pushes."""
+        return bool(await self._session.fetch("rotate_secret", namespace, queue, secret, overlap_s))
+
+    async def token_keys(self, life_s: float) -> list[tuple[UUID, bytes]]:
+        """The one that signs first, then the one before it, if its tokens may still be alive."""
+        return [(row[0], row[1]) for row in await self._session.fetch("token_keys", life_s)]
+
+    async def lock_token_keys(self) -> None:
+        await self._session.fetch("lock_token_keys")
+
+    async def insert_token_key(self, id_: UUID, secret: bytes) -> None:
+        await self._session.fetch("insert_token_key", id_, secret)
+
+
+def _pulse(row: record.Row) -> Pulse:
+    id_, namespace, run_id, state, attempt, outcome, lease_id, worker, cancel, kept, _ = row
+    return Pulse(
+        id_, namespace, run_id, record.STATES[state], attempt, record.OUTCOMES[outcome], lease_id, worker,
+        None if cancel is None else record.decode_cancel(cancel), kept,
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+-- name: send_out
+-- Attempts that are sent out. Until they are delivered they cannot run out.
+insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, expires_at)
+select u.task_id, u.attempt, $3, $4, 'infinity' from unnest($1::uuid[], $2::integer[]) as u(task_id, attempt)
+on conflict (task_id) do update
+   set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,
+       expires_at = excluded.expires_at, heard_at = null, seen_at = null
+ where h.attempt < excluded.attempt
+
+-- name: delivered
+-- The push has arrived: from now on the worker has so long to be heard of. One that was heard of already is left alone.
+update windlass.heartbeat h set expires_at = windlass.now() + $3::double precision * interval '1 second'
+ where h.task_id = $1 and h.attempt = $2 and h.expires_at = 'infinity'
+
+-- name: hear
+-- Signs of life of many attempts in one statement, driven by their ids: what each task is now, and whether it was kept
+-- alive. A row is written only if what it says does not cover the timeout from now on any more; then it covers somewhat
+-- more. What has run out, or is not the current attempt, is not written.
+with said as materialized (
+    select u.place, u.task_id, u.attempt, u.seen_at, t.namespace, t.run_id, t.state, t.attempt as current, t.outcome, t.lease_id,
+           t.worker, t.cancel, h.expires_at, h.timeout_ms, h.slack_ms, c.now,
+           coalesce(t.state = 'running' and t.attempt = u.attempt and h.attempt = u.attempt and h.expires_at > c.now,
+                    false) as alive
+      from (select windlass.now() as now) c,
+           unnest($1::uuid[], $2::integer[], $3::timestamptz[]) with ordinality as u(task_id, attempt, seen_at, place)
+      left join lateral (select * from windlass.task o where o.id = u.task_id offset 0) t on true
+      left join lateral (select * from windlass.heartbeat o where o.task_id = u.task_id offset 0) h on true
+), kept as (
+    update windlass.heartbeat h
+       set expires_at = s.now + (s.timeout_ms + s.slack_ms) * interval '1 millisecond', heard_at = s.now,
+           seen_at = coalesce(s.seen_at, s.now)
+      from said s
+     where h.task_id = s.task_id and h.attempt = s.attempt and s.alive and h.expires_at > s.now
+       and (h.heard_at is null or h.expires_at < s.now + s.timeout_ms * interval '1 millisecond')
+    returning h.task_id, h.attempt
+)
+select s.task_id, s.namespace, s.run_id, s.state, s.current, s.outcome, s.lease_id, s.worker, s.cancel,
+       s.alive and ((s.task_id, s.attempt) in (select k.task_id, k.attempt from kept k)
+                    or s.expires_at >= s.now + s.timeout_ms * interval '1 millisecond') as kept,
+       s.now
+  from said s order by s.place
+
+-- name: silent_attempts
+-- Locks attempts of which nothing was heard for too long. The table is small and has no index on the time.
+select h.task_id, h.attempt from windlass.heartbeat h
+ where h.expires_at <= windlass.now() order by h.task_id limit $1 for update skip locked
+
+-- name: forget_heartbeats
+-- Of these attempts nothing more is expected.
+delete from windlass.heartbeat h using unnest($1::uuid[], $2::integer[]) as u(task_id, attempt)
+ where h.task_id = u.task_id and h.attempt = u.attempt
+
+-- name: last_heartbeat
+-- When the current attempt was last heard of, as far as that was written down.
+select h.heard_at from windlass.heartbeat h join windlass.task t on t.id = h.task_id and t.attempt = h.attempt
+ where h.task_id = $1
+
+-- name: undelivered
+-- How many attempts of a queue were sent out and have not arrived, as far as a limit (index outbox_due).
+select count(*) from (
+    select from windlass.outbox o
+     where o.kind = 'push' and o.dead_at is null and o.namespace = $1 and o.body ->> 'queue' = $2 limit $3) u
+
+-- name: push_queues
+-- The queues whose tasks are sent out, in all namespaces.
+select q.namespace, q.name, q.config, q.delivery, q.policy, q.signing_secret,
+       case when q.secret_until > windlass.now() then q.previous_secret end
+  from windlass.queue q where q.delivery ->> 'type' = 'push' order by q.namespace, q.name
+
+-- name: rotate_secret
+-- A new secret signs the pushes of a queue; the one before signs them too, for so long.
+update windlass.queue q
+   set previous_secret = q.signing_secret, signing_secret = $3,
+       secret_until = windlass.now() + $4::double precision * interval '1 second'
+ where q.namespace = $1 and q.name = $2 and q.delivery ->> 'type' = 'push'
+returning q.name, pg_notify('windlass', 'settings')
+
+-- name: token_keys
+-- The key that signs tokens, and the one before it for as long as a token of it may live ($1 seconds after the change).
+select k.id, k.secret from (
+    select k.id, k.secret, k.created_at, lag(k.created_at) over (order by k.created_at desc, k.id desc) as replaced_at
+      from windlass.token_key k) k
+ where k.replaced_at is null or k.replaced_at > windlass.now() - $1::double precision * interval '1 second'
+ order by k.created_at desc, k.id desc limit 2
+
+-- name: lock_token_keys
+-- One engine at a time makes a key.
+select pg_advisory_xact_lock(hashtext('windlass.token_key'))
+
+-- name: insert_token_key
+-- A key that signs from now on. Those that open nothing any more are forgotten.
+with gone as (
+    delete from windlass.token_key k
+     where k.id not in (select n.id from windlass.token_key n order by n.created_at desc, n.id desc limit 1)
+)
+insert into windlass.token_key (id, secret, created_at) values ($1, $2, windlass.now())

@@ -1,0 +1,161 @@
+"""One POST to somebody else's server: to an address that was looked at first, without redirects, in bounded time.
+
+Small on purpose: whoever resolves a name, checks the address and then lets a library resolve it again has checked
+nothing. What comes back is a status, headers, and the beginning of a body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import h11
+import msgspec
+
+from windlass.core.error import Forbidden, Invalid
+
+ANSWER_MAX_BYTES = 64 * 1024
+PORTS = {"http": 80, "https": 443}
+# Names and addresses under which clouds tell secrets to whoever asks.
+METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
+METADATA = frozenset(map(ipaddress.ip_address, ("169.254.169.254", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254")))
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Unreachable(Exception):
+    """Nobody answered, or not as HTTP wants it."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def check_address(host: str, address: str, *, loopback: bool) -> None:
+    """Raise Forbidden for an address that no worker can have. Private networks are where most workers are."""
+    ip = _plain(ipaddress.ip_address(address.partition("%")[0]))
+    if host.lower().rstrip(".") in METADATA_NAMES or ip in METADATA or ip.is_link_local:
+        raise Forbidden(f"{host} ({ip}) is an address of the machine's own services")
+    if ip.is_loopback and not loopback:
+        raise Forbidden(f"{host} ({ip}) is this machine itself; say push_loopback to allow that")
+    if ip.is_unspecified or ip.is_multicast or ip == ipaddress.IPv4Address("255.255.255.255"):
+        raise Forbidden(f"{host} ({ip}) is no address of a server")
+
+
+def _plain(ip: Address) -> Address:
+    """An IPv4 address that is wrapped in an IPv6 address is what will be reached."""
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip in NAT64:
+            return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        return ip.ipv4_mapped or ip.sixtofour or ip
+    return ip
+
+
+async def resolve(url: str, *, loopback: bool, checked: bool = True) -> list[str]:
+    """The addresses of a URL's host, all of which may be reached. Raises Unreachable if it has none."""
+    parts = split(url)
+    assert parts.hostname, url
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, _port(parts), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Unreachable(f"{parts.hostname} has no address: {error}") from None
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    for address in addresses if checked else ():
+        check_address(parts.hostname, address, loopback=loopback)
+    return addresses
+
+
+def split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise Invalid(f"cannot be read: {error}", field="url") from None
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise Invalid("must be an http or https URL with a host", field="url")
+    return parts
+
+
+async def post(
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    timeout_s: float,
+    loopback: bool = False,
+    method: str = "POST",
+    checked: bool = True,
+) -> Reply:
+    """Send it to the first address that lets us connect. Only a URL of our own need not be `checked`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            addresses = await resolve(url, loopback=loopback, checked=checked)
+            reader, writer = await _connect(split(url), addresses)
+            try:
+                return await _exchange(reader, writer, split(url), method, headers, body)
+            finally:
+                writer.close()
+    except TimeoutError:
+        raise Unreachable(f"no answer within {timeout_s:g} s") from None
+    except (OSError, h11.ProtocolError, EOFError) as error:
+        raise Unreachable(f"{type(error).__name__}: {error}") from None
+
+
+async def _connect(parts: SplitResult, addresses: list[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = ssl.create_default_context() if parts.scheme == "https" else None
+    failed: OSError | None = None
+    for address in addresses:
+        try:
+            return await asyncio.open_connection(
+                address, _port(parts), ssl=context, server_hostname=parts.hostname if context else None
+            )
+        except OSError as error:
+            failed = error
+    raise failed or OSError("no address")
+
+
+async def _exchange(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    parts: SplitResult,
+    method: str,
+    headers: Mapping[str, str],
+    body: bytes,
+) -> Reply:
+    connection = h11.Connection(h11.CLIENT)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    sent = [("Host", _host(parts)), ("Content-Length", str(len(body))), ("Connection", "close"), *headers.items()]
+    for event in (h11.Request(method=method, target=target, headers=sent), h11.Data(data=body), h11.EndOfMessage()):
+        writer.write(connection.send(event) or b"")
+    await writer.drain()
+    status, told, content = 0, {}, b""
+    while True:
+        event_: Any = connection.next_event()
+        if event_ is h11.NEED_DATA:
+            connection.receive_data(await reader.read(65536))
+        elif isinstance(event_, h11.Response):
+            status = event_.status_code
+            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in event_.headers}
+        elif isinstance(event_, h11.Data):
+            content += bytes(event_.data)
+            if len(content) > ANSWER_MAX_BYTES:  # nobody reads it: what was said in the beginning counts
+                return Reply(status, told, content[:ANSWER_MAX_BYTES])
+        elif isinstance(event_, h11.EndOfMessage):
+            return Reply(status, told, content)
+        elif isinstance(event_, h11.ConnectionClosed):
+            raise EOFError("the connection was closed before the answer")
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or PORTS[parts.scheme]
+
+
+def _host(parts: SplitResult) -> str:
+    return parts.netloc.rpartition("@")[2]
