@@ -21,7 +21,7 @@ from windlass.engine.scan import Scan
 from windlass.store.fault import CommitUnknown
 from windlass.store.store import Store
 
-DISPATCH_LEASE = UUID(int=1)  # see migration 0008
+DISPATCH_LEASE = UUID(int=1)
 BATCH = 100
 UNDELIVERED_MAX = 1000  # of a queue: more would only wait elsewhere, where nobody can set them back
 FULL_AGAIN_S = 0.5
@@ -55,6 +55,8 @@ class Dispatcher:
         self._stale = False
         async with self._store.begin() as tx:
             self.queues = await tx.heartbeats.push_queues()
+            if self.queues:
+                await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
         self._due = set(self.queues)
 
     async def tick(self) -> int:

@@ -38,6 +38,9 @@ class HeartbeatTable:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    async def open_dispatch(self, lease_id: UUID) -> None:
+        await self._session.fetch("open_dispatch", lease_id)
+
     async def send_out(self, attempts: Sequence[tuple[UUID, int]], timeout_ms: int, slack_ms: int) -> None:
         await self._session.fetch("send_out", [a[0] for a in attempts], [a[1] for a in attempts], timeout_ms, slack_ms)
 

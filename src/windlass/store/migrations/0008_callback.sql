@@ -25,8 +25,3 @@ create table windlass.token_key (
 alter table windlass.queue
     add column previous_secret text,
     add column secret_until timestamptz;
-
--- The lease under which the engine itself begins attempts that it sends out. It is nobody's, in no namespace, and never
--- runs out: each attempt has a lease of its own from then on.
-insert into windlass.lease (id, namespace, worker, queues, ttl_s, expires_at, created_at)
-values ('00000000-0000-0000-0000-000000000001', '', 'dispatch', '{}', 0, 'infinity', windlass.now());

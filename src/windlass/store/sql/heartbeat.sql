@@ -1,3 +1,9 @@
+-- name: open_dispatch
+-- The lease under which the engines themselves begin attempts that they send out. It is nobody's, in no namespace, and
+-- does not run out: each attempt has a lease of its own from then on.
+insert into windlass.lease (id, namespace, worker, queues, ttl_s, expires_at, created_at)
+values ($1, '', 'dispatch', '{}', 0, 'infinity', windlass.now()) on conflict (id) do nothing
+
 -- name: send_out
 -- Attempts that are sent out. Until they are delivered they cannot run out.
 insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, expires_at)
