@@ -9,6 +9,10 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 ON_OLDER := tests/store/test_claim.py tests/store/test_plan.py tests/store/test_sql_submit.py
+# One PostgreSQL per core; a few named tests (ARGS) run faster, and can be debugged, in one process.
+PARALLEL := -n $(or $(JOBS),auto) --maxprocesses 8 --dist worksteal
+# The tests start many Python processes, which should not compile the same files again and again.
+export PYTHONDONTWRITEBYTECODE :=
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,10 +33,10 @@ dev: $(READY) ## Embedded PostgreSQL, API, engine and a sample worker, until Ctr
 demo: $(READY) ## Submit work, kill a worker in the middle, show that everything finished once
 	@$(BIN)/windlass demo
 
-test: $(READY) ## All tests on the embedded PostgreSQL (FAST=1: under a minute; ARGS=... for pytest)
-	@$(BIN)/python -m pytest $(if $(FAST),-m "not slow") $(ARGS)
+test: $(READY) ## All tests on the embedded PostgreSQL (FAST=1: under a minute; ARGS=... for pytest; JOBS=1: one by one)
+	@$(BIN)/python -m pytest $(if $(ARGS),,$(PARALLEL)) $(if $(FAST),-m "not slow") $(ARGS)
 	@$(if $(FAST)$(ARGS),true,echo "Once more on PostgreSQL 16, what depends on its planner and its SQL:"; \
-		WINDLASS_TEST_PG=16 $(BIN)/python -m pytest -q $(ON_OLDER))
+		WINDLASS_TEST_PG=16 $(BIN)/python -m pytest -q $(PARALLEL) $(ON_OLDER))
 
 lint: $(READY) ## Format, lint and types, as CI checks them
 	@$(BIN)/ruff format --check .
