@@ -144,7 +144,7 @@ REFUSED: dict[str, list[object]] = {
 
 def short(value: object) -> str:
     try:
-        return repr(value)[:24].encode("ascii", "backslashreplace").decode()
+        return repr(value).partition(" at 0x")[0][:24].encode("ascii", "backslashreplace").decode()
     except ValueError:
         return "a number of 400 digits"
 
