@@ -56,6 +56,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     wire: bytes | None = None
     replay_of: UUID | None = None
     parent_id: UUID | None = None  # the workflow that is woken when this task ends
+    schedule_id: UUID | None = None  # the schedule that submits it
 
 
 def check_submission(submission: Submission) -> None:
@@ -93,6 +94,8 @@ def _check_optional(submission: Submission) -> None:
         check_type("run_id", submission.run_id, UUID)
     if submission.parent_id is not None:
         check_type("parent_id", submission.parent_id, UUID)
+    if submission.schedule_id is not None:
+        check_type("schedule_id", submission.schedule_id, UUID)
     if submission.after != ():
         _check_after(submission)
     if submission.after_any_outcome is not False:

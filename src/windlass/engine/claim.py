@@ -13,10 +13,11 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from uuid import UUID
 
 from windlass.core import task as rules
 from windlass.core.command import Claimed
-from windlass.core.error import LeaseLost, StoreBusy, WindlassError
+from windlass.core.error import Invalid, LeaseLost, StoreBusy, WindlassError
 from windlass.core.fairness import FIRST_LANE, Lane, LanePick, fitting, share
 from windlass.core.lease import Lease
 from windlass.core.queue import OPEN, Admission, QueueConfig, admit
@@ -322,3 +323,15 @@ async def _record_rate(tx: Tx, namespace: str, queue: str, config: QueueConfig, 
 
 def _seconds_until(at: datetime | None, now: datetime) -> float | None:
     return None if at is None else max(0.0, (at - now).total_seconds())
+
+
+def claimed_task(claimed: object) -> Task:
+    if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
+        raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
+    return claimed.task
+
+
+def lease_of(task: Task) -> UUID:
+    if task.lease_id is None:
+        raise Invalid("no attempt has begun", field="claimed")
+    return task.lease_id

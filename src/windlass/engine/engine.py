@@ -29,7 +29,7 @@ from windlass.core.check import (
     clean_text,
 )
 from windlass.core.command import Claimed, Command, Report, checked_report
-from windlass.core.error import Invalid, Unavailable, WindlassError
+from windlass.core.error import Unavailable, WindlassError
 from windlass.core.failure import Failure
 from windlass.core.lease import Extension, Lease, Reach, check_lease
 from windlass.core.note import Note, Progress
@@ -43,9 +43,10 @@ from windlass.engine.access import Access
 from windlass.engine.callback import Callbacks
 from windlass.engine.chance import Chance, SystemChance
 from windlass.engine.change import Changes
-from windlass.engine.claim import Claimer
+from windlass.engine.claim import Claimer, claimed_task, lease_of
 from windlass.engine.committer import Committer, Later
 from windlass.engine.decide import Decider
+from windlass.engine.fire import STEADY, Fires, Pace
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.metrics import Gauges, Tally
@@ -57,6 +58,7 @@ from windlass.engine.repair import Repair
 from windlass.engine.retention import Retention
 from windlass.engine.run import Runs
 from windlass.engine.runner import Loop
+from windlass.engine.schedule import Schedules
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
 from windlass.engine.workflow import Workflows
@@ -87,6 +89,7 @@ class Engine:
         poll_s: float = 1.0,
         keep_finished_s: float = KEEP_FINISHED_S,
         tally: Tally | None = None,
+        pace: Pace = STEADY,
     ) -> None:
         check_type("store", store, Store)
         if chance is not None:
@@ -98,6 +101,7 @@ class Engine:
         check_type("listen", listen, bool)
         check_seconds("poll_s", poll_s, least=0.001)
         check_seconds("keep_finished_s", keep_finished_s)
+        check_type("pace", pace, Pace)
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
@@ -109,7 +113,6 @@ class Engine:
         self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
         self._patience = Patience()
         self._decider = Decider(store, self._patience)
-        self.count(tally)
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self._decider.carry_out)  # no steps
         self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
         self._reports: Committer[Command, Task] = Committer(carry_out, pause=pause)
@@ -130,6 +133,9 @@ class Engine:
         self.callbacks = Callbacks(
             store, self.chance, self.hub, self._claimer, self._decider, self.notes, pause=pause, stopwatch=stopwatch
         )
+        self.schedules = Schedules(store, self.chance)
+        self.fires = Fires(store, self.chance, self.hub.timers, pace)
+        self.count(tally)
         self._loops: list[Loop] = []
         self._heard: asyncio.Event | None = None
 
@@ -137,7 +143,7 @@ class Engine:
         """Count in this tally what happens from now on."""
         if tally is not None:
             check_type("tally", tally, Tally)
-        self.tally = self._decider.tally = tally
+        self.tally = self._decider.tally = self.fires.tally = tally
         self.store.observer = None if tally is None else tally.moved
 
     # ----------------------------------------------------------------------------------------- life
@@ -159,12 +165,14 @@ class Engine:
         self._settle = Loop("settle", self.settle_tick, every_s=SELDOM_S)
         self._wake = Loop("wake", self.wake_tick, every_s=SELDOM_S)
         self._effects = Loop("effects", self._outbox.flow, every_s=SELDOM_S)
+        fires = Loop("schedules", self.schedule_tick, every_s=self.fires.pace.interval_s)
         self._loops = [
-            self._expire, self._timers, self._settle, self._wake, self._effects,
+            self._expire, self._timers, self._settle, self._wake, self._effects, fires,
             Loop("pulse", self.pulse_tick, every_s=PULSE_S),
             Loop("retention", self.retention_tick, every_s=SELDOM_S),
         ]  # fmt: skip
         self.hub.on_effects = self._effects_due
+        self.hub.on_schedules = self.fires.on_due = fires.wake
         for loop in self._loops:
             loop.start()
 
@@ -201,6 +209,7 @@ class Engine:
         ):  # fmt: skip
             with contextlib.suppress(Unavailable):
                 await part.close()
+        self.fires.close()
         self.hub.close()
         await self.store.close()
 
@@ -328,20 +337,20 @@ class Engine:
         return await self.notes.checkpoint(task_id)
 
     async def complete(self, claimed: Claimed, result: bytes | None = None) -> Task:
-        task = _claimed(claimed)
-        return await self._report(command.Complete(task.id, task.attempt, _lease_of(task), result))
+        task = claimed_task(claimed)
+        return await self._report(command.Complete(task.id, task.attempt, lease_of(task), result))
 
     async def fail(self, claimed: Claimed, failure: Failure) -> Task:
-        task = _claimed(claimed)
-        return await self._report(command.Fail(task.id, task.attempt, _lease_of(task), failure))
+        task = claimed_task(claimed)
+        return await self._report(command.Fail(task.id, task.attempt, lease_of(task), failure))
 
     async def sleep(self, claimed: Claimed, until: datetime | None) -> Task:
-        task = _claimed(claimed)
-        return await self._report(command.Sleep(task.id, task.attempt, _lease_of(task), until))
+        task = claimed_task(claimed)
+        return await self._report(command.Sleep(task.id, task.attempt, lease_of(task), until))
 
     async def release(self, claimed: Claimed) -> Task:
-        task = _claimed(claimed)
-        return await self._report(command.Release(task.id, task.attempt, _lease_of(task)))
+        task = claimed_task(claimed)
+        return await self._report(command.Release(task.id, task.attempt, lease_of(task)))
 
     async def _report(self, report: Report) -> Task:
         return await self._reports.call(checked_report(report, self.chance.jitter()))
@@ -350,7 +359,7 @@ class Engine:
         """Claimed for somebody who is gone: back in line, no budget used. What cannot be given back now expires."""
         with contextlib.suppress(Unavailable):
             await self._reports.call_all(
-                [command.Release(c.task.id, c.task.attempt, _lease_of(c.task)) for c in claimed]
+                [command.Release(c.task.id, c.task.attempt, lease_of(c.task)) for c in claimed]
             )
 
     async def await_news(self, lease: Lease, timeout_s: float) -> bool:
@@ -418,16 +427,8 @@ class Engine:
 
     async def pause_queue(self, queue: str, *, namespace: str = "default", paused: bool = True) -> QueueConfig:
         """Stop (or resume) claims from a queue; what runs goes on."""
-        check_name("queue", queue)
-        check_name("namespace", namespace)
         check_type("paused", paused, bool)
-        async with self.store.begin() as tx:
-            known = await tx.queues.lock_queue(namespace, queue)
-            config = QueueConfig(
-                paused, known.max_running, known.max_running_per_kind, known.max_running_per_key, known.rate
-            )
-            await tx.configure(namespace, queue, config)
-        return config
+        return (await self.queues.pause(queue, namespace=namespace, paused=paused)).settings.config
 
     async def resume(self, task_id: UUID) -> Task:
         """Let a parked task go on."""
@@ -473,6 +474,9 @@ class Engine:
     async def effects_tick(self) -> int:
         return await self._outbox.tick()
 
+    async def schedule_tick(self) -> int:
+        return await self.fires.tick()
+
     async def retention_tick(self) -> int:
         await self.changes.forget()
         return await self.retention.tick(self.store)
@@ -481,15 +485,3 @@ class Engine:
         """Without LISTEN: one look per queue that somebody waits for, not one per waiter."""
         self.hub.wake_waiting()
         return 0
-
-
-def _claimed(claimed: object) -> Task:
-    if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
-        raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
-    return claimed.task
-
-
-def _lease_of(task: Task) -> UUID:
-    if task.lease_id is None:
-        raise Invalid("no attempt has begun", field="claimed")
-    return task.lease_id

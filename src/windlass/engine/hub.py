@@ -68,6 +68,7 @@ class Hub:
         self._news: dict[tuple[str, str] | None, int] = {}
         self.on_effects: Callable[[], None] = lambda: None
         self.on_queue: Callable[[tuple[str, str] | None], None] = lambda _: None  # None: any of them
+        self.on_schedules: Callable[[], None] = lambda: None
 
     # ----------------------------------------------------------------------------------------- waiting
 
@@ -121,6 +122,8 @@ class Hub:
             self._wake_all(("lease", lease_id))
         if wakes.effects or wakes.everything:
             self.on_effects()
+        if wakes.schedules or wakes.everything:
+            self.on_schedules()
 
     def wake_queue(self, namespace: str, queue: str) -> None:
         self._news[namespace, queue] = self._news.get((namespace, queue), 0) + 1

@@ -51,6 +51,8 @@ class Tally:
         self.latencies: dict[str, Histogram] = {}
         self.leases_expired: Counter[str] = Counter()
         self.late_results = 0
+        self.fires: Counter[str] = Counter()
+        self.lateness = Histogram()
 
     def moved(self, moves: Sequence[Transition]) -> None:
         """These were committed."""
@@ -75,6 +77,13 @@ class Tally:
     def came_late(self, count: int) -> None:
         """Reports of attempts that had been superseded or had ended otherwise: refused."""
         self.late_results += count
+
+    def fired(self, late_s: Sequence[float], skipped: int) -> None:
+        """Schedules fired, each so late; others were skipped, since an earlier task had not ended."""
+        self.fires["submitted"] += len(late_s)
+        self.fires["skipped"] += skipped
+        for seconds in late_s:
+            self.lateness.add(max(0.0, seconds))
 
     def _latency(self, queue: str) -> Histogram:
         found = self.latencies.get(queue)

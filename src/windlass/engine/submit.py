@@ -161,6 +161,20 @@ async def _add_group(tx: Tx, group: list[Submission]) -> list[UUID]:
     return ids
 
 
+async def add_each(tx: Tx, batch: list[Submission]) -> list[UUID | WindlassError]:
+    """Within a caller's transaction: tasks with a key each, in runs or not. For each the id of its task, which is
+    another's where its key was used before; a key that was used for other content is an error as a value."""
+    if not batch:
+        return []
+    runs = {s.run_id: s.namespace for s in batch if s.run_id is not None}
+    if runs:
+        await tx.runs.insert_runs(runs)
+        await tx.runs.lock_runs(runs)
+    outcomes = await _take_keys(tx, batch)
+    await _add_with_edges(tx, [s for s, outcome in zip(batch, outcomes, strict=True) if outcome == s.id])
+    return outcomes
+
+
 async def _add_with_edges(tx: Tx, group: list[Submission]) -> None:
     """What is there already is a repeat: it keeps its edges as they are now, since those that were settled are gone."""
     _check_acyclic(group)

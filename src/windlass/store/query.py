@@ -1,7 +1,7 @@
 """Named queries, read from the .sql files beside this module, so that SQL is reviewed as SQL.
 
 A query begins with `-- name: its_name`, followed by comment lines with its promise. `{task_columns}` stands for the
-columns of a task record, in the order of `core.task.Task`, and `{step_columns}` for those of a step.
+columns of a task record, in the order of `core.task.Task`; `{step_columns}` and `{schedule_columns}` are like it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
+from windlass.core.schedule import Schedule
 from windlass.core.step import Step
 from windlass.core.task import Task
 
@@ -20,12 +21,14 @@ def load_queries() -> dict[str, str]:
     """Every query by its name; a name that is there twice is a mistake."""
     columns = ", ".join(f"t.{name}" for name in TASK_COLUMNS)
     step_columns = ", ".join(f"s.{name}" for name in Step.__struct_fields__)
+    schedule_columns = ", ".join(f"s.{name}" for name in Schedule.__struct_fields__)
     queries: dict[str, str] = {}
     for file in sorted(files("windlass.store").joinpath("sql").iterdir(), key=lambda entry: entry.name):
         _, *parts = _NAME.split(file.read_text(encoding="utf-8"))
         for name, text in zip(parts[::2], parts[1::2], strict=True):
             assert name not in queries, f"query {name} is there twice"
-            queries[name] = text.strip().replace("{task_columns}", columns).replace("{step_columns}", step_columns)
+            text = text.strip().replace("{task_columns}", columns).replace("{step_columns}", step_columns)
+            queries[name] = text.replace("{schedule_columns}", schedule_columns)
     return queries
 
 

@@ -16,6 +16,7 @@ from windlass.core.failure import Failure
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.schedule import Outage, Overlap, Schedule
 from windlass.core.step import Step, StepKind, StepState
 from windlass.core.task import Cancel, Outcome, Task
 from windlass.core.transition import Effect, State
@@ -31,6 +32,7 @@ _decode_policy = msgspec.json.Decoder(Policy).decode
 _decode_failure = msgspec.json.Decoder(Failure).decode
 _decode_config = msgspec.json.Decoder(QueueConfig).decode
 _decode_delivery: Callable[[str], Delivery] = msgspec.json.Decoder(Delivery).decode
+_decode_outages = msgspec.json.Decoder(tuple[Outage, ...]).decode
 _encode = msgspec.json.Encoder().encode
 
 WIDTH = len(Task.__struct_fields__)
@@ -73,6 +75,19 @@ def lease_from(row: Row) -> Lease:
         id_, namespace, worker, tuple(queues), None if kinds is None else tuple(kinds), tuple(labels), ttl_s,
         expires_at, host, pid, version,
     )  # fmt: skip
+
+
+def schedule_from(row: Row) -> Schedule:
+    """The record in the first columns of a row."""
+    fields = dict(zip(Schedule.__struct_fields__, row, strict=False))
+    policy = fields["policy"]
+    fields["policy"] = None if policy is None else _decode_policy(policy)
+    fields["overlap"] = Overlap(fields["overlap"])
+    return Schedule(**fields)
+
+
+def outages_from(text: str) -> tuple[Outage, ...]:
+    return _decode_outages(text)
 
 
 def config_from(text: str | None) -> QueueConfig:

@@ -160,5 +160,5 @@ def _submission_columns(
         [x.id in upstream for x in s], [record.LABELS.join(x.requires) for x in s],
         [x.idempotency_key for x in s], [record.policy_as_json(x.policy) for x in s], [x.payload for x in s],
         [x.delay_s for x in s], [x.trace for x in s], [x.wire for x in s], [x.replay_of for x in s],
-        [x.parent_id for x in s],
+        [x.parent_id for x in s], [x.schedule_id for x in s],
     ]  # fmt: skip

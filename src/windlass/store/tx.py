@@ -26,6 +26,7 @@ from windlass.store.outbox_table import OutboxTable
 from windlass.store.queue_table import QueueTable
 from windlass.store.retention_table import RetentionTable
 from windlass.store.run_table import RunTable
+from windlass.store.schedule_table import ScheduleTable
 from windlass.store.session import Session
 from windlass.store.step_table import StepTable
 from windlass.store.task_table import TaskTable
@@ -45,6 +46,7 @@ class Tx:
         "queues",
         "retention",
         "runs",
+        "schedules",
         "session",
         "started",
         "steps",
@@ -66,6 +68,7 @@ class Tx:
         self.gauges = GaugeView(session)
         self.access = AccessTable(session)
         self.steps = StepTable(session)
+        self.schedules = ScheduleTable(session)
 
     async def now(self) -> datetime:
         [[now]] = await self.session.fetch("now")
@@ -139,6 +142,7 @@ class Tx:
         self.wakes.tasks |= wakes.tasks
         self.wakes.leases |= wakes.leases
         self.wakes.effects |= wakes.effects
+        self.wakes.schedules |= wakes.schedules
 
 
 def _folded(moves: list[Transition]) -> list[Transition]:
@@ -158,6 +162,6 @@ def is_plain(submissions: Sequence[Submission]) -> bool:
         and s.priority == 0 and s.available_at is None and s.delay_s == 0.0 and s.deadline_at is None
         and s.concurrency_key == "" and s.idempotency_key is None and s.policy is DEFAULT_POLICY
         and s.run_id is None and s.requires == () and s.trace is None and s.wire is None
-        and s.replay_of is None and s.parent_id is None
+        and s.replay_of is None and s.parent_id is None and s.schedule_id is None
         for s in submissions
     )  # fmt: skip

@@ -22,16 +22,17 @@ class Wakes:
     tasks: set[UUID] = field(default_factory=set)
     leases: set[UUID] = field(default_factory=set)
     effects: bool = False
+    schedules: bool = False  # one is due earlier than was known
     everything: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.queues or self.tasks or self.leases or self.effects or self.everything)
+        return bool(self.queues or self.tasks or self.leases or self.effects or self.schedules or self.everything)
 
     def messages(self) -> list[str]:
         out = [SEPARATOR.join(("queue", *queue)) for queue in sorted(self.queues)]
         out += [SEPARATOR.join(("task", str(task_id))) for task_id in sorted(self.tasks)]
         out += [SEPARATOR.join(("lease", str(lease_id))) for lease_id in sorted(self.leases)]
-        return out + (["effect"] if self.effects else [])
+        return out + (["effect"] if self.effects else []) + (["schedule"] if self.schedules else [])
 
 
 def parse(message: str) -> Wakes:
@@ -45,6 +46,8 @@ def parse(message: str) -> Wakes:
             return Wakes(leases={UUID(lease_id)})
         case ["effect"]:
             return Wakes(effects=True)
+        case ["schedule"]:
+            return Wakes(schedules=True)
     return Wakes(everything=True)
 
 

@@ -4,19 +4,21 @@
 with new as (
     insert into windlass.task (id, namespace, queue, kind, state, available_at, priority, concurrency_key, created_at,
                                deadline_at, timer_at, run_id, has_dependents, requires, idempotency_key, policy, payload,
-                               trace, wire, replay_of, parent_id)
+                               trace, wire, replay_of, parent_id, schedule_id)
     select u.id, u.namespace, u.queue, u.kind, u.state,
            coalesce(u.available_at, c.now + u.delay_s * interval '1 second'), u.priority, u.concurrency_key, c.now,
            u.deadline_at, u.deadline_at, u.run_id, u.has_dependents,
            case when u.requires <> '' then string_to_array(u.requires, chr(31)) end, u.idempotency_key,
-           coalesce(u.policy::jsonb, q.policy), u.payload, u.trace, u.wire, u.replay_of, u.parent_id
+           coalesce(u.policy::jsonb, q.policy), u.payload, u.trace, u.wire, u.replay_of, u.parent_id,
+           u.schedule_id
       from (select windlass.now() as now) c,
            unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::smallint[],
                   $8::text[], $9::timestamptz[], $10::uuid[], $11::boolean[], $12::text[], $13::text[], $14::text[],
-                  $15::bytea[], $16::double precision[], $17::text[], $18::bytea[], $19::uuid[], $20::uuid[])
+                  $15::bytea[], $16::double precision[], $17::text[], $18::bytea[], $19::uuid[], $20::uuid[],
+                  $21::uuid[])
            as u(id, namespace, queue, kind, state, available_at, priority, concurrency_key, deadline_at, run_id,
                 has_dependents, requires, idempotency_key, policy, payload, delay_s, trace, wire, replay_of,
-                parent_id)
+                parent_id, schedule_id)
       left join windlass.queue q on q.namespace = u.namespace and q.name = u.queue
     on conflict (id) do nothing
     returning id, namespace, queue, state

@@ -1,0 +1,283 @@
+"""Schedules: what they submit, when they fire, and what is made up for after a while in which nothing could fire.
+
+A fire at or before `settled_at` is settled: submitted, skipped, or not to be made up for. `settled_at` only ever moves
+forward, under the lock of the schedule, so that no fire is settled twice, whatever the clock does.
+
+`max_catchup` bounds what was missed while no server ticked (an outage) or while the schedule was paused; what is late
+because a server had much to do is never left out. Time zones are arguments, as the time is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, timedelta, tzinfo
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.core.check import check_count, check_name, check_type
+from windlass.core.cron import Cron, parse_cron
+from windlass.core.error import Invalid, InvalidState
+from windlass.core.fire import SECOND, first_fires, newest_fires, next_fire
+from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.submission import Submission, check_submission
+from windlass.core.transition import Instant
+
+CATCHUP_DEFAULT, CATCHUP_MAX = 100, 10_000
+OUTAGES_KEPT = 20
+WAITED_FOR_MAX = 20
+BROKEN_DELAY = timedelta(minutes=1)
+
+
+class Overlap(StrEnum):
+    """What a fire does when a task of an earlier one has not ended."""
+
+    ALLOW = "allow"  # it is submitted, and may run beside it
+    SKIP = "skip"  # it is left out
+    QUEUE = "queue"  # it is submitted, and waits until the earlier one has ended
+    CANCEL = "cancel"  # the earlier one is cancelled, and it waits until that has ended
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted: which task, when. Without a policy, a task gets that of its queue."""
+
+    kind: str
+    cron: str
+    name: str | None = None
+    timezone: str = "UTC"
+    queue: str = "default"
+    payload: bytes = b"null"
+    priority: int = 0
+    concurrency_key: str = ""
+    policy: Policy | None = None
+    wire: bytes | None = None
+    overlap: Overlap = Overlap.ALLOW
+    max_catchup: int = CATCHUP_DEFAULT
+    paused: bool = False
+
+
+SPEC_FIELDS = ScheduleSpec.__struct_fields__
+
+
+class Schedule(ScheduleSpec, frozen=True, kw_only=True):
+    """A schedule as it is kept. `app` is the one whose code declares it, seen last at `declared_at`."""
+
+    id: UUID
+    namespace: str
+    settled_at: Instant
+    next_fire_at: Instant | None
+    created_at: Instant
+    updated_at: Instant
+    last_fire_at: Instant | None = None
+    last_task_id: UUID | None = None
+    fired: int = 0
+    skipped: int = 0
+    problem: str | None = None
+    app: str | None = None
+    declared_at: Instant | None = None
+
+    @property
+    def spec(self) -> ScheduleSpec:
+        return ScheduleSpec(**{field: getattr(self, field) for field in SPEC_FIELDS})
+
+
+class Outage(msgspec.Struct, frozen=True):
+    """A while in which no server ticked."""
+
+    from_at: Instant
+    to_at: Instant
+
+
+class Scheduler(msgspec.Struct, frozen=True):
+    """What all servers know together: when one of them last gave a sign of life, and the outages before."""
+
+    ticked_at: Instant
+    outages: tuple[Outage, ...] = ()
+
+
+class Fire(msgspec.Struct, frozen=True):
+    """A fire to settle. Without a task it is skipped; `after` are the tasks that it waits for."""
+
+    at: Instant
+    task_id: UUID | None
+    after: tuple[UUID, ...] = ()
+
+
+def fire_key(schedule_id: UUID, fire_at: Instant) -> str:
+    """The idempotency key of a fire: the same wherever and however often it is made."""
+    return f"schedule:{schedule_id}:{fire_at.astimezone(UTC).isoformat()}"
+
+
+# --------------------------------------------------------------------------------------------- what people do
+
+
+def check_spec(spec: ScheduleSpec) -> Cron:
+    """Raise Invalid naming the first field that cannot be accepted. Whether there is such a zone is not known here."""
+    check_type("schedule", spec, ScheduleSpec)
+    if spec.name is not None:
+        check_name("name", spec.name)
+    check_name("timezone", spec.timezone)
+    check_type("overlap", spec.overlap, Overlap)
+    check_count("max_catchup", spec.max_catchup, most=CATCHUP_MAX)
+    check_type("paused", spec.paused, bool)
+    check_submission(_submission(spec, "default"))
+    return parse_cron(spec.cron)
+
+
+def create(
+    spec: ScheduleSpec, schedule_id: UUID, namespace: str, zone: tzinfo, now: Instant, *, app: str | None = None
+) -> Schedule:
+    """Its first fire is the first after now."""
+    cron = check_spec(spec)
+    fields = {field: getattr(spec, field) for field in SPEC_FIELDS}
+    return Schedule(
+        **fields, id=schedule_id, namespace=namespace, settled_at=now, next_fire_at=_first(cron, zone, now),
+        created_at=now, updated_at=now, app=app, declared_at=None if app is None else now,
+    )  # fmt: skip
+
+
+def change(schedule: Schedule, changes: Mapping[str, Any], zone: tzinfo, now: Instant) -> Schedule:
+    """Only what is named changes. Another cron or zone begins now: what it would have meant before is not made up."""
+    unknown = changes.keys() - set(SPEC_FIELDS)
+    if unknown:
+        raise Invalid("is no field of a schedule", field=min(unknown))
+    wanted = {**changes}
+    paused = wanted.pop("paused", schedule.paused)
+    check_type("paused", paused, bool)
+    after = replace(schedule, **wanted, updated_at=now)
+    cron = check_spec(after)
+    if (after.cron, after.timezone) != (schedule.cron, schedule.timezone):
+        begin = max(schedule.settled_at, now)
+        after = replace(after, settled_at=begin, next_fire_at=_first(cron, zone, begin), problem=None)
+    if paused == after.paused:
+        return after
+    return pause(after, now) if paused else resume(after, zone, now)
+
+
+def not_before(schedule: Schedule, at: Instant, zone: tzinfo, now: Instant) -> Schedule:
+    """Let the next fire be the first at or after an instant. What was settled stays so: it can only be put off."""
+    settled_at = max(schedule.settled_at, at - SECOND)
+    first = next_fire(parse_cron(schedule.cron), zone, settled_at)
+    return replace(schedule, settled_at=settled_at, next_fire_at=first, updated_at=now)
+
+
+def pause(schedule: Schedule, now: Instant) -> Schedule:
+    return schedule if schedule.paused else replace(schedule, paused=True, updated_at=now)
+
+
+def resume(schedule: Schedule, zone: tzinfo, now: Instant) -> Schedule:
+    """What was missed meanwhile is made up for, the newest `max_catchup` of it."""
+    if not schedule.paused:
+        return schedule
+    cron, settled_at = parse_cron(schedule.cron), schedule.settled_at
+    kept = newest_fires(cron, zone, settled_at, now, schedule.max_catchup)
+    if len(kept) == schedule.max_catchup:
+        settled_at = max(settled_at, kept[0] - SECOND if kept else now)
+    first = next_fire(cron, zone, settled_at)
+    return replace(schedule, paused=False, settled_at=settled_at, next_fire_at=first, updated_at=now)
+
+
+def check_free(schedule: Schedule, now: Instant, silence: timedelta) -> None:
+    """What is declared in code is changed there: raise InvalidState while a worker declares this one."""
+    if schedule.app is not None and schedule.declared_at is not None and schedule.declared_at > now - silence:
+        raise InvalidState(
+            f"the app {schedule.app} declares this schedule: change it in the code, or pause it", app=schedule.app
+        )
+
+
+def _first(cron: Cron, zone: tzinfo, after: Instant) -> Instant:
+    first = next_fire(cron, zone, after)
+    if first is None:
+        raise Invalid(f"does not come any more: {cron.text!r}", field="cron")
+    return first
+
+
+# --------------------------------------------------------------------------------------------- what the engine does
+
+
+def give_sign(scheduler: Scheduler, now: Instant, silence: timedelta) -> Scheduler:
+    """A server ticks. If none did for so long, that was an outage."""
+    if now <= scheduler.ticked_at:  # the clock was put back: wait for it
+        return scheduler
+    outages = scheduler.outages
+    if now - scheduler.ticked_at > silence:
+        outages = (*outages, Outage(scheduler.ticked_at, now))[-OUTAGES_KEPT:]
+    return Scheduler(now, outages)
+
+
+def due_fires(
+    schedule: Schedule, zone: tzinfo, now: Instant, outages: Sequence[Outage], most: int
+) -> tuple[list[Instant], Instant]:
+    """The fires to settle now, at most so many, the oldest first; and up to when all are settled then."""
+    cron, settled_at = parse_cron(schedule.cron), schedule.settled_at
+    fires: list[Instant] = []
+    for outage in outages:
+        if outage.to_at <= settled_at:
+            continue
+        fires += first_fires(cron, zone, settled_at, most - len(fires), outage.from_at)
+        begin = max(settled_at, outage.from_at)
+        fires += newest_fires(cron, zone, begin, outage.to_at, schedule.max_catchup)
+        if len(fires) > most or (len(fires) == most and fires[-1] < outage.to_at):
+            return fires[:most], fires[most - 1]
+        settled_at = outage.to_at
+    fires += first_fires(cron, zone, settled_at, most - len(fires), now)
+    return fires, fires[-1] if len(fires) == most else max(settled_at, now)
+
+
+def plan_fires(
+    schedule: Schedule, fires: Sequence[Instant], open_ids: Sequence[UUID], new_ids: Sequence[UUID]
+) -> list[Fire]:
+    """What becomes of each fire, given the tasks of earlier ones that have not ended."""
+    unended = list(open_ids)
+    plan: list[Fire] = []
+    for at, task_id in zip(fires, new_ids, strict=True):
+        replaced = schedule.overlap is Overlap.CANCEL and at != fires[-1]  # it would be cancelled at once
+        if replaced or (schedule.overlap is Overlap.SKIP and unended):
+            plan.append(Fire(at, None))
+            continue
+        waits = schedule.overlap in (Overlap.QUEUE, Overlap.CANCEL)
+        plan.append(Fire(at, task_id, tuple(unended[-WAITED_FOR_MAX:]) if waits else ()))
+        unended.append(task_id)
+    return plan
+
+
+def submission(schedule: Schedule, task_id: UUID, key: str, after: tuple[UUID, ...] = ()) -> Submission:
+    """The task of a fire. One that waits for others is in a run with them, which has the id of the schedule."""
+    grouped = schedule.overlap in (Overlap.QUEUE, Overlap.CANCEL)
+    return replace(
+        _submission(schedule, schedule.namespace),
+        id=task_id, idempotency_key=key, schedule_id=schedule.id, run_id=schedule.id if grouped else None,
+        after=after, after_any_outcome=bool(after),
+    )  # fmt: skip
+
+
+def settle(schedule: Schedule, zone: tzinfo, fires: Sequence[Fire], settled_at: Instant) -> Schedule:
+    """These fires are settled, and all others up to an instant."""
+    made = [fire for fire in fires if fire.task_id is not None]
+    return replace(
+        schedule,
+        settled_at=max(schedule.settled_at, settled_at),
+        next_fire_at=next_fire(parse_cron(schedule.cron), zone, max(schedule.settled_at, settled_at)),
+        last_fire_at=made[-1].at if made else schedule.last_fire_at,
+        last_task_id=made[-1].task_id if made else schedule.last_task_id,
+        fired=schedule.fired + len(made),
+        skipped=schedule.skipped + len(fires) - len(made),
+        problem=None,
+    )
+
+
+def set_aside(schedule: Schedule, problem: str, now: Instant) -> Schedule:
+    """It cannot be read any more (a zone that this server does not know): looked at again after a while, and nothing
+    of it is settled, so that nothing is lost."""
+    return replace(schedule, next_fire_at=now + BROKEN_DELAY, problem=problem)
+
+
+def _submission(spec: ScheduleSpec, namespace: str) -> Submission:
+    return Submission(
+        kind=spec.kind, queue=spec.queue, namespace=namespace, payload=spec.payload, priority=spec.priority,
+        concurrency_key=spec.concurrency_key, policy=DEFAULT_POLICY if spec.policy is None else spec.policy,
+        wire=spec.wire,
+    )  # fmt: skip

@@ -1,0 +1,160 @@
+"""The tick that fires schedules. What is due, and what becomes of it, is decided in `core.schedule`.
+
+Any number of engines may tick. A fire, its task and the schedule's own progress are one transaction under the lock of
+the schedule; its key keeps it single even beside a program that submits with the same one. An engine looks every few
+seconds, and in between sleeps until the next schedule is due; a change wakes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from windlass.core import schedule as rules
+from windlass.core import task as task_rules
+from windlass.core.error import Invalid, StoreBusy
+from windlass.core.schedule import Fire, Outage, Overlap, Schedule
+from windlass.core.submission import Submission
+from windlass.engine.chance import Chance
+from windlass.engine.hub import Timers
+from windlass.engine.metrics import Tally
+from windlass.engine.patience import LONG_MS
+from windlass.engine.submit import add_each
+from windlass.engine.zone import zone_of
+from windlass.store.fault import LockHeld
+from windlass.store.store import Store
+from windlass.store.tx import Tx
+
+log = logging.getLogger("windlass.schedule")
+
+SILENT_INTERVALS = 6  # of all engines: then there was an outage
+BYTES_MAX = 16 * 1024 * 1024  # of payloads in one transaction
+LOCKED_S = 1.0
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How an engine looks for schedules that are due."""
+
+    interval_s: float = 5.0  # between two looks; what is due in between is known from the last one
+    batch: int = 100  # schedules in one transaction
+    fires_max: int = 1000  # tasks in one transaction
+
+
+STEADY = Pace()
+
+
+class Fires:
+    """The schedules of one database, fired."""
+
+    def __init__(self, store: Store, chance: Chance, timers: Timers, pace: Pace) -> None:
+        self._store, self._chance, self._timers, self.pace = store, chance, timers, pace
+        self._silence = timedelta(seconds=pace.interval_s * SILENT_INTERVALS)
+        self.tally: Tally | None = None
+        self.on_due: Callable[[], None] = lambda: None  # called when a tick would have something to do
+        self._alarm: Any = None
+
+    async def tick(self) -> int:
+        """Fire what is due, and set the alarm for what comes next; returns how many schedules were settled."""
+        async with self._store.single() as tx:
+            scheduler, now, due_at = await tx.schedules.scheduler()
+        if due_at is None:
+            return 0
+        if now - scheduler.ticked_at >= timedelta(seconds=self.pace.interval_s):
+            async with self._store.begin() as tx:
+                scheduler = rules.give_sign(await tx.schedules.lock_scheduler(), await tx.now(), self._silence)
+                await tx.schedules.put_scheduler(scheduler)
+        if due_at > now:
+            self._wake_in((due_at - now).total_seconds())
+            return 0
+        done = await self._fire(scheduler.outages)
+        if done == 0:
+            self._wake_in(LOCKED_S)  # somebody else fires it; should that one die, we are there
+        return done
+
+    def _wake_in(self, delay_s: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._timers.call_later(delay_s, self.on_due) if delay_s < self.pace.interval_s else None
+
+    def close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def _fire(self, outages: Sequence[Outage]) -> int:
+        """All that is due in one transaction; where somebody holds a task, one by one."""
+        taken: list[UUID] = []
+        try:
+            async with self._store.begin() as tx:
+                due, now = await tx.schedules.lock_due(self.pace.batch)
+                taken = [schedule.id for schedule in due]
+                return 0 if now is None else await self._settle(tx, due, now, outages)
+        except LockHeld:
+            return sum([await self._fire_alone(schedule_id, outages) for schedule_id in taken])
+
+    async def _fire_alone(self, schedule_id: UUID, outages: Sequence[Outage]) -> int:
+        try:
+            async with self._store.begin() as tx:
+                due, now = await tx.schedules.lock_due_one(schedule_id)
+                return 0 if now is None else await self._settle(tx, due, now, outages)
+        except StoreBusy as error:
+            log.warning("schedule %s could not fire and is tried again: %s", schedule_id, error)
+            return 0
+
+    async def _settle(self, tx: Tx, due: Sequence[Schedule], now: datetime, outages: Sequence[Outage]) -> int:
+        """Under the locks of the schedules."""
+        await tx.limit_waits(LONG_MS)
+        unended = await tx.schedules.open_tasks([s.id for s in due if s.overlap is not Overlap.ALLOW])
+        settled: list[Schedule] = []
+        submissions: list[Submission] = []
+        replaced: list[UUID] = []
+        late_s: list[float] = []
+        bytes_left = BYTES_MAX
+        for schedule in due:
+            most = min(self.pace.fires_max - len(submissions), max(1, bytes_left // (len(schedule.payload) + 1)))
+            if most < 1 or (bytes_left <= 0 and submissions):
+                break  # it is still due, and comes next
+            after, fires = self._planned(schedule, now, outages, most, unended.get(schedule.id, []))
+            made = [fire for fire in fires if fire.task_id is not None]
+            submissions += [_submission(schedule, fire) for fire in made]
+            bytes_left -= len(made) * len(schedule.payload)
+            if made and schedule.overlap is Overlap.CANCEL:
+                replaced += unended.get(schedule.id, [])
+            late_s += [(now - fire.at).total_seconds() for fire in made]
+            settled.append(after)
+        await add_each(tx, submissions)
+        await cancel_replaced(tx, replaced, now)
+        await tx.schedules.settle(settled)
+        if self.tally is not None:
+            before = {schedule.id: schedule.skipped for schedule in due}
+            self.tally.fired(late_s, sum(after.skipped - before[after.id] for after in settled))
+        return len(settled)
+
+    def _planned(
+        self, schedule: Schedule, now: datetime, outages: Sequence[Outage], most: int, unended: Sequence[UUID]
+    ) -> tuple[Schedule, list[Fire]]:
+        try:
+            zone = zone_of(schedule.timezone)
+            due, settled_at = rules.due_fires(schedule, zone, now, outages, most)
+        except Invalid as error:
+            log.error("schedule %s cannot fire: %s", schedule.id, error)  # noqa: TRY400  # no defect of ours
+            return rules.set_aside(schedule, error.message, now), []
+        fires = rules.plan_fires(schedule, due, unended, [self._chance.new_id() for _ in due])
+        return rules.settle(schedule, zone, fires, settled_at), fires
+
+
+async def cancel_replaced(tx: Tx, task_ids: Sequence[UUID], now: datetime) -> None:
+    """Those that have not ended are told to; the fires that wait for them are in line behind them."""
+    if task_ids:
+        tasks = await tx.tasks.load_tasks_patiently(sorted(task_ids))
+        reason = "replaced by the next fire of its schedule"
+        await tx.apply([task_rules.cancel(task, reason, now) for task in tasks.values() if not task.terminal])
+
+
+def _submission(schedule: Schedule, fire: Fire) -> Submission:
+    assert fire.task_id is not None, fire
+    return rules.submission(schedule, fire.task_id, rules.fire_key(schedule.id, fire.at), fire.after)

@@ -1,0 +1,91 @@
+-- name: insert_schedule
+-- Adds a schedule, unless one is there with its id, its name or its request key (indexes schedule_name, schedule_request).
+insert into windlass.schedule (id, namespace, name, app, kind, queue, cron, timezone, payload, priority, concurrency_key,
+                               policy, wire, overlap, max_catchup, paused, settled_at, next_fire_at, created_at, updated_at,
+                               declared_at, request_key)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+on conflict do nothing
+returning id
+
+-- name: find_schedule
+-- A schedule by its id, or by its namespace and its name; takes no lock.
+select {schedule_columns} from windlass.schedule s
+ where s.id = $1::uuid or ($1::uuid is null and s.namespace = $2 and s.name = $3)
+
+-- name: find_request
+-- The schedule that this request made.
+select {schedule_columns} from windlass.schedule s where s.namespace = $1 and s.request_key = $2
+
+-- name: lock_schedule
+-- A schedule under its lock. The time is read by a later statement.
+select {schedule_columns} from windlass.schedule s where s.id = $1 for update
+
+-- name: lock_declared_schedules
+-- What the code of an app has declared so far, under its locks, in id order; and what has one of its names.
+select {schedule_columns} from windlass.schedule s
+ where s.namespace = $1 and (s.app = $2 or s.name = any($3::text[])) order by s.id for update
+
+-- name: list_schedules
+-- Newest first, beyond a position (index schedule_list).
+select {schedule_columns} from windlass.schedule s
+ where s.namespace = $1 and ($2::uuid is null or s.id < $2) and ($3::text is null or s.queue = $3)
+ order by s.id desc limit $4
+
+-- name: lock_due_schedules
+-- Locks what is due and what nobody else fires just now, the longest due first (index schedule_due).
+select {schedule_columns}, windlass.now() from windlass.schedule s
+ where not s.paused and s.next_fire_at <= windlass.now() order by s.next_fire_at limit $1 for update skip locked
+
+-- name: lock_due_schedule
+-- The same for one of them.
+select {schedule_columns}, windlass.now() from windlass.schedule s
+ where s.id = $1 and not s.paused and s.next_fire_at <= windlass.now() for update skip locked
+
+-- name: update_schedule
+-- Writes all of what a person may change, decided under the lock.
+update windlass.schedule s
+   set name = $2, kind = $3, queue = $4, cron = $5, timezone = $6, payload = $7, priority = $8, concurrency_key = $9,
+       policy = $10::text::jsonb, wire = $11, overlap = $12, max_catchup = $13, paused = $14, settled_at = $15,
+       next_fire_at = $16, problem = $17, updated_at = $18, declared_at = $19
+ where s.id = $1
+
+-- name: settle_schedules
+-- Writes what fires change, decided under the locks.
+update windlass.schedule s
+   set settled_at = u.settled_at, next_fire_at = u.next_fire_at, last_fire_at = u.last_fire_at,
+       last_task_id = u.last_task_id, fired = u.fired, skipped = u.skipped, problem = u.problem
+  from unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::bigint[], $7::bigint[],
+              $8::text[]) as u(id, settled_at, next_fire_at, last_fire_at, last_task_id, fired, skipped, problem)
+ where s.id = u.id
+
+-- name: delete_schedules
+-- Forgets schedules; the tasks that they submitted stay.
+delete from windlass.schedule s where s.id = any($1::uuid[]) returning s.id
+
+-- name: touch_declared_schedules
+-- Says that code which runs now still declares these.
+update windlass.schedule s set declared_at = windlass.now() where s.id = any($1::uuid[])
+
+-- name: open_schedule_tasks
+-- The tasks of these schedules that have not ended, in the order in which they were made (index task_schedule_open).
+select t.schedule_id, t.id from windlass.task t
+ where t.schedule_id = any($1::uuid[]) and t.finished_at is null order by t.id
+
+-- name: list_schedule_tasks
+-- The tasks of a schedule, newest first, beyond a position (index task_schedule).
+select t.id from windlass.task t where t.schedule_id = $1 and ($2::uuid is null or t.id < $2) order by t.id desc limit $3
+
+-- name: scheduler
+-- When an engine last looked, the outages before, the time, and when the next schedule is due (index schedule_due).
+select s.ticked_at, s.outages, windlass.now(),
+       (select d.next_fire_at from windlass.schedule d where not d.paused and d.next_fire_at is not null
+         order by d.next_fire_at limit 1)
+  from windlass.scheduler s
+
+-- name: lock_scheduler
+-- The same row under its lock. The time is read by a later statement.
+select s.ticked_at, s.outages from windlass.scheduler s for update
+
+-- name: put_scheduler
+-- Writes a sign of life.
+update windlass.scheduler s set ticked_at = $1, outages = $2::text::jsonb
