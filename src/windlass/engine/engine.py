@@ -105,10 +105,7 @@ class Engine:
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
-        self.effects = {} if effects is None else check_mapping("effects", effects)
-        for kind, handler in self.effects.items():
-            check_name("effects", kind)
-            check_callable("effects", handler)
+        self.effects = _checked({} if effects is None else effects)
         store.announce = self.hub.announce
         self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
         self._patience = Patience()
@@ -485,3 +482,11 @@ class Engine:
         """Without LISTEN: one look per queue that somebody waits for, not one per waiter."""
         self.hub.wake_waiting()
         return 0
+
+
+def _checked(effects: Mapping[str, EffectHandler]) -> dict[str, EffectHandler]:
+    known = check_mapping("effects", effects)
+    for kind, handler in known.items():
+        check_name("effects", kind)
+        check_callable("effects", handler)
+    return known
