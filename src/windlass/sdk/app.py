@@ -20,6 +20,7 @@ from uuid import UUID
 from windlass.core.check import check_callable, check_count, check_name
 from windlass.core.cron import parse_cron
 from windlass.core.error import Conflict, Invalid, InvalidState
+from windlass.sdk.callback.worker import CallbackOptions, CallbackWorker
 from windlass.sdk.client import Client
 from windlass.sdk.context import Context
 from windlass.sdk.handle import TaskHandle
@@ -132,6 +133,10 @@ class App:
         check_callable("hook", hook)
         self._ending.append(hook)
         return hook
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
 
     @property
     def client(self) -> Client:
@@ -269,6 +274,16 @@ class App:
         options.setdefault("namespace", self.namespace)
         options.setdefault("concurrency", 32)
         return Worker(self.client, handlers, **options)
+
+    def callback_worker(self, **options: Unpack[CallbackOptions]) -> CallbackWorker:
+        """A worker for queues that push: an application for ASGI and WSGI that your service mounts. It needs the
+        `secret` of the queue. The app is opened with it if it is not open already; then it cannot submit."""
+        unknown = set(options) - CallbackOptions.__annotations__.keys()
+        if unknown:
+            raise Invalid(f"there is no option {min(unknown)}", field="options")
+        if "secret" not in options:
+            raise Invalid("is needed: it is that of the queue", field="secret")
+        return CallbackWorker(self, **options)
 
     # ----------------------------------------------------------------------------------------- without an event loop
 

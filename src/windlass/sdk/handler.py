@@ -10,7 +10,6 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
@@ -21,10 +20,11 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from windlass.core.command import Claimed
-from windlass.core.error import Invalid, Unavailable
+from windlass.core.error import Invalid
 from windlass.core.failure import Failure
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
+from windlass.sdk.around import Around, AtTheEngine
 from windlass.sdk.compose import Call, Group, Takes
 from windlass.sdk.context import Context, enter
 from windlass.sdk.duration import Duration, seconds
@@ -40,14 +40,10 @@ from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
 
-log = logging.getLogger("windlass.worker")
-
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
-
-AFTER_ERROR_S = 1.0
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -221,19 +217,20 @@ class Handler(Generic[P, R]):
 
     # ----------------------------------------------------------------------------------------- running
 
-    async def run(self, claimed: Claimed) -> bytes:
+    async def run(self, claimed: Claimed, around: Around | None = None) -> bytes:
         """One attempt. Payloads that do not fit the signature are bad data, and not tried again."""
-        notes = self.app.notes.of(claimed)
+        if around is None:
+            around = AtTheEngine(self.app, claimed)
         try:
-            left_behind = await self._left_behind(claimed)
+            left_behind = await around.left_behind()
             with unfit_is_bad_data():
-                payload = await with_results(claimed.payload, self.app.client.results)
+                payload = await with_results(claimed.payload, around.results)
             if self.in_process:
-                ready = Claimed(claimed.task, payload)
-                return await self.app.processes.run(run_of(self._function, self.kind, ready, left_behind), notes)
-            return await self._run(Context(claimed, notes, left_behind), payload)
+                run = run_of(self._function, self.kind, Claimed(claimed.task, payload), left_behind)
+                return await self.app.processes.run(run, around.notes)
+            return await self._run(Context(claimed, around.notes, left_behind), payload)
         finally:
-            await notes.close()
+            await around.close()
 
     async def _run(self, context: Context, payload: bytes) -> bytes:
         with unfit_is_bad_data():
@@ -247,16 +244,6 @@ class Handler(Generic[P, R]):
             call = functools.partial(contextvars.copy_context().run, functools.partial(self._function, **arguments))
             result = await in_thread(self.app.threads, call, context)
         return self.schema.result(result)
-
-    async def _left_behind(self, claimed: Claimed) -> bytes | None:
-        """The checkpoint of an earlier attempt. Only an attempt that is not the first one can find any."""
-        while claimed.task.attempt > 1:
-            try:
-                return await self.app.client.checkpoint(claimed.task.id)
-            except Unavailable as error:
-                log.warning("cannot read a checkpoint, trying again: %s", error)
-                await asyncio.sleep(AFTER_ERROR_S)
-        return None
 
     def failure(self, error: BaseException) -> Failure:
         """What an exception means. `retry_on` names those worth another try; without it, all are."""

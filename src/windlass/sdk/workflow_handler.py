@@ -19,6 +19,7 @@ from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import Instant
+from windlass.sdk.around import Around
 from windlass.sdk.asked import StepFailed
 from windlass.sdk.client import workflow_source
 from windlass.sdk.context import enter
@@ -47,7 +48,7 @@ class WorkflowHandler(Handler[P, R]):
             raise Invalid("a workflow runs in the event loop; its steps may run elsewhere", field="run_in")
         self._parameter = _context_parameter(self)
 
-    async def run(self, claimed: Claimed) -> bytes:
+    async def run(self, claimed: Claimed, around: Around | None = None) -> bytes:  # noqa: ARG002 (the engine is asked)
         """One attempt: all over again, with what is recorded. The first attempt has no record, and asks for none."""
         arguments = self._arguments(claimed.payload)
         steps = [] if claimed.task.attempt == 1 else await self._load(claimed.task.id)

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from tests.contracts.callback.process import ROOT, SECRET, running
 
 from windlass.cli.commands import run
 from windlass.core.error import Invalid
 from windlass.testing.callback import Result, check_worker
 from windlass.testing.callback.cases import CASES
-
-ROOT = Path(__file__).parents[3]
-SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 # Each fault with the cases that must find it.
 FAULTS: dict[str, tuple[int, ...]] = {
@@ -51,33 +44,46 @@ FAULTS: dict[str, tuple[int, ...]] = {
 }
 
 
-@contextmanager
-def running(*command: str) -> Iterator[str]:
-    """A worker in a process of its own; its URL. The first number that it prints is its port."""
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=ROOT, env={**os.environ, "WINDLASS_SIGNING_SECRET": SECRET},
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        port = next(word for word in process.stdout.readline().split() if word.isdigit())
-        yield f"http://127.0.0.1:{port}/push"
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.fixture(scope="module")
 def found() -> Iterator[dict[str, list[Result]]]:
     """What the cases say of each faulty worker; some of them at the same time, since most of it is waiting."""
 
     def examine(fault: str) -> list[Result]:
-        with running("tests/contracts/callback/faulty.py", fault) as url:
-            return check_worker(url, SECRET, only=FAULTS[fault], interval_ms=100, patience_s=3, parallel=4)
+        with running("tests/contracts/callback/faulty.py", fault) as worker:
+            return check_worker(worker.url, SECRET, only=FAULTS[fault], interval_ms=100, patience_s=3, parallel=4)
 
     with ThreadPoolExecutor(8) as threads:
         yield dict(zip(FAULTS, threads.map(examine, FAULTS), strict=True))
+
+
+SERVICES = {
+    "asgi": ("asgi", "conformance"),
+    "fastapi": ("fastapi", "conformance"),
+    "starlette": ("starlette", "conformance"),
+    "wsgi": ("wsgi", "conformance"),
+    "handlers in threads": ("asgi", "in_thread"),
+}
+
+
+@pytest.fixture(scope="module")
+def held_against() -> Iterator[dict[str, list[Result]]]:
+    """What the cases say of each service that uses the SDK."""
+
+    def examine(service: str) -> list[Result]:
+        server, kind = SERVICES[service]
+        with running("tests/contracts/callback/service.py", server) as worker:
+            return check_worker(worker.url, SECRET, kind=kind, interval_ms=150, patience_s=20, parallel=9)
+
+    with ThreadPoolExecutor(len(SERVICES)) as threads:
+        yield dict(zip(SERVICES, threads.map(examine, SERVICES), strict=True))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_with_the_sdk_passes(service: str, held_against: dict[str, list[Result]]) -> None:
+    results = held_against[service]
+
+    assert [(result.number, result.problem) for result in results if not result.passed] == []
+    assert len(results) == len(CASES)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -91,8 +97,8 @@ def test_every_case_has_found_a_fault() -> None:
 
 
 def test_the_worker_of_the_examples_passes_and_is_small() -> None:
-    with running("examples/callback_worker.py", "0") as url:
-        results = check_worker(url, SECRET, interval_ms=100, patience_s=20, parallel=8)
+    with running("examples/callback_worker.py", "0") as worker:
+        results = check_worker(worker.url, SECRET, interval_ms=100, patience_s=20, parallel=8)
     lines = (ROOT / "examples/callback_worker.py").read_text().splitlines()
 
     assert [(result.number, result.problem) for result in results if not result.passed] == []
@@ -107,11 +113,11 @@ def command(*arguments: str) -> int:
 def test_the_command_says_which_case_failed_and_what_the_worker_should_have_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with running("tests/contracts/callback/faulty.py", "believes_old_pushes") as url:
-        assert command("--worker", url, "--secret", SECRET, "--only", "2") == 0
-        assert command("--worker", url, "--secret", SECRET, "--only", "2", "--only", "12") == 1
+    with running("tests/contracts/callback/faulty.py", "believes_old_pushes") as worker:
+        assert command("--worker", worker.url, "--secret", SECRET, "--only", "2") == 0
+        assert command("--worker", worker.url, "--secret", SECRET, "--only", "2", "--only", "12") == 1
         told = capsys.readouterr().out
-        assert command("--worker", url, "--secret", SECRET, "--only", "2", "--only", "12", "--json") == 1
+        assert command("--worker", worker.url, "--secret", SECRET, "--only", "2", "--only", "12", "--json") == 1
 
     assert "failed 12  refuses an old push" in told
     assert "a push that was signed an hour ago was answered with 202" in told

@@ -52,7 +52,12 @@ class Trial:
         if pushed.status == -1:
             raise Fault("the push was not answered: the connection was refused or broken")
         if pushed.status is not None and not (200 <= pushed.status < 300 or pushed.status == 409):
-            raise Fault(f"the push was answered with {pushed.status}")
+            hint = (
+                ": redirects are not followed; does the URL end with a slash there?"
+                if pushed.status // 100 == 3
+                else ""
+            )
+            raise Fault(f"the push was answered with {pushed.status}{hint}")
         return pushed
 
     def quiet(self, pushed: Pushed, intervals: float = 4) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -118,7 +119,14 @@ class StandIn:
     """Listens for callbacks while it is open. A worker is given `patience_s` for what it has to do."""
 
     def __init__(
-        self, worker_url: str, secret: str, *, interval_ms: int, patience_s: float, callback_url: str | None = None
+        self,
+        worker_url: str,
+        secret: str,
+        *,
+        interval_ms: int,
+        patience_s: float,
+        callback_url: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self.worker_url, self.secret = worker_url, secret
         self.interval_ms, self.patience_s = interval_ms, patience_s
@@ -127,7 +135,9 @@ class StandIn:
         self._pushed: dict[str, list[Pushed]] = {}
         self._server = _Server(("0.0.0.0" if callback_url else own_address(worker_url), 0), self)  # noqa: S104
         host, port = self._server.server_address[:2]
-        self.base_url = callback_url or f"http://{host!s}:{port}"
+        if ssl_context is not None:
+            self._server.socket = ssl_context.wrap_socket(self._server.socket, server_side=True)
+        self.base_url = callback_url or f"{'http' if ssl_context is None else 'https'}://{host!s}:{port}"
 
     def __enter__(self) -> StandIn:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()

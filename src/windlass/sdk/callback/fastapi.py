@@ -1,0 +1,23 @@
+"""A worker that is pushed to as a router of FastAPI, which brings its own start and end along."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windlass.sdk.callback.worker import CallbackWorker
+
+
+def made_router(worker: CallbackWorker, path: str) -> Any:
+    """FastAPI is the service's own dependency: it is imported when it is asked for, and not before."""
+    import fastapi
+
+    router = fastapi.APIRouter(lifespan=worker.lifespan)
+
+    async def push(request: fastapi.Request) -> fastapi.Response:
+        answer = await worker.handle(request.headers, await request.body())
+        return fastapi.Response(answer.body, status_code=answer.status, headers=answer.headers)
+
+    push.__annotations__ = {"request": fastapi.Request, "return": fastapi.Response}  # names that only live in here
+    router.add_api_route(path, push, methods=["POST"], include_in_schema=False, response_model=None)
+    return router

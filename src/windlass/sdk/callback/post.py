@@ -1,0 +1,151 @@
+"""Calls to the engine: one POST at a time on a connection that is kept, by the standard library, in a few threads.
+
+Threads, because the event loop of the service may be blocked by a handler just when a heartbeat is due. Redirects are
+not followed: a token is for the engine that gave it. Every call may be repeated, so that a connection that was closed
+while it rested costs nothing but another try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from queue import SimpleQueue
+from urllib.parse import urlsplit
+
+import msgspec
+
+ANSWER_MAX_BYTES = 1024 * 1024
+RESTING_MAX = 8  # connections to one engine
+RETRY_AFTER_MAX_S = 300.0
+
+
+class Unreachable(Exception):
+    """Nobody answered."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+    retry_after_s: float
+
+
+class Poster:
+    """Connections to engines, most often to one. Used from an event loop, which never waits for the network.
+
+    The threads are our own: those of `concurrent.futures` take nothing more once the program begins to end, which is
+    when the last results are told.
+    """
+
+    def __init__(self, threads: int, ssl_context: ssl.SSLContext | None = None) -> None:
+        self._ssl_context = ssl_context
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name="windlass-callback", daemon=True) for _ in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._resting: dict[tuple[str, str], list[HTTPConnection]] = {}
+        self._lock = threading.Lock()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
+        """Raises Unreachable."""
+        done: Future[Reply] = Future()
+
+        def job() -> None:
+            try:
+                done.set_result(self._post(url, dict(headers), body, timeout_s))
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._jobs.put(job)
+        return await asyncio.shield(asyncio.wrap_future(done))
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def close(self) -> None:
+        """Calls that are under way come to their end, and nobody waits for them."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        with self._lock:
+            resting, self._resting = self._resting, {}
+        for connections in resting.values():
+            for connection in connections:
+                connection.close()
+
+    def _post(self, url: str, headers: dict[str, str], body: bytes, timeout_s: float) -> Reply:
+        where = urlsplit(url)
+        key, target = (where.scheme, where.netloc), where.path + (f"?{where.query}" if where.query else "")
+        rested = self._take(key)
+        if rested is not None:
+            try:
+                return self._exchange(key, rested, target, headers, body, timeout_s)
+            except (OSError, HTTPException) as error:
+                rested.close()
+                if isinstance(error, TimeoutError):
+                    raise Unreachable(f"no answer within {timeout_s:g} s") from None
+        connection = self._connection(*key)
+        try:
+            return self._exchange(key, connection, target, headers, body, timeout_s)
+        except (OSError, HTTPException, ValueError) as error:
+            connection.close()
+            raise Unreachable(f"{type(error).__name__}: {error}") from None
+
+    def _exchange(
+        self,
+        key: tuple[str, str],
+        connection: HTTPConnection,
+        target: str,
+        headers: dict[str, str],
+        body: bytes,
+        timeout_s: float,
+    ) -> Reply:
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        connection.request("POST", target, body, headers)
+        response = connection.getresponse()
+        content = response.read(ANSWER_MAX_BYTES)
+        if response.isclosed() and not response.will_close:
+            self._rest(key, connection)
+        else:
+            connection.close()
+        return Reply(response.status, content, retry_after_s(response))
+
+    def _connection(self, scheme: str, netloc: str) -> HTTPConnection:
+        if scheme == "https":
+            if self._ssl_context is None:
+                self._ssl_context = ssl.create_default_context()
+            return HTTPSConnection(netloc, context=self._ssl_context)
+        return HTTPConnection(netloc)
+
+    def _take(self, key: tuple[str, str]) -> HTTPConnection | None:
+        with self._lock:
+            resting = self._resting.get(key)
+            return resting.pop() if resting else None
+
+    def _rest(self, key: tuple[str, str], connection: HTTPConnection) -> None:
+        with self._lock:
+            resting = self._resting.setdefault(key, [])
+            if len(resting) < RESTING_MAX:
+                resting.append(connection)
+                return
+        connection.close()
+
+
+def retry_after_s(response: HTTPResponse) -> float:
+    """How long the engine asks us to wait: a number of seconds, or a moment by its own clock."""
+    text = response.getheader("Retry-After") or ""
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), RETRY_AFTER_MAX_S)
+    try:
+        said, now = parsedate_to_datetime(text), parsedate_to_datetime(response.getheader("Date") or "")
+        return min(max(0.0, (said - now).total_seconds()), RETRY_AFTER_MAX_S)
+    except (ValueError, TypeError):
+        return 0.0
