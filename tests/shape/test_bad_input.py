@@ -50,6 +50,7 @@ from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.note import Amount, Line, Note
 from windlass.core.step import Place
 from windlass.engine.chance import SystemChance
+from windlass.engine.fire import Pace
 from windlass.engine.hub import LoopTimers
 from windlass.engine.note import Notes
 from windlass.engine.view import Created, TaskViews
@@ -237,6 +238,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "name": lambda s: "ada",
     "namespace": lambda s: "default",
     "notes": lambda s: [],
+    "pace": lambda s: Pace(),
     "pause": lambda s: asyncio.sleep,
     "pid": lambda s: 17,
     "prefetch": lambda s: 0,
