@@ -182,8 +182,7 @@ async def test_a_running_task_hears_of_its_cancel_with_the_heartbeat_every_time(
     for _ in range(2):
         [signal] = (await engine.extend_lease(lease)).cancels
         assert (signal.task_id, signal.attempt, signal.reason) == (claimed.task.id, 1, "enough")
-    [stopped] = await engine.report([Cancelled(claimed.task.id, 1, lease.id)])
-    assert stopped.state is State.CANCELLED
+    assert await engine.report([Cancelled(claimed.task.id, 1, lease.id)]) == [State.CANCELLED]
     assert (await engine.extend_lease(lease)).cancels == ()
     assert await state(engine, other.task.id) is State.RUNNING
 

@@ -36,7 +36,8 @@ async def wait_for(engine: Engine, claimed: Claimed, signal: str, position: int 
 
 async def sleep(engine: Engine, claimed: Claimed, *signals: str, children: tuple[UUID, ...] = ()) -> State:
     [answer] = await engine.report([Sleep(*whose(claimed), None, signals, children)])
-    return answer.state  # type: ignore[union-attr]
+    assert isinstance(answer, State), answer
+    return answer
 
 
 async def test_a_record_is_there_for_the_next_attempt(engine: Engine, clock: VirtualClock) -> None:

@@ -92,6 +92,24 @@ def no_fence() -> AbstractContextManager[None]:
 
 
 @bug
+def no_fence_at_once() -> AbstractContextManager[None]:
+    """A success is written at once whichever attempt it is about."""
+    return reworded(complete_at_once=("and h.attempt = u.attempt and h.lease_id = u.lease_id", ""))
+
+
+@bug
+def ended_at_once_again() -> AbstractContextManager[None]:
+    """A success is written at once whatever became of its attempt."""
+    return reworded(complete_at_once=("h.state = 'running' and", ""))
+
+
+@bug
+def ended_at_once_tells_nobody() -> AbstractContextManager[None]:
+    """A success is written at once although others wait for the end of the task."""
+    return reworded(complete_at_once=("and not h.waited_for", ""))
+
+
+@bug
 def no_row_lock() -> AbstractContextManager[None]:
     """Tasks are loaded without being locked."""
     return reworded(load_tasks=("for update skip locked", ""))
@@ -179,10 +197,10 @@ def loss_counted_as_failure() -> AbstractContextManager[None]:
 def lost_claim_reply_forgotten() -> AbstractContextManager[None]:
     """When the reply to a claim's commit is lost, the worker is told that there was nothing."""
 
-    async def resolve(*_: Any) -> list[Any]:
+    async def find_out(*_: Any) -> list[Any]:
         return []
 
-    return patched(claim.Claimer, "resolve", resolve)
+    return patched(claim.Claimer, "_find_out", find_out)
 
 
 # --------------------------------------------------------------------------------------------- cancel and timers
@@ -359,4 +377,5 @@ def freed_place_wakes_nobody() -> AbstractContextManager[None]:
     def quiet(moves: Any) -> tuple[Wakes, set[tuple[str, str]]]:
         return wakes_of(moves)[0], set()
 
-    return patched(store_tx, "wakes_of", quiet)
+    at_once = reworded(complete_at_once=("and q.config <> '{}'", "and false"))
+    return together(patched(store_tx, "wakes_of", quiet), at_once)

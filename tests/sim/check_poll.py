@@ -66,7 +66,7 @@ class PollChecker:
     def asks(self, call: ClaimCall, name: str) -> None:
         """A statement of a poll. A look is for something: a commit, a moment that came, or its beginning."""
         call.active_at_s = self.world.loop.time()
-        if name in ("open_claim", "check_claim"):
+        if name in ("open_claim", "check_claim", "start_due"):
             call.looks = call.looks + 1 if call.looked_at == self.changes else 0
             call.looked_at = self.changes
             if call.looks > LOOKS_MAX:

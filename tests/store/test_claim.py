@@ -15,8 +15,10 @@ from tests.support.work import CRASH, held, job, jobs, soon, task, waits_for, wo
 
 from windlass import Claimed, Engine, LeaseLost, Policy, State
 from windlass.core import task as rules
-from windlass.core.fairness import LanePick
+from windlass.core.fairness import BEGINNING, Lane
 from windlass.engine.claim import LANES_MAX
+from windlass.store.fault import Away
+from windlass.store.session import Session
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock
 
@@ -93,9 +95,54 @@ async def test_only_a_queue_that_somebody_limited_is_not_claimed_at_once(
     await engine.configure_queue("default", **limits)
     await engine.submit(job())
     lease = await worker(engine)
+    for lane in (None, Lane(0, "")):
+        async with store.begin() as tx:
+            view, started = await tx.queues.start_due(lease, "default", 10, engine.chance.new_id(), lane, BEGINNING)
+            await tx.session.execute("rollback and chain")
+        assert (view.limited, len(started)) == (not at_once, at_once)
+
+
+async def test_only_a_queue_with_one_lane_is_claimed_at_once(engine: Engine, store: Store) -> None:
+    await engine.submit_many([job(concurrency_key="a"), job(concurrency_key="b"), job(priority=1)])
+    lease = await worker(engine)
     async with store.begin() as tx:
-        view, started = await tx.queues.start_due(lease, "default", LanePick(0, "", 10))
-    assert (view.limited, len(started)) == (not at_once, at_once)
+        view, started = await tx.queues.start_due(lease, "default", 10, engine.chance.new_id(), None, BEGINNING)
+    assert (view.lanes, started) == ([Lane(0, "a"), Lane(0, "b")], [])
+    assert len(await engine.claim(lease, 10)) == 3
+
+
+async def test_a_lane_that_comes_or_goes_is_noticed(engine: Engine) -> None:
+    lease = await worker(engine)
+    for keys in ([""], ["", "a", "b"], ["b"], ["", "c"]):
+        ids = await engine.submit_many([job(concurrency_key=key) for key in keys])
+        assert {c.task.id for c in await engine.claim(lease, 10)} == set(ids), keys
+    assert await engine.claim(lease, 10) == []
+
+
+async def test_a_claim_whose_reply_was_lost_is_found_again(
+    engine: Engine, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, lease = await engine.submit_many(jobs(3)), await worker(engine)
+    fetch, lost = Session.fetch, []
+
+    async def fetch_and_lose(self: Session, query: str, *args: object) -> Any:
+        rows = await fetch(self, query, *args)
+        if query == "start_due" and not lost:
+            lost.append(query)
+            self.broken = True
+            await somebody.fetch("select pg_terminate_backend($1)", self.connection.get_server_pid())
+            raise Away
+        return rows
+
+    before = await engine.claim(lease, 1)
+    monkeypatch.setattr(Session, "fetch", fetch_and_lose)
+    claimed = before + await engine.claim(lease, 10)
+
+    if lost == ["start_due"] and not engine.store.pooled:
+        assert {c.task.id for c in claimed} == set(ids)
+    claimed += await engine.claim(lease, 10)
+    assert Counter(c.task.id for c in claimed) == Counter(ids)
+    assert {c.task.attempt for c in claimed} == {1}
 
 
 @pytest.mark.parametrize(("keys", "wanted"), [(2, 10), (4, 8), (10, 100), (7, 7)])

@@ -98,11 +98,11 @@ async def test_one_report_on_a_held_row_is_busy_and_the_others_of_the_same_call_
     reports = [Complete(c.task.id, c.task.attempt, c.task.lease_id) for c in claimed]
     async with held(somebody, claimed[1].task.id):
         first, second, third = await engine.report(reports)
-    assert first.state is third.state is State.SUCCEEDED
+    assert first is third is State.SUCCEEDED
     assert isinstance(second, StoreBusy)
     assert await state(engine, claimed[1].task.id) is State.RUNNING
     [again] = await engine.report([reports[1]])
-    assert again.state is State.SUCCEEDED
+    assert again is State.SUCCEEDED
 
 
 async def test_commands_on_a_held_row_keep_their_order(engine: Engine, somebody: asyncpg.Connection) -> None:

@@ -109,6 +109,10 @@ async def test_a_claim_at_once_reads_its_lane_and_then_writes_by_id(filled: asyn
     assert not any(node["Node Type"] == "Sort" for node in nodes(plan))
 
 
+async def test_a_completion_at_once_goes_by_ids_alone(filled: asyncpg.Connection) -> None:
+    assert {name for _, name in scans(await plan_of(filled, "complete_at_once"))} == {"task_pkey"}
+
+
 @pytest.mark.parametrize("statistics", ["stale", "fresh"])
 async def test_no_query_walks_the_whole_table_of_tasks(filled: asyncpg.Connection, statistics: str) -> None:
     if statistics == "fresh":

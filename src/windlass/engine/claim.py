@@ -18,15 +18,16 @@ from uuid import UUID
 from windlass.core import task as rules
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid, LeaseLost, StoreBusy, WindlassError
-from windlass.core.fairness import FIRST_LANE, Lane, LanePick, fitting, share
+from windlass.core.fairness import BEGINNING, FIRST_LANE, Lane, LanePick, fitting, share
 from windlass.core.lease import Lease
 from windlass.core.queue import OPEN, Admission, QueueConfig, admit
 from windlass.core.submission import Submission
 from windlass.core.task import Task
+from windlass.engine.chance import Chance
 from windlass.engine.committer import Pause
 from windlass.engine.hub import Hub, Ticket
 from windlass.engine.scan import Scan
-from windlass.store.fault import CommitUnknown
+from windlass.store.fault import Away, CommitUnknown
 from windlass.store.queue_table import ClaimView
 from windlass.store.store import Store
 from windlass.store.tx import Tx
@@ -69,13 +70,14 @@ class Claimer:
         self,
         store: Store,
         hub: Hub,
+        chance: Chance,
         *,
         give_back: Callable[[Sequence[Claimed]], Awaitable[None]],
         pause: Pause,
         stopwatch: Callable[[], float],
     ) -> None:
         self._store, self._hub, self._give_back = store, hub, give_back
-        self._pause, self._stopwatch = pause, stopwatch
+        self._chance, self._pause, self._stopwatch = chance, pause, stopwatch
         self._scans: dict[tuple[str, str], Scan] = {}
         self._turn = 0
         self._orphans: set[asyncio.Future[None]] = set()
@@ -193,6 +195,10 @@ class Claimer:
 
     async def _look_at(self, lease: Lease, queue: str, limit: int) -> Look:
         scan = self._scans.setdefault((lease.namespace, queue), Scan())
+        if scan.alone:
+            found = await self._look_at_once(lease, queue, limit, scan)
+            if found is not None:
+                return found
         look = Look([])
         try:
             async with self._store.begin() as tx:
@@ -201,42 +207,58 @@ class Claimer:
             return Look(await self.resolve(lease, look.claimed))
         return look
 
+    async def _look_at_once(self, lease: Lease, queue: str, limit: int, scan: Scan) -> Look | None:
+        """One statement, which commits itself, at a queue with one lane that nobody limited: there is nothing to share
+        and nothing to count. None if the queue is not like that any more."""
+        began_s, news = self._stopwatch(), self._hub.news(lease.namespace, queue)
+        full, claim_id = scan.full_look_due(began_s), self._chance.new_id()
+        lane = None if full else scan.lanes[0]
+        floor_at = BEGINNING if lane is None else scan.floors.get(lane, BEGINNING)
+        try:
+            async with self._store.single() as tx:
+                view, started = await tx.queues.start_due(lease, queue, limit, claim_id, lane, floor_at)
+        except (Away, CommitUnknown):
+            return Look(await self._find_out(lease, lambda tx: tx.queues.claimed_at_once(lease, queue, claim_id)))
+        if not view.live:
+            raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
+        scan.alone = len(view.lanes) < 2 and not view.limited
+        if not scan.alone:
+            return None
+        if full:
+            scan.looked_fully(view.lanes, LANES_MAX, news)
+            scan.paid(self._stopwatch() - began_s, self._stopwatch())
+        if started:
+            scan.claimed([task for task, _ in started])
+            return Look([Claimed(task, payload) for task, payload in started])
+        if not full and not scan.sees_all(news) and scan.full_look_due(self._stopwatch()):
+            return await self._look_at_once(lease, queue, limit, scan)
+        if not view.lanes:
+            return Look([])
+        async with self._store.single() as tx:
+            look = await _look_again(tx, lease, queue, share(view.lanes, limit, OPEN, ""), OPEN, view)
+        return look if full or scan.sees_all(news) else self._not_before(look, scan)
+
+    def _not_before(self, look: Look, scan: Scan) -> Look:
+        """What only a full look can see must not wait for longer than until the next one."""
+        full_in_s = scan.full_look_at_s - self._stopwatch()
+        return replace(look, next_in_s=min(full_in_s, math.inf if look.next_in_s is None else look.next_in_s))
+
     async def look_within(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
         """A look inside a transaction: short if a full one is too dear right now and the short one finds enough."""
         if not scan.full_look_due(self._stopwatch()):
-            look = await self._look_where_known(tx, lease, queue, limit, scan)
+            view = await tx.queues.check_claim(lease, queue, scan.lanes)
+            look = await self._take(tx, lease, queue, limit, view, scan)
             if look.claimed:
                 return look
             if scan.sees_all(self._hub.news(lease.namespace, queue)):
                 return look
             if not scan.full_look_due(self._stopwatch()):
-                full_in_s = scan.full_look_at_s - self._stopwatch()  # what only a full look can see must not wait
-                return replace(look, next_in_s=min(full_in_s, math.inf if look.next_in_s is None else look.next_in_s))
+                return self._not_before(look, scan)
         began_s = self._stopwatch()
         look = await self._look_around(tx, lease, queue, limit, scan)
         ended_s = self._stopwatch()
         scan.paid(ended_s - began_s, ended_s)
         return look
-
-    async def _look_where_known(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
-        if len(scan.lanes) > 1:
-            view = await tx.queues.check_claim(lease, queue, scan.lanes)
-            return await self._take(tx, lease, queue, limit, view, scan)
-        view, look = await self._take_at_once(tx, lease, queue, limit, scan)
-        return await self._take(tx, lease, queue, limit, view, scan) if view.limited else look
-
-    async def _take_at_once(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> tuple[ClaimView, Look]:
-        """From the only lane of a queue that nobody limited: there is nothing to share and nothing to count."""
-        picks = scan.with_floors(share(scan.lanes, limit, OPEN, scan.last_key))
-        view, started = await tx.queues.start_due(lease, queue, picks[0])
-        if not view.live:
-            raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
-        if view.limited:
-            return view, Look([])
-        if not started:
-            return view, await _look_again(tx, lease, queue, picks, OPEN, view)
-        scan.claimed([task for task, _ in started])
-        return view, Look([Claimed(task, payload) for task, payload in started])
 
     async def _look_around(self, tx: Tx, lease: Lease, queue: str, limit: int, scan: Scan) -> Look:
         """Through the lanes, so many at a time, from where the last look stopped until something is found; at the end
@@ -246,6 +268,7 @@ class Claimer:
             news = self._hub.news(lease.namespace, queue)
             view = await tx.queues.open_claim(lease, queue, scan.resume_after, LANES_MAX)
             scan.looked_fully(view.lanes, LANES_MAX, news)
+            scan.alone = len(view.lanes) < 2 and not view.limited
             look = await self._take(tx, lease, queue, limit, view, scan)
             next_in_s = min((s for s in (next_in_s, look.next_in_s) if s is not None), default=None)
             at_end = scan.resume_after == FIRST_LANE
@@ -259,8 +282,6 @@ class Claimer:
         admission = OPEN
         if view.config.restricted:
             view, admission = await self._admitted(tx, lease, queue, limit, view)
-        elif len(view.lanes) == 1 and not view.limited:
-            return (await self._take_at_once(tx, lease, queue, limit, scan))[1]
         total = min(limit, admission.total)
         if total == 0:
             return Look([], _seconds_until(admission.next_at, view.now), held_back=True)
@@ -297,11 +318,17 @@ class Claimer:
     async def resolve(self, lease: Lease, claimed: Sequence[Claimed]) -> list[Claimed]:
         """Did the commit happen? If not, nothing did; if so, the tasks are ours and must not be forgotten."""
         attempts = {c.task.id: c.task.attempt for c in claimed}
+        return await self._find_out(lease, lambda tx: tx.queues.claimed_tasks(lease.id, attempts))
+
+    async def _find_out(
+        self, lease: Lease, ask: Callable[[Tx], Awaitable[Sequence[tuple[Task, bytes]]]]
+    ) -> list[Claimed]:
+        """Ask once nothing is under way any more, and until the database answers."""
         for _ in range(RESOLVE_TRIES):
             with contextlib.suppress(StoreBusy):
                 async with self._store.begin() as tx:
                     await tx.leases.outwait_claims(lease.id)
-                    rows = await tx.queues.claimed_tasks(lease.id, attempts)
+                    rows = await ask(tx)
                 return [Claimed(task, payload) for task, payload in rows]
             await self._pause(RESOLVE_PAUSE_S)
         raise StoreBusy("the database did not come back in time to say what was claimed")

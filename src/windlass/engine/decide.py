@@ -7,16 +7,17 @@ so that they keep their order, and are tried with a limit on the wait, while the
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import cast
 from uuid import UUID
 
-from windlass.core.command import Command, Informed
+from windlass.core.command import Command, Complete, Informed, Report
 from windlass.core.error import Conflict, LeaseLost, NotFound, WindlassError
 from windlass.core.step import Facts, Step
 from windlass.core.task import Task
-from windlass.core.transition import Transition
+from windlass.core.transition import State, Transition
 from windlass.engine.committer import Later
 from windlass.engine.facts import INFORMED, load_facts
 from windlass.engine.metrics import Tally
@@ -53,6 +54,19 @@ class Decider:
             else unknown(command)
             for i, command in enumerate(commands)
         ]  # fmt: skip
+
+    async def carry_out_reports(self, reports: Sequence[Report]) -> list[Later[Task | State]]:
+        """What workers say. Most of it is that a handler returned, about which there is nothing to weigh: that is
+        written at once, and its outcome is the state of the task. What is left is decided like all other commands."""
+        times = Counter(report.task_id for report in reports)
+        said = [r for r in reports if type(r) is Complete and times[r.task_id] == 1 and r.task_id not in self._lines]
+        done: set[UUID] = set()
+        if len(said) * 2 > len(reports):  # otherwise a second transaction costs more than it saves
+            async with self._store.single() as tx:
+                done = await tx.complete(said)
+        left = [report for report in reports if report.task_id not in done]
+        rest = iter(cast("list[Later[Task | State]]", await self.carry_out(left)) if left else ())
+        return [State.SUCCEEDED if report.task_id in done else next(rest) for report in reports]
 
     def _stand_in_line(self, command: Command) -> asyncio.Future[Answer]:
         """Behind the other commands on this task."""

@@ -38,6 +38,7 @@ from windlass.core.step import Step
 from windlass.core.step_command import StepCommand, StepResult
 from windlass.core.submission import Submission
 from windlass.core.task import Task
+from windlass.core.transition import State
 from windlass.engine import tick
 from windlass.engine.access import Access
 from windlass.engine.callback import Callbacks
@@ -112,9 +113,11 @@ class Engine:
         self._decider = Decider(store, self._patience)
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self._decider.carry_out)  # no steps
         self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
-        self._reports: Committer[Command, Task] = Committer(carry_out, pause=pause)
+        self._reports: Committer[Report, Task | State] = Committer(self._decider.carry_out_reports, pause=pause)
         self.workflows = Workflows(store, self.chance, self._decider, pause=pause)
-        self._claimer = Claimer(store, self.hub, give_back=self._give_back, pause=pause, stopwatch=stopwatch)
+        self._claimer = Claimer(
+            store, self.hub, self.chance, give_back=self._give_back, pause=pause, stopwatch=stopwatch
+        )
         self._submitter = Submitter(store, self.chance, self._claimer, self._patience, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
         self.notes = Notes(store, pause=pause)
@@ -141,7 +144,7 @@ class Engine:
         if tally is not None:
             check_type("tally", tally, Tally)
         self.tally = self._decider.tally = self.fires.tally = tally
-        self.store.observer = None if tally is None else tally.moved
+        self.store.observer = tally
 
     # ----------------------------------------------------------------------------------------- life
 
@@ -320,10 +323,11 @@ class Engine:
             self.tally.started(claimed)
         return claimed
 
-    async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]:
-        """What workers have to say about their attempts, in one transaction; one answer each, errors as values."""
+    async def report(self, reports: Sequence[Report]) -> list[State | WindlassError]:
+        """What workers have to say about their attempts; one answer each: the state of the task now, or why not."""
         check_list("reports", reports)
-        return await self._reports.call_all([checked_report(report, self.chance.jitter()) for report in reports])
+        outcomes = await self._reports.call_all([checked_report(report, self.chance.jitter()) for report in reports])
+        return [outcome.state if isinstance(outcome, Task) else outcome for outcome in outcomes]
 
     async def note(self, notes: Sequence[Note]) -> list[WindlassError | None]:
         """What attempts say while they run; one answer each, LeaseLost for an attempt that is over."""
@@ -350,7 +354,7 @@ class Engine:
         return await self._report(command.Release(task.id, task.attempt, lease_of(task)))
 
     async def _report(self, report: Report) -> Task:
-        return await self._reports.call(checked_report(report, self.chance.jitter()))
+        return await self._commands.call(checked_report(report, self.chance.jitter()))
 
     async def _give_back(self, claimed: Sequence[Claimed]) -> None:
         """Claimed for somebody who is gone: back in line, no budget used. What cannot be given back now expires."""

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from windlass.core.command import Claimed
-from windlass.core.transition import Transition, Verb
+from windlass.core.transition import State, Transition, Verb
 from windlass.store.gauge import QueueGauge
 from windlass.store.store import Store
+from windlass.store.task_table import Finished
 
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 SERIES_MAX = 2000  # kinds are named by programs; one that invents a kind a task must not fill our memory
@@ -66,6 +67,13 @@ class Tally:
                 if task.started_at is not None and task.finished_at is not None:
                     seconds = (task.finished_at - task.started_at).total_seconds()
                     self.durations[task.queue, kind].add(max(0.0, seconds))
+
+    def finished(self, finished: Sequence[Finished]) -> None:
+        """These succeeded."""
+        for queue, kind, started_at, finished_at in finished:
+            known = self._kind(queue, kind)
+            self.ended[queue, known, State.SUCCEEDED.value] += 1
+            self.durations[queue, known].add(max(0.0, (finished_at - started_at).total_seconds()))
 
     def started(self, claimed: Sequence[Claimed]) -> None:
         """These were given to a worker, from the line or with their submission."""

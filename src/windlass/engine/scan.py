@@ -30,6 +30,7 @@ class Scan:
     full_look_at_s: float = 0.0
     cost_s: float = 0.0  # of the last full look
     floors: dict[Lane, datetime] = field(default_factory=dict)
+    alone: bool = True  # as far as we know, it has one lane at most, and nobody limited it
     whole: bool = False  # whether `lanes` are all there were
     news: int = 0  # what had been announced when the last full look began
 

@@ -95,17 +95,26 @@ class QueueTable:
         live, config, now = row
         return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now)
 
-    async def start_due(self, lease: Lease, queue: str, pick: LanePick) -> tuple[ClaimView, list[tuple[Task, bytes]]]:
-        """Begin what is due in one lane at once, if nobody limited the queue; the state of the queue with it."""
+    async def start_due(
+        self, lease: Lease, queue: str, limit: int, claim_id: UUID, lane: Lane | None, floor_at: datetime
+    ) -> tuple[ClaimView, list[tuple[Task, bytes]]]:
+        """Begin what is due at once, in the given lane or in the only one there is, if nobody limited the queue; the
+        state of the queue with it."""
+        priority, key = (None, None) if lane is None else (lane.priority, lane.key)
         rows = await self._session.fetch(
-            "start_due", lease.id, lease.worker, lease.namespace, queue, pick.priority, pick.key, pick.floor_at,
-            pick.take, lease.kinds, lease.labels,
+            "start_due", lease.id, lease.worker, lease.namespace, queue, claim_id, priority, key, floor_at, limit,
+            lease.kinds, lease.labels,
         )  # fmt: skip
-        live, config, now = rows[0][-3:]
-        lanes = [Lane(pick.priority, pick.key)]
+        live, config, priorities, keys, now = rows[0][-5:]
+        lanes = [Lane(*found) for found in zip(priorities, keys, strict=True)]
         view = ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now)
-        started = [(record.task_from(row), row[-4]) for row in rows if row[0] is not None]
+        started = [(record.task_from(row), row[-6]) for row in rows if row[0] is not None]
         return view, sorted(started, key=lambda one: one[0].available_at)
+
+    async def claimed_at_once(self, lease: Lease, queue: str, claim_id: UUID) -> list[tuple[Task, bytes]]:
+        """What one claim began under this lease."""
+        rows = await self._session.fetch("claimed_at_once", lease.namespace, queue, lease.id, claim_id)
+        return [(record.task_from(row), row[-1]) for row in rows]
 
     async def claim_tasks(
         self, lease: Lease, queue: str, picks: Sequence[LanePick], total: int, full_kinds: Sequence[str]

@@ -11,13 +11,14 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from windlass.core.error import Unavailable
 from windlass.core.transition import Transition
 from windlass.store import migrate
 from windlass.store.fault import translated
 from windlass.store.session import Pool, Session
+from windlass.store.task_table import Finished
 from windlass.store.tx import Tx
 from windlass.store.view import Views
 from windlass.store.wake import Wakes, parse
@@ -27,6 +28,13 @@ log = logging.getLogger("windlass.store")
 RECONNECT_S = 1.0
 
 
+class Observer(Protocol):
+    """Is told what was committed."""
+
+    def moved(self, moves: Sequence[Transition]) -> None: ...
+    def finished(self, finished: Sequence[Finished]) -> None: ...
+
+
 class Store:
     """`pooled` is for a transaction-mode pooler in front of the database."""
 
@@ -34,7 +42,7 @@ class Store:
         self._pool = Pool(dsn, pooled=pooled, size=connections)
         self.dsn, self.pooled = dsn, pooled
         self.announce: Callable[[Wakes], None] = lambda _: None
-        self.observer: Callable[[Sequence[Transition]], None] | None = None
+        self.observer: Observer | None = None
 
     async def close(self) -> None:
         await self._pool.close()
@@ -82,8 +90,11 @@ class Store:
         """It is committed: wake who waits for it, and let it be counted."""
         if tx.wakes:
             self.announce(tx.wakes)
-        if self.observer is not None and tx.moves:
-            self.observer(tx.moves)
+        if self.observer is not None:
+            if tx.moves:
+                self.observer.moved(tx.moves)
+            if tx.finished:
+                self.observer.finished(tx.finished)
 
     @asynccontextmanager
     async def views(self) -> AsyncIterator[Views]:

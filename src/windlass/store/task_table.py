@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
+from windlass.core.command import Complete
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import Entry, Transition, Verb
@@ -16,6 +18,15 @@ from windlass.store.session import Session
 QueueName = tuple[str, str]  # with its namespace in front
 
 LOCK_TIMEOUT_MS = 2000
+
+
+class Finished(NamedTuple):
+    """What is counted of an attempt that succeeded."""
+
+    queue: str
+    kind: str
+    started_at: datetime
+    finished_at: datetime
 
 
 class TaskTable:
@@ -78,6 +89,15 @@ class TaskTable:
         elif freed:
             woken = await self._session.fetch("notify_freed", *queues)
         return {(row[0], row[1]) for row in woken}
+
+    async def complete_at_once(self, said: Sequence[Complete]) -> tuple[dict[UUID, Finished], set[QueueName]]:
+        """End those of these attempts about which there is nothing to decide; returns also the queues that it woke."""
+        rows = await self._session.fetch(
+            "complete_at_once", [c.task_id for c in said], [c.attempt for c in said], [c.lease_id for c in said],
+            [c.result for c in said],
+        )  # fmt: skip
+        woken = {(namespace, queue) for _, queue, _, _, _, namespace in rows if namespace is not None}
+        return {row[0]: Finished(*row[1:5]) for row in rows}, woken
 
     # ----------------------------------------------------------------------------------------- submissions
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+from windlass.core.command import Complete
 from windlass.core.delivery import QueueSettings
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY
@@ -29,7 +30,7 @@ from windlass.store.run_table import RunTable
 from windlass.store.schedule_table import ScheduleTable
 from windlass.store.session import Session
 from windlass.store.step_table import StepTable
-from windlass.store.task_table import TaskTable
+from windlass.store.task_table import Finished, TaskTable
 from windlass.store.wake import Wakes, wakes_of
 
 
@@ -38,6 +39,7 @@ class Tx:
 
     __slots__ = (
         "access",
+        "finished",
         "gauges",
         "heartbeats",
         "leases",
@@ -58,6 +60,7 @@ class Tx:
         self.session = session
         self.wakes = Wakes()
         self.moves: list[Transition] = []
+        self.finished: list[Finished] = []
         self.tasks = TaskTable(session)
         self.runs = RunTable(session)
         self.leases = LeaseTable(session)
@@ -97,6 +100,13 @@ class Tx:
         await self.steps.put_steps([step for move in moves for step in move.steps])
         await self.steps.insert_signals([signal for move in moves for signal in move.signals])
         await self.steps.consume_signals([signal for move in moves for signal in move.consumed])
+
+    async def complete(self, said: Sequence[Complete]) -> set[UUID]:
+        """End the attempts that returned, where there is nothing to decide; returns the ids of their tasks."""
+        finished, woken = await self.tasks.complete_at_once(said)
+        self.wakes.queues |= woken
+        self.finished += finished.values()
+        return set(finished)
 
     async def add(self, submissions: Sequence[Submission]) -> None:
         """Add tasks that are new. Raises Duplicate if one is there already: then nothing was added."""

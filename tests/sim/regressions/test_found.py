@@ -14,6 +14,7 @@ from windlass.core.command import Claimed
 from windlass.core.fairness import Lane
 from windlass.core.lease import Lease
 from windlass.core.submission import Submission
+from windlass.engine.chance import SystemChance
 from windlass.engine.claim import Claimer, Look
 from windlass.engine.engine import Engine
 from windlass.engine.hub import Hub, LoopTimers
@@ -31,7 +32,8 @@ class LookingClaimer(Claimer):
 
     def __init__(self, stopwatch: Callable[[], float] = time.monotonic) -> None:
         self.hub = Hub(LoopTimers())
-        super().__init__(None, self.hub, give_back=give_back, pause=asyncio.sleep, stopwatch=stopwatch)  # type: ignore[arg-type]
+        store: Any = None
+        super().__init__(store, self.hub, SystemChance(), give_back=give_back, pause=asyncio.sleep, stopwatch=stopwatch)
         self.looked: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()

@@ -52,23 +52,40 @@ select {task_columns}, t.payload
 
 -- name: start_due
 -- Begins the oldest due tasks of one lane in the statement that selects them, where nothing is to be decided between the
--- two: the lease is live (and kept so, see open_claim), and nobody limited the queue. What it writes is what the rule
--- `core.task.claim` says, and a test holds the two together. The ids go through an array, so that the update is driven
--- from them to the primary key whatever the planner believes of their number.
-with lease as materialized (
+-- two: the lease is live (and kept so, see open_claim), nobody limited the queue, and it has no other lane. The lane is
+-- given by who knows it, otherwise found as open_claim does. What it writes is what the rule `core.task.claim` says, and a
+-- test holds the two together; the claim is written too, for claimed_at_once. The ids go through an array, so that the
+-- update is driven from them to the primary key whatever the planner believes of their number.
+with recursive lease as materialized (
     select l.id from windlass.lease l where l.id = $1 and l.expires_at > windlass.now() for key share
 ), queue as materialized (
     select q.config from windlass.queue q where q.namespace = $3 and q.name = $4 and q.config <> '{}'
+), lanes as (
+    (select t.priority, t.concurrency_key from windlass.task t
+      where t.namespace = $3 and t.queue = $4 and t.state = 'queued' and $6::smallint is null
+      order by t.priority, t.concurrency_key limit 1)
+    union all
+    select n.priority, n.concurrency_key
+      from lanes l cross join lateral (
+           select t.priority, t.concurrency_key from windlass.task t
+            where t.namespace = $3 and t.queue = $4 and t.state = 'queued'
+              and (t.priority, t.concurrency_key) > (l.priority, l.concurrency_key)
+            order by t.priority, t.concurrency_key limit 1) n
+), found as materialized (
+    select * from (select $6::smallint as priority, $7::text as key where $6::smallint is not null
+                   union all select * from lanes) l limit 2
 ), due as materialized (
     select t.id from windlass.task t
-     where t.namespace = $3 and t.queue = $4 and t.state = 'queued' and t.priority = $5 and t.concurrency_key = $6
-       and t.available_at >= $7 and t.available_at <= windlass.now()
-       and ($9::text[] is null or t.kind = any($9)) and (t.requires is null or t.requires <@ $10::text[])
-       and (select count(*) from lease) = 1 and (select count(*) from queue) = 0
-     order by t.available_at limit $8 for update skip locked
+     where t.namespace = $3 and t.queue = $4 and t.state = 'queued'
+       and t.priority = (select f.priority from found f limit 1)
+       and t.concurrency_key = (select f.key from found f limit 1)
+       and t.available_at >= $8 and t.available_at <= windlass.now()
+       and ($10::text[] is null or t.kind = any($10)) and (t.requires is null or t.requires <@ $11::text[])
+       and (select count(*) from lease) = 1 and (select count(*) from queue) = 0 and (select count(*) from found) = 1
+     order by t.available_at limit $9 for update skip locked
 ), started as (
     update windlass.task t
-       set state = 'running', attempt = t.attempt + 1, outcome = null, lease_id = $1, worker = $2,
+       set state = 'running', attempt = t.attempt + 1, outcome = null, lease_id = $1, worker = $2, claim_id = $5,
            started_at = windlass.now(),
            timer_at = least(t.deadline_at, windlass.now() + (t.policy ->> 'timeout_s')::double precision
                                                             * interval '1 second')
@@ -76,8 +93,17 @@ with lease as materialized (
     returning t.*
 )
 select {task_columns}, t.payload,
-       (select count(*) from lease) as live, (select q.config from queue q) as config, windlass.now() as now
-  from (values (true)) as answer(given) left join started t on true
+       a.live, a.config, a.priorities, a.keys, a.now
+  from (select (select count(*) from lease) as live, (select q.config from queue q) as config,
+               array(select f.priority from found f) as priorities, array(select f.key from found f) as keys,
+               windlass.now() as now) a
+  left join started t on true
+
+-- name: claimed_at_once
+-- What a claim began: asked when its reply was lost.
+select {task_columns}, t.payload
+  from windlass.task t
+ where t.namespace = $1 and t.queue = $2 and t.state = 'running' and t.lease_id = $3 and t.claim_id = $4
 
 -- name: claimed_tasks
 -- Which of these attempts are ours: asked when the reply to a commit was lost. One by one by their ids (`offset 0`), since

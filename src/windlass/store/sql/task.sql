@@ -113,6 +113,34 @@ select q.namespace, q.name, pg_notify('windlass', concat_ws(chr(31), 'queue', q.
   from unnest($4::text[], $5::text[]) as u(namespace, queue)
   join windlass.queue q on q.namespace = u.namespace and q.name = u.queue and q.config <> '{}'
 
+-- name: complete_at_once
+-- Writes successes in the statement that looks at the tasks, where there is nothing to weigh: the attempt that reports is
+-- the one that runs, and nobody waits for the end of its task. What it writes is what the rule `core.task.complete` says,
+-- and a test holds the two together. Locks and wakes as load_tasks and notify_freed do; what is not returned is to be
+-- decided in Python. The state is asked for behind the lock, so that the ids lead to the rows whatever the planner
+-- believes of the number that run.
+with held as materialized (
+    select t.id, t.attempt, t.lease_id, t.state, t.awaited or t.has_dependents or t.parent_id is not null as waited_for
+      from windlass.task t where t.id = any($1::uuid[]) order by t.id for update skip locked
+), fit as materialized (
+    select h.id, u.result
+      from unnest($1::uuid[], $2::integer[], $3::uuid[], $4::bytea[]) as u(id, attempt, lease_id, result)
+      join held h on h.id = u.id
+     where h.state = 'running' and h.attempt = u.attempt and h.lease_id = u.lease_id and not h.waited_for
+), done as (
+    update windlass.task t
+       set state = 'succeeded', outcome = 'succeeded', finished_at = windlass.now(), timer_at = null, result = f.result,
+           error = null
+      from fit f where t.id = f.id
+    returning t.id, t.namespace, t.queue, t.kind, t.started_at, t.finished_at
+), woken as materialized (
+    select q.namespace, q.name, pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.name))
+      from (select distinct d.namespace, d.queue from done d) f
+      join windlass.queue q on q.namespace = f.namespace and q.name = f.queue and q.config <> '{}'
+)
+select d.id, d.queue, d.kind, d.started_at, d.finished_at, w.namespace
+  from done d left join woken w on w.namespace = d.namespace and w.name = d.queue
+
 -- name: update_tasks
 -- Writes any other move that was decided under the row locks: every column that a rule may change.
 update windlass.task t
