@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.shape.source import Module, modules
+from tests.shape.source import ROOT, Module, modules
 
 # Which layers a layer may see, itself left out. A layer that is not here may not exist: think where it belongs first.
 ADAPTER = {"engine", "wire", "core", "settings"}
@@ -16,7 +16,8 @@ SEES: dict[str, set[str]] = {
     "settings": {"core"},
     "store": {"core"},
     "engine": {"store", "core"},
-    "sdk": {"wire", "core"},
+    "stdio": set(),  # runs where nothing else of Windlass is installed
+    "sdk": {"wire", "core", "stdio"},
     "contracts": ADAPTER,
     "launchers": ADAPTER,
     "queues": ADAPTER,
@@ -127,6 +128,20 @@ def test_a_worker_imports_nothing_of_the_server() -> None:
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
 
     assert [name for name in loaded if name in SERVER_ONLY] == []
+
+
+@pytest.mark.parametrize("start", [["-m", "windlass.stdio"], ["src/windlass/stdio/start.py"]], ids=["module", "file"])
+def test_a_stdio_worker_imports_nothing_but_the_standard_library(start: list[str]) -> None:
+    said = subprocess.run(
+        [sys.executable, "-X", "importtime", *start],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, cwd=ROOT,
+    ).stderr  # fmt: skip
+    loaded = {line.rpartition("|")[2].strip() for line in said.splitlines()}
+    ours = {name for name in loaded if name.startswith("windlass.") and not name.startswith("windlass.stdio")}
+
+    assert loaded
+    assert ours == set()
+    assert {name for name in loaded if name.split(".")[0] in {*DRIVERS, "msgspec", "asyncio", "numpy"}} == set()
 
 
 def test_an_app_far_from_the_database_imports_no_database_driver() -> None:

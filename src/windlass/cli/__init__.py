@@ -6,7 +6,11 @@ import sys
 
 
 def main() -> None:
-    """Entry point of `windlass`."""
+    """Entry point of `windlass`. A stdio worker starts without the rest of it."""
+    if sys.argv[1:] == ["stdio", "worker"]:
+        from windlass.stdio.worker import main as work
+
+        return work()
     try:
         from windlass.cli.commands import run
     except ModuleNotFoundError as error:

@@ -78,6 +78,10 @@ conformance = App(name="conformance", help="Conformance: hold a worker of your o
 conformance.command("windlass.cli.conformance:callback", help="Check a worker that takes pushes and calls back.")
 app.command(conformance)
 
+stdio = App(name="stdio", help="Programs as workers, by stdin and stdout.")
+stdio.command("windlass.cli.stdio:stdio_worker", name="worker", help="Be such a worker, for Python scripts.")
+app.command(stdio)
+
 config = App(name="config", help="Settings: what is in force, and who set it.")
 config.command("windlass.cli.config:show_config", name="show", help="Show the settings that are in force.")
 app.command(config)

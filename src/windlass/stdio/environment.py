@@ -1,0 +1,110 @@
+"""Where a worker runs: this interpreter, another one, one made for a list of requirements, or any command.
+
+Windlass need not be installed in an environment: its worker is started by the path of its file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .service import Service
+
+START = Path(__file__).with_name("start.py")
+# They lead a Python of another environment astray.
+UNSET = ("PYTHONHOME", "PYTHONEXECUTABLE", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_SHLVL", "VIRTUAL_ENV")
+
+
+class EnvironmentFailed(RuntimeError):
+    """An environment could not be made; the text says what its tool said."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A command that starts a worker, and what is different in its environment variables (None: unset)."""
+
+    command: tuple[str, ...]
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    speaks_python: bool = False
+
+    @classmethod
+    def of(cls, *command: str, speaks_python: bool = False) -> Environment:
+        """Any program that speaks the protocol. `speaks_python` if its scripts are Python: proxies need that."""
+        if not command:
+            raise ValueError("a command has at least one word")
+        return cls(tuple(command), speaks_python=speaks_python)
+
+    @classmethod
+    def python(cls, executable: str | os.PathLike[str] | None = None) -> Environment:
+        """Our worker in this interpreter, or in another one (3.10 or newer)."""
+        if executable is None or str(executable) == sys.executable:
+            return cls((sys.executable, str(START)), speaks_python=True)
+        return cls((str(executable), str(START)), dict.fromkeys(UNSET), speaks_python=True)
+
+    @classmethod
+    def uv(
+        cls,
+        requirements: Sequence[str],
+        *,
+        python: str | None = None,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> Environment:
+        """One with these requirements; made once, and kept in `folder` (below ~/.cache/windlass) for the next time.
+        With uv where there is one, else with venv and pip. `python` is a version such as 3.12, or a path."""
+        base = Path(folder) if folder is not None else _cache()
+        name = hashlib.sha256("\n".join([*sorted(requirements), f"python {python}"]).encode()).hexdigest()[:16]
+        made = base / name
+        base.mkdir(parents=True, exist_ok=True)
+        with (base / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (made / "ready").exists():
+                shutil.rmtree(made, ignore_errors=True)
+                _make(made, list(requirements), python)
+                (made / "ready").touch()
+        return cls.python(made / "bin" / "python")
+
+    def service(self, **options: Any) -> Service:
+        """A service with a worker of this environment."""
+        from .service import Service
+
+        return Service(self, **options)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windlass" / "environments"
+
+
+def _make(folder: Path, requirements: list[str], python: str | None) -> None:
+    uv = _uv()
+    target = str(folder / "bin" / "python")
+    if uv is not None:
+        _run([*uv, "venv", "--quiet", "--python", python or sys.executable, str(folder)])
+        install = [*uv, "pip", "install", "--quiet", "--python", target]
+    else:
+        _run([shutil.which(f"python{python}") or python or sys.executable, "-m", "venv", str(folder)])
+        install = [target, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if requirements:
+        _run([*install, *requirements])
+
+
+def _uv() -> list[str] | None:
+    """On the path, or beside this interpreter."""
+    found = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    return None if found is None else [found]
+
+
+def _run(command: list[str]) -> None:
+    clean = {name: value for name, value in os.environ.items() if name not in UNSET}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-2000:]
+        raise EnvironmentFailed(f"{' '.join(command[:4])} … ended with {done.returncode}: {said}")

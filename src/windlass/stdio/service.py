@@ -1,0 +1,400 @@
+"""A worker process and its client: starts it, gives it tasks, hears its answers, and notices its end whatever happens.
+
+May be used from any number of threads and coroutines. Nothing here waits for a worker without being told to: what is
+sent and cannot be taken yet waits in a thread of its own; a worker that ends, or can answer no more, fails its tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .call import function_inputs, function_script
+from .environment import Environment
+from .line import LineReader, LineWriter, TooLong
+from .proxy import Proxy, arguments
+from .shm import PREFIX, SharedMemory, decode_array, decode_block, unlink_beginning_with
+from .syntax import PYTHON, PythonSyntax
+from .task import CRASHED, ENDS, FAILED, Task, TaskError
+from .wire import MARK, decode, encoder, refuse
+from .worker import INIT
+
+log = logging.getLogger("windlass.stdio")
+
+LINES_MAX, LINE_SHOWN = 1000, 4096  # of what a worker says beside the protocol
+LAST_LINES = 20
+SETTLE_S = 1.0  # for what is still in the pipes of a worker that has ended
+CLOSE_S = 10.0
+_encode = encoder(refuse)
+
+
+class Service:
+    """A worker in an environment: by default ours, in this interpreter. It is started with its first task."""
+
+    def __init__(
+        self,
+        environment: Environment | Sequence[str] | None = None,
+        *,
+        init: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: dict[str, str | None] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
+        close_timeout_s: float = CLOSE_S,
+    ) -> None:
+        if isinstance(environment, str):
+            raise TypeError("a command is a list of words")
+        if environment is None:
+            environment = Environment.python()
+        elif not isinstance(environment, Environment):
+            environment = Environment.of(*environment)
+        self.environment, self._init, self._cwd, self._env = environment, init, cwd, dict(env or {})
+        self._on_stderr, self._close_timeout_s = on_stderr, close_timeout_s
+        self._prefix = f"wl_{secrets.token_hex(6)}_"
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Task] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._invalid: deque[str] = deque(maxlen=LINES_MAX)
+        self._errors: deque[str] = deque(maxlen=LINES_MAX)
+        self._exited, self._over = threading.Event(), threading.Event()  # the process; and all of what it left
+        self._why = ""  # it takes no more tasks
+        self.unneeded: deque[str] = deque()
+        self.script: PythonSyntax = PYTHON
+
+    # ----------------------------------------------------------------------------------------- life
+
+    def start(self) -> Service:
+        """Start the worker now; otherwise its first task does."""
+        with self._lock:
+            if self._process is None:
+                self._start()
+        return self
+
+    def _start(self) -> None:
+        environment = {**os.environ, PREFIX: self._prefix}
+        for name, value in {**self.environment.variables, **self._env}.items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+        init = None if self._init is None else _left(self._init)
+        if init is not None:
+            environment[INIT] = init
+        try:
+            self._process = subprocess.Popen(
+                self.environment.command, cwd=self._cwd, env=environment, bufsize=0, start_new_session=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
+        except OSError:
+            if init is not None:
+                Path(init).unlink(missing_ok=True)
+            raise
+        stdin, stdout, stderr = (_moved(stream) for stream in self._streams())
+        self._requests = LineWriter(stdin, patient=True)
+        self._reader = self._thread(self._read, stdout)
+        self._stderr_reader = self._thread(self._read_errors, stderr)
+        self._thread(self._monitor, init)
+
+    def _streams(self) -> list[Any]:
+        process = self._running()
+        return [process.stdin, process.stdout, process.stderr]
+
+    def _thread(self, work: Callable[..., None], *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=work, args=args, name=f"windlass-stdio-{work.__name__}", daemon=True)
+        thread.start()
+        return thread
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the service was not started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def close(self) -> None:
+        """Close the worker's stdin: it finishes what it was given, and ends. Does not wait for that."""
+        if self._process is None:
+            self._why = self._why or "the service was closed"
+            return
+        self._why = self._why or "the service was closed"
+        self._requests.close()
+
+    def kill(self) -> None:
+        """End the worker and the processes that it started, at once; its tasks crash."""
+        process = self._process
+        if process is not None and not self._over.is_set():
+            self._why = self._why or "the worker was killed"
+            _kill_group(process.pid)
+
+    def wait_for(self, timeout: float | None = None) -> int:
+        """Wait until the worker has ended and all of what it said is heard; its exit code. Raises TimeoutError."""
+        process = self._running()
+        if not self._over.wait(timeout):
+            raise TimeoutError(f"the worker still runs after {timeout} s")
+        return int(process.returncode)
+
+    def is_alive(self) -> bool:
+        return self._process is not None and not self._over.is_set()
+
+    def __enter__(self) -> Service:
+        return self.start()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Let the worker finish, for a while; after an exception, do not."""
+        if self._process is None:
+            self.close()
+            return
+        if kind is None:
+            self.close()
+            if self._over.wait(self._close_timeout_s):
+                return
+        self.kill()
+        self._over.wait()
+
+    async def __aenter__(self) -> Service:
+        return self.start()
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.__exit__, kind)
+
+    def invalid_lines(self) -> list[str]:
+        """The last lines on the worker's stdout that were no messages."""
+        return list(self._invalid)
+
+    def error_lines(self) -> list[str]:
+        """The last lines on its stderr."""
+        return list(self._errors)
+
+    # ----------------------------------------------------------------------------------------- tasks
+
+    def task(self, script: str, inputs: dict[str, Any] | None = None, queue: str | None = None) -> Task:
+        """A task that runs a script. `queue="main"` runs it in the worker's main thread, in order."""
+        if not isinstance(script, str):
+            raise TypeError("a script is text")
+        self.start()
+        return Task(self, script, inputs, queue)
+
+    def submit(self, function: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> Task:
+        """Start a task that calls a function: one of a module that the worker can import, as itself or as
+        `module:function`; or one of `__main__`, whose source is sent."""
+        inputs = function_inputs(function, args, kwargs)
+        return self.task(function_script(function), inputs).start()
+
+    def call(self, function: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function (see `submit`), or one that the worker knows by this name; what it returns."""
+        if isinstance(function, str) and ":" not in function:
+            inputs, words = arguments(self, [*args, *kwargs.values()])
+            named = dict(zip(kwargs, words[len(args) :], strict=True))
+            return self.evaluate(self.script.call(function, words[: len(args)], named), inputs).get("result")
+        return self.submit(function, *args, **kwargs).result()
+
+    def get_var(self, name: str) -> Any:
+        """What a task has exported by this name."""
+        return self.evaluate(self.script.get_var(name)).get("result")
+
+    def put_var(self, name: str, value: Any) -> None:
+        """Export a value to all later tasks."""
+        self.evaluate(self.script.put_var(name, "_value"), {"_value": value})
+
+    def proxy(self, name: str, queue: str | None = None) -> Any:
+        """What a task has exported by this name, as if it were here."""
+        return Proxy(self, name, queue)
+
+    def evaluate(
+        self, script: str, inputs: dict[str, Any] | None = None, *, queue: str | None = None
+    ) -> dict[str, Any]:
+        """The outputs of a script that we made up."""
+        if not self.environment.speaks_python:
+            raise ValueError("the scripts of this worker are not known to be Python")
+        if self.unneeded:
+            names = [self.unneeded.popleft() for _ in range(len(self.unneeded))]
+            self.task(self.script.forget(names)).start()
+        return self.task(script, inputs, queue).wait_for().outputs
+
+    def send_task(self, task: Task) -> None:
+        """By `Task.start`. A task that cannot be sent has no end to wait for, so this raises."""
+        request = {"task": task.uuid, "requestType": "EXECUTE", "script": task.script, "inputs": task.inputs,
+                   "queue": task.queue}  # fmt: skip
+        if task.traceparent is not None:
+            request["traceparent"] = task.traceparent
+        line = f"{_encode(request)}\n".encode("ascii")
+        self._tasks[task.uuid] = task
+        try:
+            if self._why:
+                raise BrokenPipeError(self._why)
+            self._requests.write(line)
+        except OSError as error:
+            self._tasks.pop(task.uuid, None)
+            task.end("CRASH", CRASHED, error=f"it was not sent: {self._why or error}")
+            raise TaskError(task) from None
+        if self._over.is_set():  # it ended after the look above: whoever failed the others may have missed this one
+            self._crash()
+
+    def send_cancel(self, task: Task) -> None:
+        with suppress(OSError):
+            request = {"task": task.uuid, "requestType": "CANCEL"}
+            self._requests.write(f"{_encode(request)}\n".encode("ascii"))
+
+    # ----------------------------------------------------------------------------------------- hearing
+
+    def _read(self, descriptor: int) -> None:
+        reader = LineReader(descriptor)
+        try:
+            while True:
+                try:
+                    line = reader.read()
+                except TooLong as long:
+                    self._invalid.append(f"(too long) {_shown(long.head)}")
+                    continue
+                if line is None:
+                    break
+                self._hear(line)
+        finally:
+            os.close(descriptor)
+        self._why = self._why or "the worker closed its stdout"
+        if not self._exited.wait(SETTLE_S) and self._tasks:
+            self.kill()  # it lives, and can never answer
+
+    def _hear(self, line: bytes) -> None:
+        """Lines that say nothing are kept for people; nothing that a worker writes ends this."""
+        try:
+            said = json.loads(line)
+            task = self._tasks.get(said["task"])
+            kind = said["responseType"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            if line.strip():
+                self._invalid.append(_shown(line))
+            return
+        if task is None:
+            return  # one that has ended
+        if kind == "LAUNCH" or kind == "UPDATE":
+            task.hear(kind, said)
+        elif kind in ENDS:
+            self._tasks.pop(task.uuid, None)
+            self._end(task, kind, said, MARK in line)
+        else:
+            self._invalid.append(_shown(line))
+
+    def _end(self, task: Task, kind: str, said: dict[str, Any], has_types: bool) -> None:
+        error = said.get("error")
+        try:
+            outputs = said.get("outputs") or {}
+            outputs = self._decoded(outputs) if has_types else dict(outputs)
+        except Exception as problem:
+            task.end("FAILURE", FAILED, error=f"its outputs cannot be read: {type(problem).__name__}: {problem}")
+            return
+        task.end(kind, ENDS[kind], outputs=outputs, error=None if error is None else str(error))
+
+    def _decoded(self, outputs: Any) -> dict[str, Any]:
+        """What the worker made is ours to unlink from here on."""
+
+        def block(said: dict[str, Any]) -> SharedMemory:
+            made = decode_block(said)
+            made.take_over()
+            return made
+
+        def proxy(said: dict[str, Any]) -> Proxy:
+            return Proxy(self, str(said["var_name"]))
+
+        return dict(decode(outputs, {"shm": block, "ndarray": decode_array, "worker_object": proxy}))
+
+    def _read_errors(self, descriptor: int) -> None:
+        reader = LineReader(descriptor, longest=1 << 20)
+        while True:
+            try:
+                line = reader.read()
+            except TooLong as long:
+                line = long.head
+            if line is None:
+                break
+            self._said(line)
+        os.close(descriptor)
+
+    def _said(self, line: bytes) -> None:
+        shown = _shown(line)
+        self._errors.append(shown)
+        if self._on_stderr is not None:
+            try:
+                self._on_stderr(shown)
+            except Exception:
+                log.exception("a listener to stderr failed")
+
+    # ----------------------------------------------------------------------------------------- the end
+
+    def _monitor(self, init: str | None) -> None:
+        """Waits for the process itself: its pipes may be held open by others."""
+        process = self._running()
+        with suppress(ChildProcessError):
+            status = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it keeps its id until we are done
+            if status is not None and status.si_status != 0:
+                _kill_group(process.pid)
+        self._why = self._why or "the worker has ended"
+        self._exited.set()
+        self._reader.join(SETTLE_S)
+        self._stderr_reader.join(SETTLE_S)
+        process.wait()
+        unlink_beginning_with(self._prefix)
+        if init is not None:
+            Path(init).unlink(missing_ok=True)
+        self._requests.close()
+        self._over.set()
+        self._crash()
+
+    def _crash(self) -> None:
+        while self._tasks:
+            with suppress(KeyError):
+                _, task = self._tasks.popitem()
+                task.end("CRASH", CRASHED, error=self.death())
+
+    def death(self) -> str:
+        """How the worker ended, with the last of what it said."""
+        code = self._running().returncode
+        how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+        stdout = "\n".join(list(self._invalid)[-LAST_LINES:]) or "<none>"
+        stderr = "\n".join(list(self._errors)[-LAST_LINES:]) or "<none>"
+        return f"The worker {how}.\n\n[stdout]\n{stdout}\n\n[stderr]\n{stderr}"
+
+
+def _left(init: str) -> str:
+    """A file that only this user can read, for the worker to delete."""
+    descriptor, path = tempfile.mkstemp(prefix="windlass-init-", suffix=".txt")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(init)
+    return path
+
+
+def _moved(stream: Any) -> int:
+    """The descriptor of a pipe, taken from the object that would close it behind our back."""
+    descriptor = os.dup(stream.fileno())
+    stream.close()
+    return descriptor
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _shown(line: bytes) -> str:
+    return line[:LINE_SHOWN].decode("utf-8", "replace").rstrip("\r\n")
