@@ -71,8 +71,8 @@ class Claimer:
         store: Store,
         hub: Hub,
         chance: Chance,
-        *,
         give_back: Callable[[Sequence[Claimed]], Awaitable[None]],
+        *,
         pause: Pause,
         stopwatch: Callable[[], float],
     ) -> None:

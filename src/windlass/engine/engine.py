@@ -115,9 +115,7 @@ class Engine:
         self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
         self._reports: Committer[Report, Task | State] = Committer(self._decider.carry_out_reports, pause=pause)
         self.workflows = Workflows(store, self.chance, self._decider, pause=pause)
-        self._claimer = Claimer(
-            store, self.hub, self.chance, give_back=self._give_back, pause=pause, stopwatch=stopwatch
-        )
+        self._claimer = Claimer(store, self.hub, self.chance, self._give_back, pause=pause, stopwatch=stopwatch)
         self._submitter = Submitter(store, self.chance, self._claimer, self._patience, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
         self.notes = Notes(store, pause=pause)

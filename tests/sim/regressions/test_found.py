@@ -33,7 +33,7 @@ class LookingClaimer(Claimer):
     def __init__(self, stopwatch: Callable[[], float] = time.monotonic) -> None:
         self.hub = Hub(LoopTimers())
         store: Any = None
-        super().__init__(store, self.hub, SystemChance(), give_back=give_back, pause=asyncio.sleep, stopwatch=stopwatch)
+        super().__init__(store, self.hub, SystemChance(), give_back, pause=asyncio.sleep, stopwatch=stopwatch)
         self.looked: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()
