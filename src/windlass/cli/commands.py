@@ -62,6 +62,18 @@ queues.command("windlass.cli.queue:resume_queue", name="resume", help="Let claim
 queues.command("windlass.cli.queue:drain_queue", name="drain", help="Pause, and wait until nothing runs.")
 app.command(queues)
 
+schedules = App(name="schedules", help="Schedules: cron expressions that submit tasks.")
+schedules.command("windlass.cli.schedule:list_schedules", name="list", help="List schedules with their next fires.")
+schedules.command("windlass.cli.schedule:show_schedule", name="show", help="Show one schedule.")
+schedules.command("windlass.cli.schedule:create_schedule", name="create", help="Make a schedule.")
+schedules.command("windlass.cli.schedule:update_schedule", name="update", help="Change a schedule.")
+schedules.command("windlass.cli.schedule:pause_schedule", name="pause", help="Let a schedule not fire.")
+schedules.command("windlass.cli.schedule:resume_schedule", name="resume", help="Let a schedule fire again.")
+schedules.command("windlass.cli.schedule:trigger_schedule", name="trigger", help="Submit its task now.")
+schedules.command("windlass.cli.schedule:preview_schedule", name="preview", help="When it, or any cron, will fire.")
+schedules.command("windlass.cli.schedule:delete_schedule", name="delete", help="Forget a schedule.")
+app.command(schedules)
+
 app.command("windlass.cli.worker_list:list_workers", name="workers", help="List the workers that are alive.")
 
 signals = App(name="signals", help="Signals: messages to workflows.")

@@ -132,6 +132,7 @@ class Engine:
             store, self.chance, self.hub, self._claimer, self._decider, self.notes, pause=pause, stopwatch=stopwatch
         )
         self.schedules = Schedules(store, self.chance)
+        self.declare_schedules = self.schedules.declare
         self.fires = Fires(store, self.chance, self.hub.timers, pace)
         self.count(tally)
         self._loops: list[Loop] = []

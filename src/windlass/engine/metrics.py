@@ -113,6 +113,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     queues: tuple[QueueGauge, ...]
     workers: dict[str, int]
+    schedule_lag_s: float = 0.0
 
 
 class Gauges:
@@ -129,7 +130,9 @@ class Gauges:
             began_s = self._stopwatch()
             if self._known is None or began_s >= self._stale_at_s:
                 async with self._store.begin() as tx:
-                    self._known = Snapshot(await tx.gauges.queue_gauges(), await tx.gauges.worker_gauges())
+                    self._known = Snapshot(
+                        await tx.gauges.queue_gauges(), await tx.gauges.worker_gauges(), await tx.gauges.schedule_lag()
+                    )
                 ended_s = self._stopwatch()
                 self._stale_at_s = ended_s + max(KEEP_S, SHARE * (ended_s - began_s))
             return self._known

@@ -167,6 +167,12 @@ class Schedules:
         check_instant("after", after)
         return first_fires(parsed, zone, after, count)
 
+    @staticmethod
+    def local(fires: Sequence[datetime], timezone: str) -> list[datetime]:
+        """The same instants as the clocks of the zone show them."""
+        zone = zone_of(timezone)
+        return [fire.astimezone(zone) for fire in fires]
+
     async def _change(self, schedule_id: UUID, decide: Callable[[Schedule, datetime], Schedule]) -> Schedule:
         check_type("schedule_id", schedule_id, UUID)
         async with self._store.begin() as tx:

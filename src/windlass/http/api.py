@@ -20,13 +20,27 @@ from starlette.routing import Route as HttpRoute
 from windlass.core.access import Principal, Role, check_role
 from windlass.core.error import WindlassError
 from windlass.engine.engine import Engine
-from windlass.http import change, health, key, namespace, openapi, outbox, problem, queue, run, task, worker, workflow
+from windlass.http import (
+    change,
+    health,
+    key,
+    namespace,
+    openapi,
+    outbox,
+    problem,
+    queue,
+    run,
+    schedule,
+    task,
+    worker,
+    workflow,
+)
 from windlass.http.read import bearer_key, decode_body, decode_query, read_body
 from windlass.http.route import Call, Route, Table
 
 TABLES: tuple[Table, ...] = (
-    task.table, workflow.table, run.table, queue.table, worker.table, namespace.table, key.table, outbox.table,
-    change.table, health.table,
+    task.table, workflow.table, run.table, schedule.table, queue.table, worker.table, namespace.table, key.table,
+    outbox.table, change.table, health.table,
 )  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for table in TABLES for route in table.routes)
 NOBODY = Principal("nobody", Role.VIEWER)

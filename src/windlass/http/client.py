@@ -82,8 +82,11 @@ class ApiClient:
     def put(self, path: str, body: object, *, query: Mapping[str, object] | None = None) -> Any:
         return self._call("PUT", path, query, body)
 
-    def delete(self, path: str) -> Any:
-        return self._call("DELETE", path, None)
+    def patch(self, path: str, body: object, *, query: Mapping[str, object] | None = None) -> Any:
+        return self._call("PATCH", path, query, body)
+
+    def delete(self, path: str, *, query: Mapping[str, object] | None = None) -> Any:
+        return self._call("DELETE", path, query)
 
     def items(self, path: str, query: Mapping[str, object], most: int) -> Iterator[dict[str, Any]]:
         """One after the other, page by page, up to `most`."""

@@ -58,7 +58,9 @@ def gauges(snapshot: Snapshot) -> Iterable[Metric]:
             age.add_metric([gauge.queue], gauge.oldest_s)
     for state, count in snapshot.workers.items():
         workers.add_metric([state], count)
-    return depth, age, workers
+    lag = GaugeMetricFamily("windlass_scheduler_lag_seconds", "For how long the first schedule has been due.")
+    lag.add_metric([], snapshot.schedule_lag_s)
+    return depth, age, workers, lag
 
 
 def counters(tally: Tally) -> Iterable[Metric]:
@@ -82,7 +84,12 @@ def counters(tally: Tally) -> Iterable[Metric]:
     )
     for queue, histogram in tally.latencies.copy().items():
         latency.add_metric([queue], _buckets(histogram), histogram.sum_s)
-    return ended, duration, latency, expired, late
+    fires = CounterMetricFamily("windlass_schedule_fires", "Fires of schedules.", labels=["outcome"])
+    for outcome, count in tally.fires.copy().items():
+        fires.add_metric([outcome], count)
+    lateness = HistogramMetricFamily("windlass_schedule_lateness_seconds", "From when a fire was due to its task.")
+    lateness.add_metric([], _buckets(tally.lateness), tally.lateness.sum_s)
+    return ended, duration, latency, expired, late, fires, lateness
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

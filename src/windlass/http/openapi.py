@@ -83,7 +83,8 @@ def _parameters(route: Route, by_kind: dict[Any, Any], components: dict[str, Any
         schema = components[by_kind[route.query]["$ref"].rsplit("/", 1)[1]]
         lists = list_fields(route.query)
         for name, kind in schema["properties"].items():
-            parameter = {"name": name, "in": "query", "required": False, "schema": _not_null(kind)}
+            required = name in schema.get("required", ())
+            parameter = {"name": name, "in": "query", "required": required, "schema": _not_null(kind)}
             if name in lists:
                 parameter |= {"style": "form", "explode": False}
             found.append(parameter)

@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from windlass.core.check import check_callable, check_count, check_name
 from windlass.core.cron import parse_cron
 from windlass.core.error import Conflict, Invalid, InvalidState
+from windlass.core.schedule import CATCHUP_DEFAULT
 from windlass.sdk.callback.worker import CallbackOptions, CallbackWorker
 from windlass.sdk.client import Client
 from windlass.sdk.context import Context
@@ -29,7 +30,7 @@ from windlass.sdk.note import Notes
 from windlass.sdk.option import Decorator, TaskOptions, made_handler
 from windlass.sdk.portal import Calls, Portal
 from windlass.sdk.process import Processes
-from windlass.sdk.schedule import Schedule, made_schedule
+from windlass.sdk.schedule import Calendar, Declaration, Schedule, made_schedule
 from windlass.sdk.step import StepDecorator, StepFunction, StepOptions, check_options, handler_options
 from windlass.sdk.worker import Worker, WorkerOptions
 from windlass.sdk.workflow import WorkflowContext
@@ -241,15 +242,18 @@ class App:
         name: str | None = None,
         timezone: str = "UTC",
         arguments: Mapping[str, Any] | None = None,
+        overlap: str = "allow",
+        max_catchup: int = CATCHUP_DEFAULT,
     ) -> Callable[[F], F]:
-        """Declare that a handler is to be submitted at these times: `@app.schedule("0 9 * * MON")` above `@app.task`.
-        Checked and kept in `app.schedules`; the engine does not fire schedules yet."""
+        """Submit a handler at these times: `@app.schedule("0 9 * * MON")` above `@app.task`. Servers fire it once a
+        worker of the app has run; `overlap` (allow, skip, queue, cancel) is for when an earlier task has not ended,
+        `max_catchup` how many missed fires are made up for."""
         parse_cron(cron)
 
         def declare(handler: F) -> F:
             if not isinstance(handler, Handler) or handler.app is not self:
                 raise Invalid("must stand above @app.task of the same app", field="function")
-            made = made_schedule(handler, cron, name, timezone, arguments)
+            made = made_schedule(handler, cron, name, timezone, arguments, overlap, max_catchup)
             if made.name in self.schedules:
                 raise Conflict(f"the app {self.name} has a schedule {made.name} already", name=made.name)
             self.schedules[made.name] = made
@@ -273,7 +277,11 @@ class App:
             options["queues"] = sorted({handler.queue for handler in handlers.values()})
         options.setdefault("namespace", self.namespace)
         options.setdefault("concurrency", 32)
-        return Worker(self.client, handlers, **options)
+        worker = Worker(self.client, handlers, **options)
+        if hasattr(self.client, "declare_schedules"):
+            specs = [schedule.spec for schedule in self.schedules.values()]
+            worker.declaration = Declaration(cast("Calendar", self.client), self.name, self.namespace, specs)
+        return worker
 
     def callback_worker(self, **options: Unpack[CallbackOptions]) -> CallbackWorker:
         """A worker for queues that push: an application for ASGI and WSGI that your service mounts. It needs the

@@ -21,6 +21,7 @@ from windlass.core.command import Claimed, Report
 from windlass.core.error import Invalid, InvalidState, NotFound, Unavailable, WindlassError
 from windlass.core.lease import Extension, Lease, Reach
 from windlass.core.note import Note, Progress
+from windlass.core.schedule import ScheduleSpec
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission, check_submission
@@ -130,6 +131,12 @@ class Remote:
     ) -> Task:
         task: Task = await self._ask(calls.SendSignal(task_id, name, payload, signal_id))
         return task
+
+    async def declare_schedules(
+        self, app: str, specs: Sequence[ScheduleSpec], *, namespace: str = "default", anew: bool = True
+    ) -> int:
+        left: int = await self._ask(calls.DeclareSchedules(app, list(specs), namespace, anew))
+        return left
 
     async def _ask(self, asked: Call) -> Any:
         request = pb.CallRequest(name=type(asked).__name__, body=msgspec.msgpack.encode(asked))

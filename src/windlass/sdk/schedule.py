@@ -1,17 +1,29 @@
-"""Schedules that an app declares: which handler, when, with which arguments. Checked here; nothing fires them yet."""
+"""Schedules that an app declares: which handler, when, with which arguments; checked where they are declared.
+
+A worker says when it starts what its app declares, and again every minute: the engine makes and changes schedules by
+the first, and knows by the second which are still declared by code that runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from windlass.core.check import check_mapping, check_name
 from windlass.core.cron import Cron, parse_cron
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, NotFound, Unavailable, WindlassError
+from windlass.core.retry import DEFAULT_POLICY
+from windlass.core.schedule import Overlap, ScheduleSpec, check_spec
 from windlass.sdk.handler import Handler
+
+log = logging.getLogger("windlass.worker")
+
+AGAIN_S, AFTER_ERROR_S = 60.0, 1.0
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -22,10 +34,17 @@ class Schedule(msgspec.Struct, frozen=True):
     timezone: str
     kind: str
     payload: bytes
+    spec: ScheduleSpec
 
 
 def made_schedule(
-    handler: Handler[..., Any], cron: str, name: str | None, timezone: str, arguments: Mapping[str, Any] | None
+    handler: Handler[..., Any],
+    cron: str,
+    name: str | None,
+    timezone: str,
+    arguments: Mapping[str, Any] | None,
+    overlap: str,
+    max_catchup: int,
 ) -> Schedule:
     """Everything that can be wrong with it is said where it is declared."""
     name = handler.kind if name is None else name
@@ -35,7 +54,62 @@ def made_schedule(
         ZoneInfo(timezone)
     except (OSError, ValueError, KeyError):
         raise Invalid(f"there is no time zone {timezone!r}", field="timezone") from None
+    if overlap not in Overlap.__members__.values():
+        raise Invalid(f"must be one of {', '.join(Overlap)}", field="overlap")
     given = {} if arguments is None else check_mapping("arguments", arguments)
     for word in given:
         check_name("arguments", word)
-    return Schedule(name, parse_cron(cron), timezone, handler.kind, handler.schema.payload((), given))
+    task = handler.submission((), given)
+    spec = ScheduleSpec(
+        name=name, cron=cron, timezone=timezone, kind=task.kind, queue=task.queue, payload=task.payload,
+        priority=task.priority, concurrency_key=task.concurrency_key,
+        policy=None if task.policy is DEFAULT_POLICY else task.policy,
+        overlap=Overlap(overlap), max_catchup=max_catchup,
+    )  # fmt: skip
+    check_spec(spec)
+    return Schedule(name, parse_cron(cron), timezone, handler.kind, task.payload, spec)
+
+
+class Calendar(Protocol):
+    """Where schedules are declared: an engine in this process, or a server far away."""
+
+    async def declare_schedules(
+        self, app: str, specs: Sequence[ScheduleSpec], *, namespace: str = "default", anew: bool = True
+    ) -> int: ...
+
+
+class Declaration:
+    """What a worker of an app says about its schedules while it runs."""
+
+    def __init__(self, calendar: Calendar, app: str, namespace: str, specs: Sequence[ScheduleSpec]) -> None:
+        self._calendar, self._app, self._namespace, self._specs = calendar, app, namespace, list(specs)
+        self._left = 0
+
+    async def begin(self) -> None:
+        """Until it was heard. Raises Conflict if a name is taken by what others made."""
+        while True:
+            if await self._say(anew=True):
+                return
+            await asyncio.sleep(AFTER_ERROR_S)
+
+    async def keep(self) -> None:
+        """For as long as there is something to say: what is declared, or what once was and is there still."""
+        while self._specs or self._left:
+            await asyncio.sleep(AGAIN_S)
+            try:
+                await self._say(anew=False)
+            except WindlassError as error:
+                log.warning("cannot tell which schedules %s declares: %s", self._app, error)
+
+    async def _say(self, *, anew: bool) -> bool:
+        try:
+            self._left = await self._calendar.declare_schedules(
+                self._app, self._specs, namespace=self._namespace, anew=anew
+            )
+        except Unavailable as error:
+            log.warning("cannot tell which schedules %s declares, trying again: %s", self._app, error)
+            return False
+        except NotFound:
+            log.warning("the server knows no schedules that apps declare: those of %s do not fire", self._app)
+            self._specs, self._left = [], 0
+        return True

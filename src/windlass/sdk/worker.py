@@ -74,6 +74,14 @@ class Runnable(Protocol):
     def failure(self, error: BaseException) -> Failure: ...
 
 
+class Declared(Protocol):
+    """What is said when a worker begins, and then again while it runs."""
+
+    async def begin(self) -> None: ...
+
+    async def keep(self) -> None: ...
+
+
 class PlainHandler:
     """An async function that takes a payload and returns a result, both as JSON values."""
 
@@ -143,6 +151,7 @@ class Worker:
         self._heartbeat = Heartbeat(reach_of(source) if heartbeat_process else None, self._heard_cancel)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_lease: Callable[[Lease], None] = lambda _: None  # told of each lease that is opened
+        self.declaration: Declared | None = None  # what the app of its handlers has to say beside
         self._waiting: deque[Claimed] = deque()  # claimed ahead, and not begun
         self._running: dict[Attempt, asyncio.Task[bytes]] = {}
         self._told_to_cancel: set[Attempt] = set()
@@ -162,11 +171,15 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._ended_all.clear()
         reporter = asyncio.create_task(self._report_loop())
+        declaring: asyncio.Task[None] | None = None
         try:
+            if self.declaration is not None:
+                await _first(self.declaration.begin(), self._stopping.wait())
+                declaring = asyncio.create_task(self.declaration.keep())
             while not self._stopping.is_set():
                 await self._work_under_a_lease()
         finally:
-            await _stopped(reporter)
+            await _stopped(reporter, *([] if declaring is None else [declaring]))
             await asyncio.to_thread(self._heartbeat.close)
             self._ended_all.set()
 

@@ -29,3 +29,7 @@ class GaugeView:
 
     async def worker_gauges(self) -> dict[str, int]:
         return {row[0]: row[1] for row in await self._session.fetch("worker_gauges")}
+
+    async def schedule_lag(self) -> float:
+        [[lag_s]] = await self._session.fetch("schedule_lag")
+        return float(lag_s)

@@ -41,6 +41,7 @@ select min(at) from (
     select timer_at as at from windlass.task where timer_at is not null
     union all select available_at from windlass.task where state = 'queued'
     union all select available_at from windlass.outbox where dead_at is null
+    union all select next_fire_at from windlass.schedule where $2 and not paused
     union all select expires_at from windlass.lease where id = any($1::uuid[])) due
  where at > windlass.now()
 """
@@ -109,7 +110,7 @@ class Kit:
         left_s = seconds("duration", duration)
         while left_s > 0:
             await self.settle()
-            due_s = await self._due_in_s()
+            due_s = await self._due_in_s(with_schedules=True)
             jump_s = left_s if due_s is None else min(left_s, due_s)
             await self._jump(jump_s)
             left_s -= jump_s
@@ -157,7 +158,7 @@ class Kit:
 
     def _ticks(self) -> tuple[Any, ...]:
         e = self.engine
-        return (e.expire_tick, e.timer_tick, e.settle_tick, e.wake_tick, e.effects_tick)
+        return (e.expire_tick, e.timer_tick, e.settle_tick, e.wake_tick, e.effects_tick, e.schedule_tick)
 
     def _busy(self) -> bool:
         """Whether a worker that is heard of runs something, or has not looked since it was last told to."""
@@ -166,10 +167,11 @@ class Kit:
         looked = all(any(True for _ in self.engine.hub.idle(*queue)) for queue in queues)
         return bool(self._chores) or any(between.held for between in live) or (bool(live) and not looked)
 
-    async def _due_in_s(self) -> float | None:
+    async def _due_in_s(self, *, with_schedules: bool = False) -> float | None:
+        """Schedules never come to an end: who waits for a task is not to wait for them for ever."""
         cut_off = [id_ for between in self._workers if between.cut_off.is_set() for id_ in between.leases]
         async with self.engine.store.begin() as tx:
-            at = await tx.session.connection.fetchval(NEXT_MOMENT, cut_off)
+            at = await tx.session.connection.fetchval(NEXT_MOMENT, cut_off, with_schedules)
         return None if at is None else max(0.000001, (at - await self.clock.now()).total_seconds())
 
     async def _jump(self, by_s: float) -> None:
@@ -252,6 +254,8 @@ async def open_kit(app: App, server: TestServer) -> AsyncIterator[Kit]:
         with _rewired(app, kit):
             try:
                 async with app:
+                    specs = [schedule.spec for schedule in app.schedules.values()]
+                    await engine.declare_schedules(app.name, specs, namespace=app.namespace)
                     kit.start()
                     yield kit
                     await kit.close()

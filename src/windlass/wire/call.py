@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.note import Note, Progress
+from windlass.core.schedule import ScheduleSpec
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
@@ -115,12 +116,22 @@ class SendSignal(Call, frozen=True):
     signal_id: UUID | None = None
 
 
+class DeclareSchedules(Call, frozen=True):
+    """Which schedules the code of an app declares; how many are left that it does not."""
+
+    answer: ClassVar[Any] = int
+    app: str
+    schedules: list[ScheduleSpec]
+    namespace: str = "default"
+    anew: bool = True
+
+
 STEPS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(StepCommand)}
 
 CALLS: dict[str, type[Call]] = {
     call.__name__: call
     for call in (
         SubmitMany, Wait, Cancel, CancelRun, GetResults, GetProgress, GetCheckpoint, WriteNotes, LoadSteps, RecordStep,
-        SendSignal,
+        SendSignal, DeclareSchedules,
     )
 }  # fmt: skip

@@ -73,6 +73,10 @@ async def _carry_out(engine: Engine, principal: Principal, asked: Call) -> Any:
             check_role(principal, Role.SUBMITTER)
             await _reached(engine, principal, task_id)
             return await engine.signal(task_id, name, payload, signal_id=signal_id)
+        case calls.DeclareSchedules(app, schedules, namespace, anew):
+            check_role(principal, Role.SUBMITTER)
+            check_reach(principal, namespace)
+            return await engine.declare_schedules(app, schedules, namespace=namespace, anew=anew)
     raise AssertionError(asked)
 
 

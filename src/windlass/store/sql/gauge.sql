@@ -17,3 +17,8 @@ select t.queue, t.state, count(*), 0
 -- Workers by state: alive, or lost and not yet cleared away.
 select case when l.expires_at > windlass.now() then 'alive' else 'lost' end, count(*)
   from windlass.lease l where l.namespace <> '' group by 1
+
+-- name: schedule_lag
+-- For how many seconds the first schedule has been due (index schedule_due).
+select coalesce((select greatest(0, extract(epoch from windlass.now() - s.next_fire_at))::float8 from windlass.schedule s
+                  where not s.paused and s.next_fire_at is not null order by s.next_fire_at limit 1), 0)
