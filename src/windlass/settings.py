@@ -19,14 +19,19 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from windlass.core.check import check_name, check_seconds
+from windlass.core.check import check_count, check_name, check_seconds
 from windlass.core.error import Invalid
 
 OWN_FILE, SHARED_FILE = "windlass.toml", "pyproject.toml"
 PREFIX, FROM_FILE = "WINDLASS_", "_FILE"
 CONFIG = "WINDLASS_CONFIG"
 # Names that others gave: read when ours is not set.
-OTHER_VARIABLES = {"database_url": "DATABASE_URL"}
+OTHER_VARIABLES = {
+    "database_url": "DATABASE_URL",
+    "scheduler_interval_s": "KAGZI_SCHEDULER_INTERVAL_SECS",
+    "scheduler_batch": "KAGZI_SCHEDULER_BATCH_SIZE",
+    "scheduler_fires_max": "KAGZI_SCHEDULER_MAX_WORKFLOWS_PER_TICK",
+}
 MASK = "********"
 
 
@@ -89,6 +94,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"], Help("What is worth a line in the log, at least.")
     ] = "info"
     keep_finished_s: Annotated[float, Help("Seconds for which ended tasks and their history are kept.")] = 604800.0
+    scheduler_interval_s: Annotated[
+        float,
+        Help("Seconds between two looks for schedules that are due; known ones fire at their time. Six of them without "
+             "a look by any server are an outage, after which `max_catchup` bounds what is made up for."),
+    ] = 5.0  # fmt: skip
+    scheduler_batch: Annotated[int, Help("How many schedules fire in one transaction, at most.")] = 100
+    scheduler_fires_max: Annotated[int, Help("How many tasks they submit in one transaction, at most.")] = 1000
 
     @property
     def api_url(self) -> str:
@@ -119,7 +131,7 @@ class Loaded(msgspec.Struct, frozen=True):
     def shown(self, name: str) -> object:
         """The value for a screen or a log: plain, and without what is secret."""
         value = getattr(self.settings, name)
-        if value is None or isinstance(value, bool | float):
+        if value is None or isinstance(value, bool | int | float):
             return value
         if name == "database_url":
             return without_password(value)
@@ -314,6 +326,12 @@ def _number(raw: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def _whole(raw: object) -> int:
+    value = int(raw) if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 10 else raw
+    check_count("", value, least=1)
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
 def _path(raw: object) -> Path:
     if isinstance(raw, Path):
         return raw
@@ -353,6 +371,7 @@ _READERS: dict[Any, Callable[[object], object]] = {
     str: _text,
     bool: _truth,
     float: _number,
+    int: _whole,
     Path: _path,
     Address: read_address,
 }
@@ -361,4 +380,5 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "url": _check_api_url,
     "callback_url": _check_api_url,
     "namespace": lambda value: check_name("", value),
+    "scheduler_interval_s": lambda value: check_seconds("", value, least=0.1, most=3600.0),
 }

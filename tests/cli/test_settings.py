@@ -60,6 +60,18 @@ def test_database_url_is_read_under_the_name_that_everybody_uses_and_under_ours(
     assert load(tmp_path, DATABASE_URL=other, WINDLASS_DATABASE_URL=ours).settings.database_url == ours
 
 
+def test_the_names_of_the_registry_contract_are_read_too(tmp_path: Path) -> None:
+    given = {
+        "KAGZI_SCHEDULER_INTERVAL_SECS": "7", "KAGZI_SCHEDULER_BATCH_SIZE": "20",
+        "KAGZI_SCHEDULER_MAX_WORKFLOWS_PER_TICK": "30", "WINDLASS_SCHEDULER_BATCH": "21",
+    }  # fmt: skip
+    known = load(tmp_path, **given).settings
+    assert (known.scheduler_interval_s, known.scheduler_batch, known.scheduler_fires_max) == (7.0, 21, 30)
+    for wrong in ("0", "-1", "many", "1.5", "9" * 30):
+        with pytest.raises(Invalid, match="KAGZI_SCHEDULER_BATCH_SIZE"):
+            load(tmp_path, KAGZI_SCHEDULER_BATCH_SIZE=wrong)
+
+
 def test_a_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
     (tmp_path / "windlass.toml").write_text('namespace = "here"\n')
     (tmp_path / "other.toml").write_text('namespace = "there"\n')

@@ -127,7 +127,7 @@ async def test_a_transaction_that_was_rolled_back_is_not_counted(counted: Engine
 async def test_without_a_tally_only_what_stands_still_is_told(engine: Engine) -> None:
     await begin(engine)
     names = {re.split(r"[{ ]", line)[0] for line in await scraped(engine)}
-    assert names == {"windlass_queue_depth", "windlass_workers"}
+    assert names == {"windlass_queue_depth", "windlass_scheduler_lag_seconds", "windlass_workers"}
 
 
 def test_kinds_without_end_become_one(monkeypatch: pytest.MonkeyPatch) -> None:

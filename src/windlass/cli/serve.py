@@ -18,6 +18,7 @@ from windlass.cli.process import run_async
 from windlass.cli.stop import stop_signal
 from windlass.core.delivery import PushOptions
 from windlass.engine.engine import Engine
+from windlass.engine.fire import Pace
 from windlass.engine.metrics import Tally
 from windlass.settings import Settings, without_password
 
@@ -63,6 +64,7 @@ def engine_options(settings: Settings) -> dict[str, Any]:
         "listen": not settings.pooled,
         "keep_finished_s": settings.keep_finished_s,
         "tally": Tally() if settings.metrics else None,
+        "pace": Pace(settings.scheduler_interval_s, settings.scheduler_batch, settings.scheduler_fires_max),
     }
 
 
