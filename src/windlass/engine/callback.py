@@ -1,7 +1,8 @@
 """Workers that call back: their signs of life, their reports, and what follows when nothing is heard of them.
 
-Heartbeats of thousands of attempts share one statement, which writes only what has to be. Everything else that a worker
-says is a command like any other. Tokens were read by whoever calls; their time is held against the database's here.
+Heartbeats of thousands of attempts share one statement that reads, and one that writes what has to be. Everything else
+that a worker says is a command like any other. Tokens were read by whoever calls; their time is held against the
+database's here.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ class Callbacks:
         pause: Pause,
         stopwatch: Callable[[], float],
     ) -> None:
-        self._store, self._chance, self._hub, self._notes, self._stopwatch = store, chance, hub, notes, stopwatch
+        self._store, self._chance, self._notes, self._stopwatch = store, chance, notes, stopwatch
         self.dispatcher = Dispatcher(store, hub, claimer, stopwatch)
+        hub.on_queue = self.dispatcher.notice
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", decider.carry_out)
         self._beats: Committer[Beat, Heard] = Committer(self._hear, batch_max=BEATS_MAX, pause=pause)
         self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
@@ -94,13 +96,12 @@ class Callbacks:
         dispatching = Loop("dispatch", self.dispatcher.tick, every_s=LOOK_MAX_S)
         silence = Loop("silence", self.silence_tick, every_s=LOOK_MIN_S)
         self.dispatcher.wake = dispatching.wake
-        self._hub.on_queue = self.dispatcher.notice
         self._loops = [dispatching, silence]
         for loop in self._loops:
             loop.start()
 
     async def stop(self) -> None:
-        self._hub.on_queue = lambda _: None
+        self.dispatcher.wake = lambda: None
         for loop in self._loops:
             await loop.stop()
         self._loops = []
@@ -211,13 +212,24 @@ class Callbacks:
     # ----------------------------------------------------------------------------------------- together
 
     async def _hear(self, beats: list[Beat]) -> list[Heard | WindlassError]:
+        """One statement reads, and one writes what has to be: the attempts whose rows do not last long enough."""
         said = {(beat.scope.task_id, beat.attempt): beat.seen_at for beat in beats}
+        places = sorted(said)
         async with self._store.single() as tx:
-            pulses, now = await tx.heartbeats.hear([(*key, said[key]) for key in sorted(said)])
+            pulses, now = await tx.heartbeats.pulses(places)
         assert now is not None, beats
         self._clock = (now, self._stopwatch())
-        found = dict(zip(sorted(said), pulses, strict=True))
-        return [_heard(beat, found[beat.scope.task_id, beat.attempt], now) for beat in beats]
+        found = dict(zip(places, pulses, strict=True))
+        outcomes = [_heard(beat, found[_place(beat)], now) for beat in beats]
+        heard = {_place(beat) for beat, outcome in zip(beats, outcomes, strict=True) if isinstance(outcome, Heard)}
+        thin = [place for place in sorted(heard) if not (pulse := found[place]) or not pulse.covered]
+        if thin:
+            async with self._store.single() as tx:
+                heard -= set(thin) - await tx.heartbeats.keep_alive([(*place, said[place]) for place in thin])
+        return [
+            _silent_too_long() if isinstance(outcome, Heard) and _place(beat) not in heard else outcome
+            for beat, outcome in zip(beats, outcomes, strict=True)
+        ]
 
     def _is_news(self, note: Note) -> bool:
         """Whether a note says anything that was not written down just before."""
@@ -239,6 +251,14 @@ def _heard(beat: Beat, pulse: Pulse | None, now: datetime) -> Heard | WindlassEr
         rules.check_goes_on(pulse, starting=beat.starting)
     except WindlassError as error:
         return error
-    if not pulse.kept:
-        return LeaseLost("nothing was heard of this attempt for too long", refusal=Refusal.TASK_EXPIRED)
+    if not pulse.alive:
+        return _silent_too_long()
     return Heard(now, pulse.cancel, pulse.worker is not None)
+
+
+def _silent_too_long() -> LeaseLost:
+    return LeaseLost("nothing was heard of this attempt for too long", refusal=Refusal.TASK_EXPIRED)
+
+
+def _place(beat: Beat) -> tuple[UUID, int]:
+    return beat.scope.task_id, beat.attempt

@@ -16,7 +16,8 @@ from windlass.store.session import Session
 
 
 class Pulse(msgspec.Struct, frozen=True, gc=False):
-    """What a heartbeat has to know of a task: whose turn it is (see `core.callback`), and whether it was kept alive."""
+    """What a heartbeat has to know of a task: whose turn it is (see `core.callback`), whether its lease has not run out
+    (`alive`), and whether that need not be written again (`covered`)."""
 
     id: UUID
     namespace: str
@@ -27,7 +28,8 @@ class Pulse(msgspec.Struct, frozen=True, gc=False):
     lease_id: UUID | None
     worker: str | None
     cancel: Cancel | None
-    kept: bool
+    alive: bool
+    covered: bool
 
 
 class HeartbeatTable:
@@ -47,12 +49,15 @@ class HeartbeatTable:
     async def delivered(self, task_id: UUID, attempt: int, dispatch_timeout_s: float) -> None:
         await self._session.fetch("delivered", task_id, attempt, dispatch_timeout_s)
 
-    async def hear(
-        self, said: Sequence[tuple[UUID, int, datetime | None]]
-    ) -> tuple[list[Pulse | None], datetime | None]:
-        """For each in its order what the task is, None if there is none; and the time. Each attempt at most once."""
-        rows = await self._session.fetch("hear", [s[0] for s in said], [s[1] for s in said], [s[2] for s in said])
+    async def pulses(self, attempts: Sequence[tuple[UUID, int]]) -> tuple[list[Pulse | None], datetime | None]:
+        """For each in its order what the task is, None if there is none; and the time."""
+        rows = await self._session.fetch("pulses", [a[0] for a in attempts], [a[1] for a in attempts])
         return [None if row[1] is None else _pulse(row) for row in rows], rows[0][-1] if rows else None
+
+    async def keep_alive(self, said: Sequence[tuple[UUID, int, datetime | None]]) -> set[tuple[UUID, int]]:
+        """Which of these attempts were kept alive. Each at most once."""
+        rows = await self._session.fetch("keep_alive", [s[0] for s in said], [s[1] for s in said], [s[2] for s in said])
+        return {(row[0], row[1]) for row in rows}
 
     async def silent_attempts(self, limit: int) -> list[tuple[UUID, int]]:
         return [(row[0], row[1]) for row in await self._session.fetch("silent_attempts", limit)]
@@ -85,8 +90,8 @@ class HeartbeatTable:
 
 
 def _pulse(row: record.Row) -> Pulse:
-    id_, namespace, run_id, state, attempt, outcome, lease_id, worker, cancel, kept, _ = row
+    id_, namespace, run_id, state, attempt, outcome, lease_id, worker, cancel, alive, covered, _ = row
     return Pulse(
         id_, namespace, run_id, record.STATES[state], attempt, record.OUTCOMES[outcome], lease_id, worker,
-        None if cancel is None else record.decode_cancel(cancel), kept,
+        None if cancel is None else record.decode_cancel(cancel), alive, covered,
     )  # fmt: skip

@@ -112,7 +112,7 @@ class World:
     async def task(self, attempt: Attempt) -> Task:
         return (await self.engine.views.get(attempt.task_id)).task
 
-    async def token(self, attempt: Attempt, **changes: Any) -> str:
+    async def token(self, attempt: Attempt, /, **changes: Any) -> str:
         """A token that we signed ourselves, for something else than it should be."""
         tokens = await self.service.tokens()
         scope = msgspec.structs.replace(tokens.read(attempt.token), **changes)

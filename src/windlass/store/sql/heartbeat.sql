@@ -18,33 +18,28 @@ on conflict (task_id) do update
 update windlass.heartbeat h set expires_at = windlass.now() + $3::double precision * interval '1 second'
  where h.task_id = $1 and h.attempt = $2 and h.expires_at = 'infinity'
 
--- name: hear
--- Signs of life of many attempts in one statement, driven by their ids: what each task is now, and whether it was kept
--- alive. A row is written only if what it says does not cover the timeout from now on any more; then it covers somewhat
--- more. What has run out, or is not the current attempt, is not written.
-with said as materialized (
-    select u.place, u.task_id, u.attempt, u.seen_at, t.namespace, t.run_id, t.state, t.attempt as current, t.outcome, t.lease_id,
-           t.worker, t.cancel, h.expires_at, h.timeout_ms, h.slack_ms, c.now,
-           coalesce(t.state = 'running' and t.attempt = u.attempt and h.attempt = u.attempt and h.expires_at > c.now,
-                    false) as alive
-      from (select windlass.now() as now) c,
-           unnest($1::uuid[], $2::integer[], $3::timestamptz[]) with ordinality as u(task_id, attempt, seen_at, place)
-      left join lateral (select * from windlass.task o where o.id = u.task_id offset 0) t on true
-      left join lateral (select * from windlass.heartbeat o where o.task_id = u.task_id offset 0) h on true
-), kept as (
-    update windlass.heartbeat h
-       set expires_at = s.now + (s.timeout_ms + s.slack_ms) * interval '1 millisecond', heard_at = s.now,
-           seen_at = coalesce(s.seen_at, s.now)
-      from said s
-     where h.task_id = s.task_id and h.attempt = s.attempt and s.alive and h.expires_at > s.now
-       and (h.heard_at is null or h.expires_at < s.now + s.timeout_ms * interval '1 millisecond')
-    returning h.task_id, h.attempt
-)
-select s.task_id, s.namespace, s.run_id, s.state, s.current, s.outcome, s.lease_id, s.worker, s.cancel,
-       s.alive and ((s.task_id, s.attempt) in (select k.task_id, k.attempt from kept k)
-                    or s.expires_at >= s.now + s.timeout_ms * interval '1 millisecond') as kept,
-       s.now
-  from said s order by s.place
+-- name: pulses
+-- What each of these attempts has to know to be answered, driven by their ids, in their order; takes no lock. `alive` if
+-- it has not run out, `covered` if what is written down lasts for the timeout from now on.
+select u.task_id, t.namespace, t.run_id, t.state, t.attempt, t.outcome, t.lease_id, t.worker, t.cancel,
+       coalesce(h.attempt = u.attempt and h.expires_at > c.now, false) as alive,
+       coalesce(h.heard_at is not null and h.expires_at >= c.now + h.timeout_ms * interval '1 millisecond', false) as covered,
+       c.now
+  from (select windlass.now() as now) c,
+       unnest($1::uuid[], $2::integer[]) with ordinality as u(task_id, attempt, place)
+  left join lateral (select * from windlass.task o where o.id = u.task_id offset 0) t on true
+  left join lateral (select * from windlass.heartbeat o where o.task_id = u.task_id offset 0) h on true
+ order by u.place
+
+-- name: keep_alive
+-- Signs of life of many attempts in one statement: they last for their timeout from now on, and somewhat longer. What has
+-- run out meanwhile is not written, and not returned.
+update windlass.heartbeat h
+   set expires_at = windlass.now() + (h.timeout_ms + h.slack_ms) * interval '1 millisecond', heard_at = windlass.now(),
+       seen_at = coalesce(u.seen_at, windlass.now())
+  from unnest($1::uuid[], $2::integer[], $3::timestamptz[]) as u(task_id, attempt, seen_at)
+ where h.task_id = u.task_id and h.attempt = u.attempt and h.expires_at > windlass.now()
+returning h.task_id, h.attempt
 
 -- name: silent_attempts
 -- Locks attempts of which nothing was heard for too long. The table is small and has no index on the time.

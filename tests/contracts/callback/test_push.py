@@ -1,0 +1,306 @@
+"""How an attempt reaches its worker: the envelope, its signature, and what follows from each answer."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+import asyncpg
+import httpx
+import msgspec
+import pytest
+from tests.contracts.callback.world import QUEUE, ROOT, World, refused
+from tests.support.work import soon, until
+
+from windlass import Engine, State
+from windlass.app import open_server
+from windlass.core.delivery import Push, PushOptions
+from windlass.core.error import Forbidden, Invalid, StoreBusy
+from windlass.core.queue import QueueConfig
+from windlass.store.store import Store
+from windlass.wire.post import check_address
+
+ADMIN = {"Authorization": f"Bearer {ROOT}"}
+
+
+async def test_the_envelope_has_every_field_of_the_contract(world: World) -> None:
+    await world.queue(heartbeat_interval_ms=1000, heartbeat_timeout_ms=4000, cancel_grace_period_ms=5000)
+    envelope = (await world.dispatched(payload=b'{"n": 1}', namespace="default")).envelope
+
+    assert envelope["taskId"].startswith("task_")
+    assert envelope["runId"].removeprefix("run_") == envelope["taskId"].removeprefix("task_")
+    assert (envelope["assetId"], envelope["tenantId"], envelope["workspaceId"]) == ("export", "default", "default")
+    assert envelope["taskKey"] == {
+        "asset_key": {"namespace": "default", "name": "export"}, "operation": "materialize",
+    }  # fmt: skip
+    assert envelope["resources"] == {"memoryBytes": 536870912, "cpuMillicores": 1000, "timeoutMs": 3600000}
+    assert (envelope["attempt"], envelope["deadline"], envelope["callbackBaseUrl"]) == (1, None, world.url)
+    assert envelope["tokenExpiresAt"] > envelope["enqueuedAt"]
+    assert [envelope[name] for name in ("heartbeatIntervalMs", "heartbeatTimeoutMs", "cancelGracePeriodMs")] == [
+        1000, 4000, 5000,
+    ]  # fmt: skip
+    assert (envelope["payload"], envelope["kind"], envelope["queue"]) == ({"n": 1}, "export", QUEUE)
+
+
+async def test_what_only_this_wire_knows_may_be_given_at_submission(world: World) -> None:
+    wire = {"assetId": "raw.events", "taskKey": {"asset_key": {"namespace": "raw", "name": "events"}},
+            "resources": {"memoryBytes": 7}}  # fmt: skip
+    attempt = await world.dispatched(wire=msgspec.json.encode(wire), trace="00-" + "a" * 32 + "-" + "b" * 16 + "-01")
+
+    assert (attempt.envelope["assetId"], attempt.envelope["taskKey"]) == ("raw.events", wire["taskKey"])
+    assert attempt.envelope["resources"]["memoryBytes"] == 7
+    assert attempt.envelope["traceparent"] == world.worker.pushes[-1].headers["traceparent"]
+
+
+async def test_a_push_is_signed_as_standard_webhooks_lay_out(world: World) -> None:
+    attempt = await world.dispatched()
+    [push] = world.worker.pushes
+    settings = (await world.engine.queues.get(QUEUE)).settings
+    assert settings.signing_secret is not None
+    key = base64.b64decode(settings.signing_secret.removeprefix("whsec_"))
+    signed = f"{push.headers['webhook-id']}.{push.headers['webhook-timestamp']}.".encode() + push.body
+
+    assert push.headers["webhook-id"] == f"dispatch:{attempt.envelope['runId']}:{attempt.envelope['taskId']}:1"
+    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    assert push.headers["webhook-signature"] == f"v1,{expected}"
+    assert int(push.headers["webhook-timestamp"]) == int((await world.clock.now()).timestamp())
+
+
+async def test_while_a_secret_is_rotated_a_push_has_both_signatures(world: World) -> None:
+    before = (await world.engine.queues.get(QUEUE)).settings.signing_secret
+    answer = await world.http.post(f"/api/v1/queues/{QUEUE}/rotate-secret", json={"overlap_s": 3600}, headers=ADMIN)
+    after = answer.json()["signing_secret"]
+    assert after != before
+    await world.dispatched()
+    assert len(world.worker.pushes[-1].headers["webhook-signature"].split(" ")) == 2
+
+    await world.clock.advance(3601)
+    world.engine.callbacks.dispatcher.notice(None)
+    await world.dispatched()
+    assert len(world.worker.pushes[-1].headers["webhook-signature"].split(" ")) == 1
+
+
+@pytest.mark.parametrize("status", [200, 202, 204, 409])
+async def test_2xx_and_409_are_delivered(world: World, status: int) -> None:
+    world.worker.answers = [(status, {})]
+    attempt = await world.dispatched()
+    await world.clock.advance(20)
+    assert await world.engine.effects_tick() == 0
+
+    assert len(world.worker.pushes) == 1
+    assert (await world.task(attempt)).state is State.RUNNING
+
+
+@pytest.mark.parametrize(("status", "headers", "wait_s"), [
+    (429, {"Retry-After": "7"}, 7), (503, {"Retry-After": "7"}, 7), (503, {}, 1), (429, {"Retry-After": "soon"}, 1),
+    (503, {"Retry-After": "99999"}, 300),
+])  # fmt: skip
+async def test_a_busy_worker_is_asked_again_when_it_says(
+    world: World, status: int, headers: dict[str, str], wait_s: float
+) -> None:
+    world.worker.answers = [(status, headers), (202, {})]
+    attempt = await world.dispatched()
+    await world.clock.advance(wait_s - 0.5)
+    assert await world.engine.effects_tick() == 0
+    await world.clock.advance(0.6)
+    assert await world.engine.effects_tick() == 1
+
+    first, second = world.worker.pushes
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert (await attempt.call("started")).status_code == 200
+
+
+async def test_a_worker_that_is_busy_for_an_hour_loses_the_attempt(world: World) -> None:
+    world.worker.answers = [(503, {"Retry-After": "300"})]
+    attempt = await world.dispatched()
+    for _ in range(14):
+        await world.clock.advance(301)
+        await world.engine.effects_tick()
+
+    task = await world.task(attempt)
+    assert task.error is not None
+    assert (task.losses, task.error.reason) == (1, "EFFECT_UNDELIVERABLE")
+
+
+@pytest.mark.parametrize("status", [301, 400, 404, 500])
+async def test_any_other_answer_is_tried_again_with_the_same_id_and_a_new_token(world: World, status: int) -> None:
+    world.worker.answers = [(status, {"Location": "/elsewhere"}), (202, {})]
+    await world.dispatched()
+    await world.clock.advance(2)
+    assert await world.engine.effects_tick() == 1
+
+    first, second = world.worker.pushes
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert first.headers["webhook-timestamp"] != second.headers["webhook-timestamp"]
+    assert first.envelope["taskToken"] != second.envelope["taskToken"]
+
+
+async def test_a_push_that_never_arrives_is_a_loss_of_its_task(world: World) -> None:
+    world.worker.answers = [(500, {})]
+    attempt = await world.dispatched()
+    for _ in range(12):
+        await world.clock.advance(400)
+        await world.engine.effects_tick()
+
+    task = await world.task(attempt)
+    assert task.error is not None
+    assert (task.state, task.losses, task.error.reason) == (State.QUEUED, 1, "EFFECT_UNDELIVERABLE")
+    assert len(world.worker.pushes) == 12
+
+
+async def test_a_worker_that_began_though_its_answer_was_lost_is_left_alone(world: World) -> None:
+    world.worker.answers = [(500, {})]
+    attempt = await world.dispatched()
+    assert (await attempt.call("started")).status_code == 200
+    await world.clock.advance(20)
+    await world.engine.effects_tick()
+
+    assert len(world.worker.pushes) == 1
+    assert (await world.task(attempt)).state is State.RUNNING
+
+
+async def test_what_was_cancelled_meanwhile_is_not_pushed(world: World) -> None:
+    task_id = await world.submit()
+    assert await world.engine.callbacks.dispatch_tick() == 1
+    await world.engine.cancel(task_id)
+    await world.engine.effects_tick()
+
+    assert world.worker.pushes == []
+    async with world.engine.store.begin() as tx:
+        assert await tx.session.connection.fetchval("select count(*) from windlass.heartbeat") == 0
+
+
+async def test_a_push_is_written_with_the_attempt_or_not_at_all(world: World, somebody: asyncpg.Connection) -> None:
+    await world.submit()
+    await somebody.execute("alter table windlass.heartbeat rename to hidden")
+    with pytest.raises(StoreBusy):
+        await world.engine.callbacks.dispatch_tick()
+    assert await somebody.fetchval("select state from windlass.task") == "queued"
+    assert await somebody.fetchval("select count(*) from windlass.outbox") == 0
+
+    await somebody.execute("alter table windlass.hidden rename to heartbeat")
+    await world.send_out()
+    assert len(world.worker.pushes) == 1
+
+
+# --------------------------------------------------------------------------------------------- limits and wake-ups
+
+
+async def test_limits_and_pauses_hold_for_what_is_pushed(world: World) -> None:
+    push = (await world.engine.queues.get(QUEUE)).settings.delivery
+    await world.engine.queues.put(QUEUE, delivery=push, limits=QueueConfig(max_running=2))
+    for _ in range(3):
+        await world.submit()
+    await world.send_out()
+    assert len(world.worker.pushes) == 2
+
+    await world.engine.queues.pause(QUEUE)
+    await world.engine.callbacks.dispatch_tick()
+    first = world.worker.pushes[0].envelope
+    headers = {"Authorization": f"Bearer {first['taskToken']}"}
+    body = {"attempt": 1, "workerId": "w", "outcome": "SUCCEEDED"}
+    await world.http.post(f"/v1/tasks/{first['taskId']}/completed", json=body, headers=headers)
+    await world.send_out()
+    assert len(world.worker.pushes) == 2
+
+    await world.engine.queues.pause(QUEUE, paused=False)
+    await world.send_out()
+    assert len(world.worker.pushes) == 3
+
+
+async def test_a_task_that_waits_to_be_pushed_says_why(world: World) -> None:
+    await world.engine.queues.pause(QUEUE)
+    task_id = await world.submit()
+
+    assert [waiting.reason for waiting in await world.engine.views.why_waiting(task_id)] == ["paused"]
+
+
+async def test_submitting_is_enough_nothing_is_polled(database: str, world: World) -> None:
+    """A server as `windlass serve` runs it: what another process submits is pushed at once, and so is a retry."""
+    store = Store(database)
+    async with (
+        Engine(store, poll_s=3600.0) as engine,
+        open_server(engine, http="127.0.0.1:0", api_key=ROOT, push=PushOptions(loopback=True)) as url,
+    ):
+        await world.submit()  # by another engine
+        await until(lambda: len(world.worker.pushes) == 1)
+        envelope = world.worker.pushes[0].envelope
+        assert envelope["callbackBaseUrl"] == url
+        headers = {"Authorization": f"Bearer {envelope['taskToken']}"}
+        async with httpx.AsyncClient(base_url=url) as http:
+            answer = await http.post(
+                f"/v1/tasks/{envelope['taskId']}/completed",
+                json={"attempt": 1, "workerId": "w", "outcome": "SUCCEEDED"}, headers=headers,
+            )  # fmt: skip
+        assert answer.json()["finalState"] == "SUCCEEDED"
+        await engine.queues.put("new", delivery=Push(url=world.worker.url), limits=QueueConfig())
+        await world.submit(queue="new")
+        await soon(until(lambda: len(world.worker.pushes) == 2))
+
+
+# --------------------------------------------------------------------------------------------- where it may go
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["169.254.169.254", "169.254.1.1", "fe80::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fd00:ec2::254",
+     "100.100.100.200", "127.0.0.1", "::1", "0.0.0.0", "224.0.0.1"],
+)  # fmt: skip
+def test_no_push_goes_to_an_address_of_the_machine_itself(address: str) -> None:
+    with pytest.raises(Forbidden):
+        check_address("worker.example", address, loopback=False)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "192.168.1.1", "93.184.216.34", "2606:4700::1111", "fd12::7"])
+def test_private_and_public_addresses_are_where_workers_are(address: str) -> None:
+    check_address("worker.example", address, loopback=False)
+
+
+async def test_a_url_is_checked_when_the_queue_is_set_up(database: str) -> None:
+    async with (
+        Engine(Store(database), listen=False) as engine,
+        open_server(engine, http="127.0.0.1:0", api_key=ROOT, push=PushOptions()) as url,
+        httpx.AsyncClient(base_url=url, headers=ADMIN) as http,
+    ):
+        for target in ("http://127.0.0.1:1/x", "http://localhost/x", "http://169.254.169.254/latest",
+                       "http://[::1]/", "http://metadata.google.internal/"):  # fmt: skip
+            answer = await http.put("/api/v1/queues/bad", json={"delivery": {"type": "push", "url": target}})
+            if "metadata" not in target:  # it may have no address here; then it is found out at the delivery
+                assert (answer.status_code, answer.json()["field"]) == (422, "delivery.url"), target
+        answer = await http.put("/api/v1/queues/good", json={"delivery": {"type": "push", "url": "http://10.0.0.1/x"}})
+        assert answer.status_code == 200
+
+
+async def test_a_url_is_checked_again_at_each_delivery(world: World) -> None:
+    from windlass.contracts.callback.mount import make_pusher
+
+    attempt_of = make_pusher(world.engine, world.service, PushOptions(loopback=False), world.url)
+    world.engine.effects["push"] = attempt_of.push
+    task_id = await world.submit()
+    await world.send_out()
+
+    assert world.worker.pushes == []
+    task = (await world.engine.views.get(task_id)).task
+    assert task.error is not None
+    assert task.error.reason == "EFFECT_UNDELIVERABLE"
+
+
+async def test_the_invariant_of_the_heartbeat_timeout_is_checked(world: World) -> None:
+    with pytest.raises(Invalid) as found:
+        await world.queue(heartbeat_interval_ms=1000, heartbeat_timeout_ms=1999)
+    assert found.value.field == "delivery.heartbeat_timeout_ms"
+    await world.queue(heartbeat_interval_ms=1000, heartbeat_timeout_ms=2000)
+    await world.queue(heartbeat_interval_ms=60_000)
+    push: Any = (await world.engine.queues.get(QUEUE)).settings.delivery
+    assert push.heartbeat_timeout_ms == 180_000
+
+
+# --------------------------------------------------------------------------------------------- documents
+
+
+async def test_the_documents_are_served_to_whoever_has_a_key(world: World) -> None:
+    for path in ("/v1/openapi.json", "/v1/task-envelope.schema.json"):
+        refused(await world.http.get(path), 401, "invalid_token")
+        assert (await world.http.get(path, headers=ADMIN)).status_code == 200
