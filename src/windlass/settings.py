@@ -31,8 +31,11 @@ OTHER_VARIABLES = {
     "scheduler_interval_s": "KAGZI_SCHEDULER_INTERVAL_SECS",
     "scheduler_batch": "KAGZI_SCHEDULER_BATCH_SIZE",
     "scheduler_fires_max": "KAGZI_SCHEDULER_MAX_WORKFLOWS_PER_TICK",
+    "poll_timeout_s": "KAGZI_POLL_TIMEOUT_SECS",
+    "worker_stale_s": "KAGZI_WORKER_STALE_THRESHOLD_SECS",
 }
 MASK = "********"
+OPENABLE = ("registry",)
 
 
 class Address(NamedTuple):
@@ -65,6 +68,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc: Annotated[Address, Help("Where the gRPC server for remote workers listens, as HOST:PORT.")] = Address(
         "127.0.0.1", 50051
     )
+    grpc_certificate: Annotated[
+        Path | None, Help("PEM file with the certificate (and its chain) of the gRPC server. None: no TLS.")
+    ] = None
+    grpc_key: Annotated[Path | None, Help("PEM file with the key of that certificate.")] = None
+    open: Annotated[
+        str | None,
+        Help("Contracts that need no key, with commas between: registry. Only on loopback; for trying things out."),
+    ] = None
+    poll_timeout_s: Annotated[float, Help("Seconds for which a long poll of the registry contract waits.")] = 60.0
+    worker_heartbeat_s: Annotated[float, Help("How often workers of the registry contract are to be heard of.")] = 10.0
+    worker_stale_s: Annotated[float, Help("Seconds of silence after which such a worker is gone.")] = 30.0
+    drain_timeout_s: Annotated[
+        float, Help("Seconds after which what a draining worker still runs is taken from it.")
+    ] = 300.0
     url: Annotated[
         str | None, Help("The HTTP API that commands talk to. None: the one that `http` names, on this machine.")
     ] = None
@@ -367,6 +384,17 @@ def _check_api_url(url: str) -> None:
         raise Invalid("must begin with http:// or https://, such as http://127.0.0.1:8420")
 
 
+def _check_open(names: str) -> None:
+    unknown = [name for name in opened(names) if name not in OPENABLE]
+    if unknown:
+        raise Invalid(f"{unknown[0]!r} cannot be opened; {', '.join(OPENABLE)} can")
+
+
+def opened(names: str | None) -> list[str]:
+    """The contracts that need no key."""
+    return [part.strip() for part in (names or "").split(",") if part.strip()]
+
+
 _READERS: dict[Any, Callable[[object], object]] = {
     str: _text,
     bool: _truth,
@@ -381,4 +409,8 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "callback_url": _check_api_url,
     "namespace": lambda value: check_name("", value),
     "scheduler_interval_s": lambda value: check_seconds("", value, least=0.1, most=3600.0),
+    "open": _check_open,
+    "poll_timeout_s": lambda value: check_seconds("", value, most=3600.0),
+    "worker_heartbeat_s": lambda value: check_seconds("", value, least=1.0),
+    "worker_stale_s": lambda value: check_seconds("", value, least=1.0),
 }

@@ -71,12 +71,13 @@ def test_a_queue_that_drains_slowly_is_a_failure(dev: Dev) -> None:
 
 
 def test_workers_are_listed_with_what_they_take(dev: Dev) -> None:
-    (worker,) = dev.json("workers")
+    (worker,) = dev.json("workers", "list")
     assert worker["name"] == dev.places["worker"]
     assert set(worker["kinds"]) >= {"greet", "break"}
-    shown = dev("workers").stdout.splitlines()
-    assert shown[0].split()[:4] == ["name", "pid", "running", "queues"]
+    shown = dev("workers", "list").stdout.splitlines()
+    assert shown[0].split()[:4] == ["name", "pid", "running", "state"]
     assert shown[1].startswith(worker["name"])
+    assert dev.json("workers", "list", "--state", "draining") == []
 
 
 def submit_run(dev: Dev, *tasks: dict[str, Any]) -> str:

@@ -191,11 +191,37 @@ async def test_workers_tell_who_they_are_and_how_much_they_run(api: httpx.AsyncC
     await engine.claim(lease)
 
     [seen] = (await api.get("/api/v1/workers")).json()["items"]
-    assert seen.pop("expires_at")
+    assert seen.pop("expires_at") >= seen.pop("heartbeat_at") >= seen.pop("registered_at")
     assert seen == {
-        "id": str(lease.id), "namespace": "default", "name": "ada", "host": "here", "pid": 7, "version": "1",
-        "queues": ["mail"], "kinds": ["send"], "labels": ["gpu"], "running": 1, "lease_s": lease.ttl_s,
+        "id": str(lease.id), "namespace": "default", "contract": "session", "name": "ada", "state": "online",
+        "host": "here", "pid": 7, "version": "1", "queues": ["mail"], "kinds": ["send"], "labels": ["gpu"],
+        "running": 1, "active": 1, "completed": 0, "failed": 0, "lease_s": lease.ttl_s, "offline_at": None,
     }  # fmt: skip
+
+
+async def test_an_operator_drains_a_worker_and_says_that_it_is_gone(
+    api: httpx.AsyncClient, engine: Engine, as_role: NewClient
+) -> None:
+    await submit(api)
+    await submit(api)
+    lease = await engine.open_lease("ada", ["mail"])
+    [claimed] = await engine.claim(lease)
+    path = f"/api/v1/workers/{lease.id}"
+
+    drained = (await api.post(f"{path}/drain", json={"timeout_s": 60})).json()
+
+    assert (drained["state"], drained["running"]) == ("draining", 1)
+    assert await engine.claim(lease) == []
+    assert (await engine.extend_lease(lease)).drain
+    gone = (await api.post(f"{path}/offline", json={})).json()
+    assert (gone["state"], gone["running"]) == ("offline", 0)
+    assert (await engine.views.get(claimed.task.id)).task.losses == 1
+    assert (await api.get("/api/v1/workers")).json()["items"] == []
+    assert [one["id"] for one in (await api.get("/api/v1/workers?state=offline")).json()["items"]] == [str(lease.id)]
+    assert (await api.get(path)).json()["state"] == "offline"
+    problem(await (await as_role("submitter", "default")).post(f"{path}/drain", json={}), 403, "forbidden")
+    problem(await (await as_role("operator", "theirs")).post(f"{path}/drain", json={}), 403, "forbidden")
+    problem(await api.get("/api/v1/workers/01a1e2c2-8a96-7ea5-9ca4-be147ecf5186"), 404, "not_found")
 
 
 async def test_a_namespace_is_known_from_its_first_use(api: httpx.AsyncClient, as_role: NewClient) -> None:

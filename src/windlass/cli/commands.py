@@ -74,7 +74,11 @@ schedules.command("windlass.cli.schedule:preview_schedule", name="preview", help
 schedules.command("windlass.cli.schedule:delete_schedule", name="delete", help="Forget a schedule.")
 app.command(schedules)
 
-app.command("windlass.cli.worker_list:list_workers", name="workers", help="List the workers that are alive.")
+workers = App(name="workers", help="Workers: who is here, let one finish and go, say that one is gone.")
+workers.command("windlass.cli.worker_list:list_workers", name="list", help="List workers.")
+workers.command("windlass.cli.worker_list:drain_worker", name="drain", help="Let a worker finish, with nothing new.")
+workers.command("windlass.cli.worker_list:take_worker_offline", name="offline", help="Say that a worker is gone.")
+app.command(workers)
 
 signals = App(name="signals", help="Signals: messages to workflows.")
 signals.command("windlass.cli.workflow:send_signal", name="send", help="Send a signal to a workflow.")

@@ -25,7 +25,7 @@ from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import print_json, say
 from windlass.cli.process import run_async
 from windlass.cli.sample import sample_payload
-from windlass.cli.serve import ApiKey, Grpc, Http, engine_options, servers, tell_places
+from windlass.cli.serve import ApiKey, Grpc, Http, Open, engine_options, servers, tell_places
 from windlass.cli.stop import stop_signal
 from windlass.cli.worker import find_app, tell_the_app
 from windlass.engine.engine import Engine
@@ -39,11 +39,12 @@ def dev(
     http: Http = None,
     grpc: Grpc = None,
     api_key: ApiKey = None,
+    open: Open = None,  # noqa: A002
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
     """Run PostgreSQL, the API, the loops of an engine, and on request a worker, on this machine, until Ctrl-C."""
-    settings = database.settings(http=http, grpc=grpc, api_key=api_key, **log.flags)
+    settings = database.settings(http=http, grpc=grpc, api_key=api_key, open=open, **log.flags)
     set_up_logs(settings)
     app = None if target is None else find_app(target)
     run_async(run_dev(settings, app, as_json=database.json))

@@ -20,11 +20,13 @@ from windlass.core.delivery import PushOptions
 from windlass.engine.engine import Engine
 from windlass.engine.fire import Pace
 from windlass.engine.metrics import Tally
-from windlass.settings import Settings, without_password
+from windlass.settings import Settings, opened, without_password
 
 Http = Annotated[str | None, Parameter(help="Where the API listens, HOST:PORT; port 0 takes any that is free.")]
 Grpc = Annotated[str | None, Parameter(help="Where remote workers connect, HOST:PORT.")]
 ApiKey = Annotated[str | None, Parameter(help="An admin's key in all namespaces; default: WINDLASS_API_KEY.")]
+
+Open = Annotated[str | None, Parameter(help="Contracts that need no key, such as `registry`; only on loopback.")]
 
 
 def serve(
@@ -32,11 +34,12 @@ def serve(
     http: Http = None,
     grpc: Grpc = None,
     api_key: ApiKey = None,
+    open: Open = None,  # noqa: A002
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
     """Serve the API and run the loops of an engine, until Ctrl-C or SIGTERM. Needs a database that was migrated."""
-    settings = database.settings(http=http, grpc=grpc, api_key=api_key, **log.flags)
+    settings = database.settings(http=http, grpc=grpc, api_key=api_key, open=open, **log.flags)
     if settings.database_url is None:
         raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or try `windlass dev`")
     set_up_logs(settings)
@@ -68,6 +71,15 @@ def engine_options(settings: Settings) -> dict[str, Any]:
     }
 
 
+def registry_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "poll_timeout_s": settings.poll_timeout_s,
+        "heartbeat_s": settings.worker_heartbeat_s,
+        "stale_s": settings.worker_stale_s,
+        "open": "registry" in opened(settings.open),
+    }
+
+
 @asynccontextmanager
 async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str, str]]:
     """All that listens, by what a person calls it, with where it is."""
@@ -77,7 +89,13 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
             callback_url=settings.callback_url, loopback=settings.push_loopback, google_token=settings.google_token
         )
         api = await stack.enter_async_context(open_server(engine, http=settings.http, api_key=key, push=push))
-        grpc = await stack.enter_async_context(open_sessions(engine, grpc=settings.grpc, api_key=key))
+        grpc = await stack.enter_async_context(
+            open_sessions(
+                engine, grpc=settings.grpc, api_key=key, certificate=settings.grpc_certificate,
+                key=settings.grpc_key, registry=registry_options(settings),
+            )
+        )  # fmt: skip
+        engine.workers.drain_timeout_s = settings.drain_timeout_s
         yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
 
 

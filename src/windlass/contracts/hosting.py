@@ -19,9 +19,13 @@ from grpc_reflection.v1alpha import reflection
 from windlass.core.error import Invalid
 from windlass.wire.session import MESSAGE_MAX_BYTES
 
+METADATA_MAX_BYTES = 1024 * 1024  # a worker may name all that it runs
+
 OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
     ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.max_metadata_size", METADATA_MAX_BYTES),
+    ("grpc.absolute_max_metadata_size", METADATA_MAX_BYTES),
     ("grpc.keepalive_time_ms", 20_000),  # a peer that vanished without a word is noticed
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),

@@ -76,8 +76,9 @@ class CancelSignal(msgspec.Struct, frozen=True):
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: until when, and what to stop."""
+    """The answer to a heartbeat: until when, what to stop, and whether to take no more and go."""
 
     expires_at: Instant
     cancels: tuple[CancelSignal, ...] = ()
     lost: tuple[UUID, ...] = ()
+    drain: bool = False

@@ -7,9 +7,10 @@ task's row and is needed to decide (`Facts`) was read under the lock of that row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -20,6 +21,9 @@ from windlass.core.failure import Category, Failure
 from windlass.core.retry import Policy, retry_delay_s
 from windlass.core.task import Outcome, Task, wake
 from windlass.core.transition import Instant, State, Transition, Verb
+
+if TYPE_CHECKING:
+    from windlass.core.step_attempt import StepAttempt
 
 SIGNAL_PREFIX = "signal:"
 FIRST = -1  # the position of what a fork brings with it
@@ -96,10 +100,14 @@ class Facts:
         signals: Iterable[Signal] = (),
         awaited: Iterable[tuple[UUID, str]] = (),
         children: Iterable[Task] = (),
+        attempts: Iterable[StepAttempt] = (),
+        positions: Mapping[UUID, int] | None = None,
     ) -> None:
         self.steps = {step.key: step for step in steps}
         self.awaited = set(awaited)
         self.children = {child.id: child for child in children}
+        self._attempts = {attempt.key: attempt for attempt in attempts}
+        self._positions = dict(positions or {})
         self._pending: dict[tuple[UUID, str], list[Signal]] = {}
         for signal in signals:
             self._pending.setdefault((signal.task_id, signal.name), []).append(signal)
@@ -107,14 +115,30 @@ class Facts:
     def step(self, task_id: UUID, place: Place) -> Step | None:
         return self.steps.get((task_id, place.name, place.occurrence))
 
+    def attempt(self, task_id: UUID, place: Place) -> StepAttempt | None:
+        """The latest try at a step."""
+        return self._attempts.get((task_id, place.name, place.occurrence))
+
+    def open_attempt(self, task_id: UUID, attempt: int) -> StepAttempt | None:
+        """The try that was begun last in this attempt and has not ended."""
+        found = [a for a in self._attempts.values() if (a.task_id, a.attempt) == (task_id, attempt) and not a.ended_at]
+        return max(found, key=lambda one: one.begun_at, default=None)
+
+    def next_position(self, task_id: UUID) -> int:
+        """The place of a step that was never recorded, behind all that were."""
+        return self._positions.get(task_id, 0)
+
     def pending(self, task_id: UUID, name: str) -> Signal | None:
         """The signal that is next in line."""
         line = self._pending.get((task_id, name))
         return line[0] if line else None
 
     def note(self, move: Transition) -> None:
+        for attempt in move.attempts:
+            self._attempts[attempt.key] = attempt
         for step in move.steps:
             self.steps[step.key] = step
+            self._positions[step.task_id] = max(self._positions.get(step.task_id, 0), step.position + 1)
             if step.kind is StepKind.SIGNAL and not step.done:
                 self.awaited.add((step.task_id, step.name.removeprefix(SIGNAL_PREFIX)))
         for signal in move.signals:

@@ -17,6 +17,7 @@ from windlass.core.error import WindlassError
 
 if TYPE_CHECKING:
     from windlass.core.step import Signal, Step
+    from windlass.core.step_attempt import StepAttempt
     from windlass.core.task import Task
 
 Instant = datetime
@@ -109,7 +110,7 @@ class Transition(msgspec.Struct, frozen=True):
 
     `before` is the record the rule saw under the row lock. A `refusal` is the answer to a report that changes
     nothing; it may still leave a history entry. `steps` are recorded, `signals` kept, `consumed` are used up; `told` is
-    the record of a step that stands already.
+    the record of a step that stands already; `attempts` are tries at steps, begun or ended.
     """
 
     verb: Verb
@@ -122,6 +123,7 @@ class Transition(msgspec.Struct, frozen=True):
     signals: tuple[Signal, ...] = ()
     consumed: tuple[Signal, ...] = ()
     told: Step | None = None
+    attempts: tuple[StepAttempt, ...] = ()
 
     @property
     def changed(self) -> bool:

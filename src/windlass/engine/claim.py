@@ -48,6 +48,10 @@ class Look:
     held_back: bool = False
 
 
+class NotTaking(Exception):  # never leaves this module
+    """The worker drains: it gets nothing, whatever there is."""
+
+
 class ClaimTicket(Ticket):
     """A worker that waits for tasks. They may be handed to it by whoever submits them in this process."""
 
@@ -88,7 +92,7 @@ class Claimer:
         while True:
             ticket = ClaimTicket(lease, limit)
             self._hub.queue_up(ticket, lease.namespace, lease.queues)
-            found_nothing = looks_again = False
+            found_nothing = looks_again = drains = False
             try:
                 claimed = await self._look_to_the_end(lease, limit)
                 found_nothing = not claimed
@@ -100,13 +104,27 @@ class Claimer:
                     claimed, ticket.claimed = ticket.claimed, []
                     return claimed
                 looks_again = True
+            except NotTaking:
+                drains = True
             finally:
                 self._hub.leave(ticket)
-                self._rescue(ticket.claimed)
+                self.rescue(ticket.claimed)
                 # We found some, or were woken and go without having looked since. Who looks again first tells nobody:
                 # two who wait for the same would wake each other for ever.
                 if not looks_again and (ticket.woken or not found_nothing):
                     self._hub.pass_on(ticket)
+            if drains:
+                return await self._sit_out(lease, deadline_s - self._stopwatch())
+
+    async def _sit_out(self, lease: Lease, left_s: float) -> list[Claimed]:
+        """Outside the line, where a wake-up that is for others would end."""
+        ticket = self._hub.ticket("lease", lease.id)
+        try:
+            if left_s > 0:
+                await ticket.wait(self._hub.timers, left_s)
+        finally:
+            self._hub.leave(ticket)
+        return []
 
     async def _look_to_the_end(self, lease: Lease, limit: int) -> list[Claimed]:
         """A look that has begun is not torn: if the caller goes meanwhile, what it claimed is given back."""
@@ -118,10 +136,11 @@ class Claimer:
             raise
 
     async def _give_back_found(self, look: asyncio.Future[list[Claimed]]) -> None:
-        with contextlib.suppress(WindlassError):
+        with contextlib.suppress(WindlassError, NotTaking):
             await self._give_back(await look)
 
-    def _rescue(self, claimed: Sequence[Claimed]) -> None:
+    def rescue(self, claimed: Sequence[Claimed]) -> None:
+        """Give back what nobody received, as soon as may be."""
         if claimed:
             self._keep(self._give_back(claimed))
 
@@ -154,7 +173,7 @@ class Claimer:
     def hand_over(self, ticket: ClaimTicket, claimed: list[Claimed]) -> None:
         """After the commit. A waiter that has gone meanwhile, or for whom nothing was found, is not left hanging."""
         if ticket.left:
-            self._rescue(claimed)
+            self.rescue(claimed)
         else:
             ticket.claimed = claimed
             ticket.wake("hand-off")
@@ -182,7 +201,7 @@ class Claimer:
             queue = lease.queues[(turn + i) % len(lease.queues)]
             try:
                 found = await self._look_at(lease, queue, limit - len(claimed))
-            except WindlassError:
+            except (WindlassError, NotTaking):
                 if claimed:  # what we hold already must not be lost with the error; the next look will meet it again
                     return claimed
                 raise
@@ -219,8 +238,7 @@ class Claimer:
                 view, started = await tx.queues.start_due(lease, queue, limit, claim_id, lane, floor_at)
         except (Away, CommitUnknown):
             return Look(await self._find_out(lease, lambda tx: tx.queues.claimed_at_once(lease, queue, claim_id)))
-        if not view.live:
-            raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
+        _check_live(view, lease)
         scan.alone = len(view.lanes) < 2 and not view.limited
         if not scan.alone:
             return None
@@ -277,8 +295,7 @@ class Claimer:
             from_beginning = from_beginning or at_end
 
     async def _take(self, tx: Tx, lease: Lease, queue: str, limit: int, view: ClaimView, scan: Scan) -> Look:
-        if not view.live:
-            raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
+        _check_live(view, lease)
         admission = OPEN
         if view.config.restricted:
             view, admission = await self._admitted(tx, lease, queue, limit, view)
@@ -332,6 +349,13 @@ class Claimer:
                 return [Claimed(task, payload) for task, payload in rows]
             await self._pause(RESOLVE_PAUSE_S)
         raise StoreBusy("the database did not come back in time to say what was claimed")
+
+
+def _check_live(view: ClaimView, lease: Lease) -> None:
+    if not view.live:
+        raise LeaseLost("the lease has run out or was ended", lease_id=lease.id)
+    if view.draining:
+        raise NotTaking
 
 
 async def _look_again(

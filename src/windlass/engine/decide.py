@@ -16,6 +16,7 @@ from uuid import UUID
 from windlass.core.command import Command, Complete, Informed, Report
 from windlass.core.error import Conflict, LeaseLost, NotFound, WindlassError
 from windlass.core.step import Facts, Step
+from windlass.core.step_attempt import StepAttempt
 from windlass.core.task import Task
 from windlass.core.transition import State, Transition
 from windlass.engine.committer import Later
@@ -24,7 +25,7 @@ from windlass.engine.metrics import Tally
 from windlass.engine.patience import Patience
 from windlass.store.store import Store
 
-Answer = Task | Step | WindlassError
+Answer = Task | Step | StepAttempt | WindlassError
 Outcomes = dict[int, Answer]
 InLine = tuple[Command, asyncio.Future[Answer]]
 
@@ -37,7 +38,7 @@ class Decider:
         self.tally: Tally | None = None
         self._lines: dict[UUID, list[InLine]] = {}
 
-    async def carry_out(self, commands: Sequence[Command]) -> list[Later[Task | Step]]:
+    async def carry_out(self, commands: Sequence[Command]) -> list[Later[Task | Step | StepAttempt]]:
         """One outcome per command: the task as it is now, or why not; for a row that is held, a future of that."""
         outcomes: Outcomes = {}
         wanted = {c.task_id for c in commands} - self._lines.keys()
@@ -134,9 +135,10 @@ def decide(
             continue
         moves.append(move)
         tasks[task.id] = move.after
-        if move.steps or move.signals:
+        if move.steps or move.signals or move.attempts:
             facts.note(move)
-        outcomes[i] = move.refusal or move.told or (move.steps[-1] if move.steps else move.after)
+        about_step = move.steps[-1:] or move.attempts[-1:]
+        outcomes[i] = move.refusal or move.told or (about_step[0] if about_step else move.after)
     return moves
 
 

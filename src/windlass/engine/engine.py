@@ -62,6 +62,7 @@ from windlass.engine.runner import Loop
 from windlass.engine.schedule import Schedules
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
+from windlass.engine.worker import Workers
 from windlass.engine.workflow import Workflows
 from windlass.store.store import Store
 from windlass.store.view import TaskView
@@ -118,12 +119,11 @@ class Engine:
         self._claimer = Claimer(store, self.hub, self.chance, self._give_back, pause=pause, stopwatch=stopwatch)
         self._submitter = Submitter(store, self.chance, self._claimer, self._patience, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
-        self.notes = Notes(store, pause=pause)
-        self.views = TaskViews(store)
+        self.workers = Workers(store, self.chance, self.hub, self._claimer.rescue, pause=pause)
+        self.notes, self.changes = Notes(store, pause=pause), Changes(store, pause=pause)
         self.gauges = Gauges(store, stopwatch)
         self.access = Access(store, self.chance, stopwatch=stopwatch)
-        self.runs = Runs(store)
-        self.changes = Changes(store, pause=pause)
+        self.runs, self.views = Runs(store), TaskViews(store)
         self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
         self.repair = Repair(store, self.chance, self._submitter, self._commands)
         self.retention = Retention(keep_finished_s)
@@ -204,7 +204,7 @@ class Engine:
             await loop.stop()
         for part in (
             self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks, self._reports, self._commands,
-            self._patience, self.leases, self.notes, self.changes,
+            self._patience, self.leases, self.workers, self.notes, self.changes,
         ):  # fmt: skip
             with contextlib.suppress(Unavailable):
                 await part.close()

@@ -7,11 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from windlass.core.command import Command, Sleep
+from windlass.core.run_command import STEP_TRIES, RunSleep
 from windlass.core.step import Facts
 from windlass.core.step_command import STEP_COMMANDS, SendSignal, StepChild, StepResult, StepSignal
 from windlass.store.tx import Tx
 
-INFORMED = STEP_COMMANDS | {Sleep, SendSignal}
+INFORMED = STEP_COMMANDS | STEP_TRIES | {Sleep, SendSignal, RunSleep}
 
 
 async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
@@ -23,25 +24,34 @@ async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
     signals: set[tuple[UUID, str]] = set()
     sent: set[tuple[UUID, str]] = set()
     children: set[UUID] = set()
+    tried: set[tuple[UUID, str, int]] = set()
+    asleep: set[UUID] = set()
     for command in informed:
         said: Any = command
         if type(said) in STEP_COMMANDS:
             keys.add((said.task_id, said.place.name, said.place.occurrence))
         if type(said) is StepResult:
             continue
+        if type(said) in STEP_TRIES:
+            tried.add((said.task_id, said.name, said.occurrence))
+            continue
         match said:
             case StepSignal():
                 signals.add((said.task_id, said.signal))
             case StepChild():
                 children.add(said.child_id)
+            case RunSleep():
+                asleep.add(said.task_id)
             case Sleep():
                 signals.update((said.task_id, name) for name in said.signals)
                 children.update(said.children)
             case SendSignal():
                 sent.add((said.task_id, said.name))
     return Facts(
-        await tx.steps.known_steps(keys),
+        await tx.steps.known_steps(keys | tried),
         await tx.steps.pending_signals(signals),
         await tx.steps.awaited_signals(sent),
         await tx.steps.child_tasks(children),
+        [*await tx.attempts.latest_attempts(tried), *await tx.attempts.open_attempts(asleep)],
+        await tx.attempts.next_positions({key[0] for key in tried} | asleep),
     )

@@ -6,7 +6,7 @@ which their grace runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -74,6 +74,7 @@ class Leases:
         )  # fmt: skip
         async with self._store.begin() as tx:
             expires_at = await tx.leases.open_lease(wanted)
+            await tx.workers.insert_worker(wanted)
         assert expires_at is not None, wanted.id
         return msgspec.structs.replace(wanted, expires_at=expires_at)
 
@@ -99,7 +100,7 @@ class Leases:
             tasks, now = await tx.leases.forgotten_tasks(lease, active, 0.0)
             if now is not None:
                 await tx.apply([rules.release(task, task.attempt, lease.id, now) for task in tasks])
-        return msgspec.structs.replace(lease, expires_at=extended[lease.id])
+        return msgspec.structs.replace(lease, expires_at=extended[lease.id][0])
 
     async def extend(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
         check_lease(lease)
@@ -120,6 +121,7 @@ class Leases:
         output = clean_text("last_output", last_output, OUTPUT_MAX)
         async with self._store.begin() as tx:
             await tx.leases.end_leases([lease.id])
+            await tx.workers.workers_offline([lease.id])
             tasks = await tx.leases.lease_tasks(lease.namespace, lease.queues, lease.id, LOSE_MAX)
             now = await tx.now()
             await tx.apply([rules.expire(task, now, self._chance.jitter(), "WORKER_DIED", output) for task in tasks])
@@ -136,15 +138,13 @@ class Leases:
             lost = {b.lease.id: await tx.leases.lost_tasks(b.lease.id, b.active) for b in beats if b.active}
             cancels = await self._signal(tx, extended)
         return [
-            Extension(
-                extended[beat.lease.id], tuple(cancels.get(beat.lease.id, ())), tuple(lost.get(beat.lease.id, ()))
-            )
-            if beat.lease.id in extended
-            else LeaseLost("the lease has run out or was ended", lease_id=beat.lease.id)
+            Extension(extended[id_][0], tuple(cancels.get(id_, ())), tuple(lost.get(id_, ())), extended[id_][1])
+            if (id_ := beat.lease.id) in extended
+            else LeaseLost("the lease has run out or was ended", lease_id=id_)
             for beat in beats
         ]
 
-    async def _signal(self, tx: Tx, extended: dict[UUID, datetime]) -> dict[UUID, list[CancelSignal]]:
+    async def _signal(self, tx: Tx, extended: Collection[UUID]) -> dict[UUID, list[CancelSignal]]:
         """Tell of every cancel each time; the grace begins with the first."""
         if not extended:
             return {}

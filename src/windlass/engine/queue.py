@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -102,6 +102,11 @@ class Queues:
             counts = await views.count_unfinished(namespace)
         names = sorted(settings.keys() | counts.keys())
         return [QueueView(name, settings.get(name, QueueSettings()), counts.get(name, {})) for name in names]
+
+    async def settings(self, namespace: str, queues: Sequence[str]) -> dict[str, QueueSettings]:
+        """What is set for those of these queues that somebody configured."""
+        async with self._store.views() as views:
+            return await views.queue_settings(namespace, queues)
 
     async def policy(self, queue: str, *, namespace: str = "default") -> Policy:
         """What a task of this queue gets that asks for nothing."""

@@ -10,6 +10,7 @@ from windlass.store.store import Store
 
 BATCH = 1000
 PARTITIONS_AHEAD = 3
+WORKERS_KEPT_DAYS = 7
 FIRST = UUID(int=0)
 
 
@@ -33,6 +34,7 @@ class Retention:
         async with store.begin() as tx:
             await tx.retention.delete_empty_runs(before, BATCH)
             await tx.retention.delete_default_history(before)
+            await tx.workers.delete_workers(now - timedelta(days=WORKERS_KEPT_DAYS), BATCH)
         await self._keep_partitions(store, now, before)
         return gone
 

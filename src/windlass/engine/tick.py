@@ -34,6 +34,7 @@ async def expire_leases(store: Store, chance: Chance) -> int:
             await tx.apply([rules.expire(task, now, chance.jitter()) for task in tasks])
             done += len(tasks)
             if not await tx.leases.lease_holds_tasks(namespace, queues, lease_id):
+                await tx.workers.workers_offline([lease_id])
                 await tx.leases.delete_leases([lease_id])
     return done
 

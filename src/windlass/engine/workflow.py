@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from windlass.core.check import check_count, check_name, check_payload, check_type
 from windlass.core.command import Command
 from windlass.core.error import Invalid, NotFound, WindlassError
+from windlass.core.run_command import RunCommand, checked_run
 from windlass.core.step import Step, kept_by_fork
+from windlass.core.step_attempt import StepAttempt
 from windlass.core.step_command import SendSignal, StepCommand, StepResult, checked_step
 from windlass.core.submission import Submission
 from windlass.core.task import Task
@@ -37,8 +39,8 @@ class Workflows:
 
     def __init__(self, store: Store, chance: Chance, decider: Decider, *, pause: Pause) -> None:
         self._store, self._chance = store, chance
-        self._steps: Committer[Command, Task | Step] = Committer(decider.carry_out, pause=pause)
-        self._signals: Committer[Command, Task | Step] = Committer(decider.carry_out, pause=pause)
+        self._steps: Committer[Command, Task | Step | StepAttempt] = Committer(decider.carry_out, pause=pause)
+        self._signals: Committer[Command, Task | Step | StepAttempt] = Committer(decider.carry_out, pause=pause)
         self._loads: Committer[UUID, list[Step]] = Committer(self._load, pause=pause)
 
     async def close(self) -> None:
@@ -49,6 +51,24 @@ class Workflows:
         step = await self._steps.call(checked_step(said, self._chance.jitter()))
         assert isinstance(step, Step), step
         return step
+
+    async def say(self, said: RunCommand) -> Task | Step | StepAttempt:
+        """What a worker says that need not name its attempt; the answer is what stands now."""
+        return await self._steps.call(checked_run(said, self._chance.jitter()))
+
+    async def attempts(self, task_id: UUID) -> list[StepAttempt]:
+        """Every try at a step that was begun over a wire which tells of that, in their order."""
+        check_type("task_id", task_id, UUID)
+        async with self._store.single() as tx:
+            return await tx.attempts.task_attempts(task_id)
+
+    async def attempt(self, attempt_id: UUID) -> StepAttempt:
+        check_type("attempt_id", attempt_id, UUID)
+        async with self._store.single() as tx:
+            found = await tx.attempts.get_attempt(attempt_id)
+        if found is None:
+            raise NotFound(f"there is no step attempt {attempt_id}")
+        return found
 
     async def load(self, task_id: UUID) -> list[Step]:
         check_type("task_id", task_id, UUID)

@@ -1,27 +1,31 @@
-"""Workers that are alive, and how much they run."""
+"""Workers of every kind: who is here, how much each runs; drain one, or say that it is gone."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from windlass.core.access import Role
-from windlass.core.lease import Lease
+from windlass.core.worker import Worker, WorkerState, label_of
 from windlass.http import cursor
-from windlass.http.form import Listed, Paged
+from windlass.http.form import In, Listed, Name, Nothing, Paged, Seconds
 from windlass.http.route import Call, Table
 
 table = Table("workers")
 
 
 class WorkerForm(Struct, frozen=True):
-    """A worker: who it is, what it takes, how much it runs, and until when its lease holds if nothing is heard."""
+    """A worker: who it is, what it takes, how much it runs, and until when its lease holds if nothing is heard. What it
+    says itself (`active`, `completed`, `failed`) is told by workers of the registry contract only."""
 
     id: UUID
     namespace: str
+    contract: str
     name: str
+    state: str
     host: str
     pid: int
     version: str
@@ -29,22 +33,76 @@ class WorkerForm(Struct, frozen=True):
     kinds: tuple[str, ...] | None
     labels: tuple[str, ...]
     running: int
+    active: int
+    completed: int
+    failed: int
     lease_s: float
     expires_at: datetime
+    registered_at: datetime
+    heartbeat_at: datetime
+    offline_at: datetime | None
+
+
+class WorkerFilter(Paged, frozen=True, forbid_unknown_fields=True):
+    """Without `state`, those that are here."""
+
+    state: WorkerState | None = None
+    queue: Name | None = None
+
+
+class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """What still runs after `timeout_s` is taken from the worker; without it, after the time that is set."""
+
+    timeout_s: Annotated[Seconds | None, Meta(description="seconds")] = None
+
+
+HERE = (WorkerState.ONLINE, WorkerState.DRAINING)
 
 
 @table.add("GET", "/api/v1/workers", Role.VIEWER)
-async def list_workers(call: Call[Paged, None]) -> Listed[WorkerForm]:
-    """The workers that are alive, the longest-lived first. `kinds` null takes every kind."""
-    beyond = cursor.to_id(call.query.after)
-    alive = await call.engine.views.workers(call.namespace(call.query.namespace))
-    found = [_form(lease, running) for lease, running in alive if beyond is None or lease.id > beyond]
-    page = found[: call.query.limit]
-    return Listed(page, cursor.of_id(page[-1].id if len(found) > len(page) else None))
+async def list_workers(call: Call[WorkerFilter, None]) -> Listed[WorkerForm]:
+    """Workers, those that came last first. `kinds` null takes every kind."""
+    query = call.query
+    page = await call.engine.workers.page(
+        call.namespace(query.namespace),
+        queue=query.queue,
+        states=HERE if query.state is None else (query.state,),
+        after=cursor.to_id(query.after),
+        limit=query.limit,
+    )
+    return Listed([_form(worker) for worker in page.workers], cursor.of_id(page.next))
 
 
-def _form(lease: Lease, running: int) -> WorkerForm:
+@table.add("GET", "/api/v1/workers/{worker_id}", Role.VIEWER)
+async def get_worker(call: Call[In, None]) -> WorkerForm:
+    """One worker, also one that has gone, for a week."""
+    return _form(await _seen(call))
+
+
+@table.add("POST", "/api/v1/workers/{worker_id}/drain", Role.OPERATOR)
+async def drain_worker(call: Call[None, DrainOrder]) -> WorkerForm:
+    """Let a worker finish what it has, and give it nothing new."""
+    worker = await _seen(call)
+    return _form(await call.engine.workers.drain(worker.id, call.body.timeout_s))
+
+
+@table.add("POST", "/api/v1/workers/{worker_id}/offline", Role.OPERATOR)
+async def take_worker_offline(call: Call[None, Nothing]) -> WorkerForm:
+    """Say that a worker is gone: what it ran is given to others now."""
+    worker = await _seen(call)
+    return _form(await call.engine.workers.take_offline(worker.id))
+
+
+async def _seen(call: Call[In, None] | Call[None, DrainOrder] | Call[None, Nothing]) -> Worker:
+    worker = await call.engine.workers.get(call.id("worker_id"))
+    call.reach(worker.namespace)
+    return worker
+
+
+def _form(worker: Worker) -> WorkerForm:
+    labels = tuple(label_of(key, value) for key, value in worker.labels.items())
     return WorkerForm(
-        lease.id, lease.namespace, lease.worker, lease.host, lease.pid, lease.version, lease.queues, lease.kinds,
-        lease.labels, running, lease.ttl_s, lease.expires_at,
+        worker.id, worker.namespace, worker.contract, worker.name, worker.state, worker.host, worker.pid,
+        worker.version, worker.queues, worker.kinds, labels, worker.running, worker.active, worker.completed,
+        worker.failed, worker.lease_s, worker.expires_at, worker.registered_at, worker.heartbeat_at, worker.offline_at,
     )  # fmt: skip

@@ -315,6 +315,9 @@ class Worker:
                 log.warning("no heartbeat: %s", error)
                 continue
             self._heartbeat.extended(lease, now, self._held)
+            if extension.drain and not self._stopping.is_set():
+                log.info("told to drain: finishing what runs")
+                self.stop()
             for cancel in extension.cancels:
                 self._cancel((cancel.task_id, cancel.attempt))
             for attempt in [held for held in self._running if held[0] in extension.lost]:

@@ -34,8 +34,9 @@ class LeaseTable:
         rows = await self._session.fetch("get_lease", lease_id)
         return record.lease_from(rows[0]) if rows else None
 
-    async def extend_leases(self, ids: Iterable[UUID]) -> dict[UUID, datetime]:
-        return {row[0]: row[1] for row in await self._session.fetch("extend_leases", sorted(ids))}
+    async def extend_leases(self, ids: Iterable[UUID]) -> dict[UUID, tuple[datetime, bool]]:
+        """Until when those that are live hold now, and whether their workers are to drain."""
+        return {row[0]: (row[1], row[2]) for row in await self._session.fetch("extend_leases", sorted(ids))}
 
     async def outwait_claims(self, lease_id: UUID) -> None:
         """Until no claim under this lease is on its way any more: each one holds the lease's row until its end."""

@@ -26,6 +26,7 @@ class ClaimView:
     config: QueueConfig
     lanes: list[Lane]
     now: datetime
+    draining: bool = False
 
 
 class QueueTable:
@@ -87,13 +88,13 @@ class QueueTable:
         )
         live, config, priorities, keys, now = row
         lanes = [Lane(priority, key) for priority, key in zip(priorities, keys, strict=True)]
-        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now)
+        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1)
 
     async def check_claim(self, lease: Lease, queue: str, lanes: list[Lane]) -> ClaimView:
         """The same for lanes that are known already."""
         [row] = await self._session.fetch("check_claim", lease.id, lease.namespace, queue)
         live, config, now = row
-        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now)
+        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1)
 
     async def start_due(
         self, lease: Lease, queue: str, limit: int, claim_id: UUID, lane: Lane | None, floor_at: datetime
@@ -107,7 +108,7 @@ class QueueTable:
         )  # fmt: skip
         live, config, priorities, keys, now = rows[0][-5:]
         lanes = [Lane(*found) for found in zip(priorities, keys, strict=True)]
-        view = ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now)
+        view = ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1)
         started = [(record.task_from(row), row[-6]) for row in rows if row[0] is not None]
         return view, sorted(started, key=lambda one: one[0].available_at)
 

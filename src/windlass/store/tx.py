@@ -19,6 +19,7 @@ from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import Transition, Verb
 from windlass.store.access_table import AccessTable
+from windlass.store.attempt_table import AttemptTable
 from windlass.store.fault import Duplicate
 from windlass.store.gauge import GaugeView
 from windlass.store.heartbeat_table import HeartbeatTable
@@ -32,6 +33,7 @@ from windlass.store.session import Session
 from windlass.store.step_table import StepTable
 from windlass.store.task_table import Finished, TaskTable
 from windlass.store.wake import Wakes, wakes_of
+from windlass.store.worker_table import WorkerTable
 
 
 class Tx:
@@ -39,6 +41,7 @@ class Tx:
 
     __slots__ = (
         "access",
+        "attempts",
         "finished",
         "gauges",
         "heartbeats",
@@ -54,6 +57,7 @@ class Tx:
         "steps",
         "tasks",
         "wakes",
+        "workers",
     )
 
     def __init__(self, session: Session) -> None:
@@ -72,6 +76,8 @@ class Tx:
         self.access = AccessTable(session)
         self.steps = StepTable(session)
         self.schedules = ScheduleTable(session)
+        self.workers = WorkerTable(session)
+        self.attempts = AttemptTable(session)
 
     async def now(self) -> datetime:
         [[now]] = await self.session.fetch("now")
@@ -98,6 +104,7 @@ class Tx:
         await self.tasks.insert_history([entry for move in moves for entry in move.history])
         await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
         await self.steps.put_steps([step for move in moves for step in move.steps])
+        await self.attempts.put_attempts([attempt for move in moves for attempt in move.attempts])
         await self.steps.insert_signals([signal for move in moves for signal in move.signals])
         await self.steps.consume_signals([signal for move in moves for signal in move.consumed])
 

@@ -149,13 +149,14 @@ def cancel_messages(cancels: Iterable[CancelSignal]) -> list[pb.Cancel]:
 def extended_message(number: int, extension: Extension) -> pb.Extended:
     return pb.Extended(
         number=number, expires_at_us=to_us(extension.expires_at), cancels=cancel_messages(extension.cancels),
-        lost=[task_id.bytes for task_id in extension.lost],
+        lost=[task_id.bytes for task_id in extension.lost], drain=extension.drain,
     )  # fmt: skip
 
 
 def extension_from(message: pb.Extended) -> Extension:
     cancels = tuple(CancelSignal(UUID(bytes=c.task_id), c.attempt, c.reason) for c in message.cancels)
-    return Extension(from_us(message.expires_at_us), cancels, tuple(UUID(bytes=lost) for lost in message.lost))
+    lost = tuple(UUID(bytes=task_id) for task_id in message.lost)
+    return Extension(from_us(message.expires_at_us), cancels, lost, message.drain)
 
 
 # --------------------------------------------------------------------------------------------- parts

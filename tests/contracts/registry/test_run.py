@@ -217,3 +217,13 @@ async def test_a_key_opens_its_own_namespace_only(live_engine: Engine, server: s
         await shop.start(namespace_id="default")
     with Refused("PERMISSION_DENIED", "UNAUTHORIZED"):
         await connect(server, key=viewer).start()
+
+
+async def test_every_method_of_the_proto_is_served(server: str, connect: Any) -> None:
+    """And each wants a key: a method without a handler would say UNIMPLEMENTED."""
+    stranger = connect(server, key=None)
+
+    for name in pb.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name:
+        if name != "HealthCheck":
+            with Refused("UNAUTHENTICATED", "UNAUTHORIZED"):
+                await getattr(stranger, name)()

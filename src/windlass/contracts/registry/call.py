@@ -61,6 +61,10 @@ class Call:
             raise missing("workflow_run", run_id)
         return view
 
+    def tell(self, *said: tuple[str, str | bytes]) -> None:
+        """Beside the answer, in the trailing metadata."""
+        self.context.set_trailing_metadata(said)
+
     @property
     def trace(self) -> str | None:
         given = self.metadata.get(TRACE)

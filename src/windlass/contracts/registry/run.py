@@ -9,7 +9,11 @@ from windlass.core.access import Role
 from windlass.core.check import KEY_MAX, NAME_MAX, check_name, check_text
 from windlass.core.error import Conflict, InvalidState, NotFound
 from windlass.core.submission import Submission
+from windlass.core.task import Task
+from windlass.core.transition import State
+from windlass.core.worker import Contract
 from windlass.wire import registry as wire
+from windlass.wire.id import parse_id
 from windlass.wire.protos import kagzi_pb2 as pb
 
 
@@ -77,6 +81,17 @@ async def list_workflow_runs(call: Call, request: pb.ListWorkflowRunsRequest) ->
     )
 
 
+async def _cannot_be_told(call: Call, task: Task) -> bool:
+    """Whether it is run by a worker of this wire, which no signal reaches."""
+    worker_id = parse_id("worker", task.worker or "")
+    if task.state is not State.RUNNING or worker_id is None:
+        return False
+    try:
+        return (await call.engine.workers.get(worker_id)).contract is Contract.REGISTRY
+    except NotFound:
+        return False
+
+
 async def cancel_workflow_run(call: Call, request: pb.CancelWorkflowRunRequest) -> pb.Empty:
     """Ends at once whatever waits, and what a worker of this wire runs; our own workers are told, and stop."""
     call.may(Role.SUBMITTER, request.namespace_id)
@@ -84,7 +99,7 @@ async def cancel_workflow_run(call: Call, request: pb.CancelWorkflowRunRequest) 
     if view.task.terminal or view.task.cancel is not None:
         raise InvalidState(f"the run is {wire.shown_status(view.task)} already")
     try:
-        await call.engine.cancel(view.task.id)
+        await call.engine.cancel(view.task.id, force=await _cannot_be_told(call, view.task))
     except NotFound:
         raise missing("workflow_run", request.run_id) from None
     return pb.Empty()

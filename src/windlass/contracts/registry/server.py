@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from windlass.contracts.registry import health, run, schedule
+from windlass.contracts.registry import health, poll, run, schedule, step, work, worker
 from windlass.contracts.registry.call import Call, Handler, Options
 from windlass.core.access import Principal, Role
 from windlass.core.error import WindlassError
@@ -28,7 +28,7 @@ log = logging.getLogger("windlass.registry")
 Identify = Callable[[str], Awaitable[Principal]]
 
 SERVICE = "kagzi.WorkflowService"
-MODULES: tuple[ModuleType, ...] = (run, schedule, health)
+MODULES: tuple[ModuleType, ...] = (run, schedule, worker, poll, work, step, health)
 WITHOUT_KEY = frozenset({"HealthCheck"})
 ANYBODY = Principal("anybody", Role.OPERATOR)
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")

@@ -1,9 +1,10 @@
 -- name: open_claim
 -- One row to begin a claim with: is the lease live (and kept so until the commit: a key share lock makes expiry pass it
--- by), what is set for the queue, which lanes hold tasks beyond a position, and the time. Lanes are found by skipping
+-- by; 2 if it drains and takes no more), what is set for the queue, which lanes hold tasks beyond a position, and the time. Lanes are found by skipping
 -- from one to the next in index task_ready; nothing that waits in them is read.
 with recursive lease as materialized (
-    select l.id from windlass.lease l where l.id = $1 and l.expires_at > windlass.now() for key share
+    select l.draining_until is null as takes from windlass.lease l
+     where l.id = $1 and l.expires_at > windlass.now() for key share
 ), lanes as (
     (select t.priority, t.concurrency_key from windlass.task t
       where t.namespace = $2 and t.queue = $3 and t.state = 'queued'
@@ -19,7 +20,7 @@ with recursive lease as materialized (
 ), found as (
     select * from lanes limit $6
 )
-select (select count(*) from lease) as live,
+select (select count(*) + count(*) filter (where not l.takes) from lease l) as live,
        (select q.config from windlass.queue q where q.namespace = $2 and q.name = $3) as config,
        array(select priority from found) as priorities,
        array(select concurrency_key from found) as keys,
@@ -28,9 +29,10 @@ select (select count(*) from lease) as live,
 -- name: check_claim
 -- The short form of open_claim, for when the lanes are known from a moment ago.
 with lease as materialized (
-    select l.id from windlass.lease l where l.id = $1 and l.expires_at > windlass.now() for key share
+    select l.draining_until is null as takes from windlass.lease l
+     where l.id = $1 and l.expires_at > windlass.now() for key share
 )
-select (select count(*) from lease) as live,
+select (select count(*) + count(*) filter (where not l.takes) from lease l) as live,
        (select q.config from windlass.queue q where q.namespace = $2 and q.name = $3) as config,
        windlass.now() as now
 
@@ -57,7 +59,8 @@ select {task_columns}, t.payload
 -- test holds the two together; the claim is written too, for claimed_at_once. The ids go through an array, so that the
 -- update is driven from them to the primary key whatever the planner believes of their number.
 with recursive lease as materialized (
-    select l.id from windlass.lease l where l.id = $1 and l.expires_at > windlass.now() for key share
+    select l.draining_until is null as takes from windlass.lease l
+     where l.id = $1 and l.expires_at > windlass.now() for key share
 ), queue as materialized (
     select q.config from windlass.queue q where q.namespace = $3 and q.name = $4 and q.config <> '{}'
 ), lanes as (
@@ -81,7 +84,8 @@ with recursive lease as materialized (
        and t.concurrency_key = (select f.key from found f limit 1)
        and t.available_at >= $8 and t.available_at <= windlass.now()
        and ($10::text[] is null or t.kind = any($10)) and (t.requires is null or t.requires <@ $11::text[])
-       and (select count(*) from lease) = 1 and (select count(*) from queue) = 0 and (select count(*) from found) = 1
+       and (select count(*) from lease l where l.takes) = 1 and (select count(*) from queue) = 0
+       and (select count(*) from found) = 1
      order by t.available_at limit $9 for update skip locked
 ), started as (
     update windlass.task t
@@ -94,7 +98,8 @@ with recursive lease as materialized (
 )
 select {task_columns}, t.payload,
        a.live, a.config, a.priorities, a.keys, a.now
-  from (select (select count(*) from lease) as live, (select q.config from queue q) as config,
+  from (select (select count(*) + count(*) filter (where not l.takes) from lease l) as live,
+               (select q.config from queue q) as config,
                array(select f.priority from found f) as priorities, array(select f.key from found f) as keys,
                windlass.now() as now) a
   left join started t on true

@@ -18,7 +18,8 @@ select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expi
 update windlass.lease l
    set expires_at = windlass.now() + l.ttl_s * interval '1 second'
  where l.id = any($1::uuid[]) and l.expires_at > windlass.now()
-returning l.id, l.expires_at
+   and (l.draining_until is null or l.draining_until > windlass.now())
+returning l.id, l.expires_at, l.draining_until is not null
 
 -- name: outwait_claims
 -- Waits for the key share lock of every claim under this lease, also of one whose connection we lost.
@@ -38,7 +39,8 @@ select {task_columns}, windlass.now()
 -- name: expired_leases
 -- Locks leases that have run out. The table is small and has no index on the time, so that extending stays cheap.
 select l.id, l.namespace, l.queues, windlass.now() from windlass.lease l
- where l.expires_at <= windlass.now() order by l.id limit $1 for update skip locked
+ where l.expires_at <= windlass.now() or l.draining_until <= windlass.now()
+ order by l.id limit $1 for update skip locked
 
 -- name: lease_tasks
 -- Locks what still runs under a lease (index task_running).

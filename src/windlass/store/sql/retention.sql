@@ -23,6 +23,8 @@ with old as (
     delete from windlass.log_line l using gone g where l.task_id = g.id
 ), steps as (
     delete from windlass.step s where s.task_id = any(array(select o.id from old o where o.gone))
+), attempts as (
+    delete from windlass.step_attempt a where a.task_id = any(array(select o.id from old o where o.gone))
 ), signals as (
     delete from windlass.signal g where g.task_id = any(array(select o.id from old o where o.gone))
 )
@@ -60,7 +62,8 @@ select pg_try_advisory_xact_lock(hashtext('windlass.retention'))
 -- name: pulse
 -- Whether any loop has something to do: the only query of an idle engine. The first timer is read from its index
 -- whatever the statistics say; an `exists` might walk all tasks to find that none has one.
-select exists (select from windlass.lease l where l.expires_at <= windlass.now()),
+select exists (select from windlass.lease l
+                where l.expires_at <= windlass.now() or l.draining_until <= windlass.now()),
        coalesce((select t.timer_at <= windlass.now() from windlass.task t
                   where t.timer_at is not null order by t.timer_at limit 1), false),
        exists (select from windlass.outbox o where o.dead_at is null and o.available_at <= windlass.now())

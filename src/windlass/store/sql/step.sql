@@ -1,5 +1,6 @@
 -- name: put_steps
--- Records steps that were decided under the lock of their task's row. One that waited is rewritten; what is done stays.
+-- Records steps that were decided under the lock of their task's row. One that waited is rewritten, and one that failed
+-- if it was begun again in a later attempt; what succeeded stays.
 insert into windlass.step as s (task_id, name, occurrence, position, kind, state, attempt, recorded_at, took_s, failures,
                                 wake_at, child_id, error, result)
 select u.task_id, u.name, u.occurrence, u.position, u.kind, u.state, u.attempt, u.recorded_at, u.took_s, u.failures,
@@ -10,10 +11,11 @@ select u.task_id, u.name, u.occurrence, u.position, u.kind, u.state, u.attempt, 
        as u(task_id, name, occurrence, position, kind, state, attempt, recorded_at, took_s, failures, wake_at, child_id,
             error, result)
 on conflict (task_id, name, occurrence) do update
-   set state = excluded.state, attempt = excluded.attempt, recorded_at = excluded.recorded_at, took_s = excluded.took_s,
+   set kind = excluded.kind, state = excluded.state, attempt = excluded.attempt, recorded_at = excluded.recorded_at,
+       took_s = excluded.took_s,
        failures = excluded.failures, wake_at = excluded.wake_at, child_id = excluded.child_id, error = excluded.error,
        result = excluded.result
- where s.state = 'waiting'
+ where s.state = 'waiting' or (s.state = 'failed' and excluded.attempt > s.attempt)
 
 -- name: known_steps
 -- Which of these steps are recorded (primary key).

@@ -53,7 +53,8 @@ select pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text))
 -- if the lease is live (and kept so: see open_claim), the queue has no limits, and nothing waits in it, so that nobody is
 -- passed by (index task_ready); otherwise they are queued, and the queue is woken.
 with lease as materialized (
-    select l.id from windlass.lease l where l.id = $6 and l.expires_at > windlass.now() for key share
+    select l.id from windlass.lease l
+     where l.id = $6 and l.expires_at > windlass.now() and l.draining_until is null for key share
 ), free as materialized (
     select (select count(*) from lease) = 1
        and not exists (select from windlass.queue q

@@ -60,7 +60,7 @@ select e.upstream_id from windlass.edge e where e.task_id = $1 order by e.upstre
 -- How many live workers could take this task; one if it is sent to whoever is there.
 select (select count(*) from windlass.lease l
          where l.namespace = $1 and $2 = any(l.queues) and (l.kinds is null or $3 = any(l.kinds))
-           and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now())
+           and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now() and l.draining_until is null)
      + (select count(*) from windlass.queue q
          where q.namespace = $1 and q.name = $2 and q.delivery ->> 'type' = 'push' and coalesce($4::text[], '{}') = '{}')
 

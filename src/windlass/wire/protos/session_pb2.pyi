@@ -165,16 +165,18 @@ class ExtendRequest(_message.Message):
     def __init__(self, lease_id: _Optional[bytes] = ...) -> None: ...
 
 class Extended(_message.Message):
-    __slots__ = ("number", "expires_at_us", "cancels", "lost")
+    __slots__ = ("number", "expires_at_us", "cancels", "lost", "drain")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
     CANCELS_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     number: int
     expires_at_us: int
     cancels: _containers.RepeatedCompositeFieldContainer[Cancel]
     lost: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, number: _Optional[int] = ..., expires_at_us: _Optional[int] = ..., cancels: _Optional[_Iterable[_Union[Cancel, _Mapping]]] = ..., lost: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    drain: bool
+    def __init__(self, number: _Optional[int] = ..., expires_at_us: _Optional[int] = ..., cancels: _Optional[_Iterable[_Union[Cancel, _Mapping]]] = ..., lost: _Optional[_Iterable[bytes]] = ..., drain: _Optional[bool] = ...) -> None: ...
 
 class Cancels(_message.Message):
     __slots__ = ("cancels",)

@@ -1,0 +1,159 @@
+"""The long poll: a worker asks for one run and waits for it.
+
+An idle poll costs nothing but memory. Whoever hangs up while it waits has claimed nothing; what was claimed in just
+that moment is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from windlass.contracts.registry.call import ATTEMPT, CONTEXT, LEASE_TOKEN, TRACE, WORKER_ID, Call
+from windlass.core.access import Role
+from windlass.core.command import Claimed
+from windlass.core.error import Invalid, InvalidState, LeaseLost, NotFound, Unavailable
+from windlass.core.lease import Lease
+from windlass.core.worker import Worker, WorkerState
+from windlass.engine.worker import lease_of
+from windlass.wire.id import parse_id
+from windlass.wire.protos import kagzi_pb2 as pb
+from windlass.wire.registry import extra_of
+from windlass.wire.registry_worker import Token, read_token
+
+UNKNOWN = "Worker not registered or offline. Call RegisterWorker first."
+DRAINING = "Worker is draining and not accepting new work"
+CONTEXT_MAX_BYTES = 4096  # metadata is not made for more; a larger one is read with GetWorkflowRun
+ANSWER_BEFORE_S = 0.5  # the caller's own deadline, so that nothing is claimed for a call that has just ended
+
+
+async def poll_activity(call: Call, request: pb.PollActivityRequest) -> pb.PollActivityResponse:
+    """One run, or nothing if none came in time."""
+    worker, queue = await _worker(call, request)
+    lease = _polling(call, worker, queue, request)
+    claimed = await _claim(call, lease, _patience_s(call))
+    if claimed is None:
+        _refuse_if_gone(await call.engine.workers.get(worker.id))
+        return pb.PollActivityResponse()
+    call.context.add_done_callback(lambda context: _give_back_if_unsent(call, context, claimed))
+    try:
+        await _tell_more(call, claimed)
+    except Exception:
+        call.engine.workers.rescue([claimed])
+        raise
+    task = claimed.task
+    return pb.PollActivityResponse(run_id=str(task.id), workflow_type=task.kind, workflow_input=claimed.payload)
+
+
+async def _worker(call: Call, request: pb.PollActivityRequest) -> tuple[Worker, str]:
+    """Whichever of the two texts names a known worker is the worker; the other is the queue."""
+    call.may(Role.SUBMITTER, request.namespace_id)
+    if not request.supported_workflow_types:
+        raise Invalid("cannot be empty", field="supported_workflow_types")
+    pairs = ((request.worker_id, request.task_queue), (request.task_queue, request.worker_id))
+    ids = [(found, queue) for text, queue in pairs if (found := parse_id("worker", text)) is not None]
+    if not ids:
+        raise Invalid("must be a UUID", field="worker_id")
+    for worker_id, queue in ids:
+        with contextlib.suppress(NotFound):
+            worker = await call.engine.workers.get(worker_id)
+            if call.reaches(worker.namespace):
+                return worker, queue
+    raise InvalidState(UNKNOWN)
+
+
+def _polling(call: Call, worker: Worker, queue: str, request: pb.PollActivityRequest) -> Lease:
+    """The lease under which this poll claims, with the kinds that the worker registered and names now."""
+    lease = lease_of(worker)
+    if (given := call.metadata.get(LEASE_TOKEN)) is not None:
+        lease = replace(lease, id=read_token(given).lease_id)
+    if lease.id == worker.lease_id:
+        _refuse_if_gone(worker)
+    if (queue or worker.queues[0]) != worker.queues[0]:
+        raise InvalidState(f"the worker is registered for the queue {worker.queues[0]}, not for {queue}")
+    if (request.namespace_id or worker.namespace) != worker.namespace:
+        raise InvalidState(f"the worker is registered in the namespace {worker.namespace}")
+    able = worker.kinds
+    kinds = tuple(kind for kind in dict.fromkeys(request.supported_workflow_types) if able is None or kind in able)
+    if not kinds:
+        raise InvalidState("the worker is registered for none of these workflow types")
+    return replace(lease, kinds=tuple(sorted(kinds)))
+
+
+def _refuse_if_gone(worker: Worker) -> None:
+    match worker.state:
+        case WorkerState.OFFLINE:
+            raise InvalidState(UNKNOWN)
+        case WorkerState.DRAINING:
+            raise InvalidState(DRAINING)
+
+
+def _patience_s(call: Call) -> float:
+    remaining_s = call.context.time_remaining()
+    wait_s = call.options.poll_timeout_s
+    return wait_s if remaining_s is None else max(0.0, min(wait_s, remaining_s - ANSWER_BEFORE_S))
+
+
+async def _claim(call: Call, lease: Lease, wait_s: float) -> Claimed | None:
+    """A drain, or the end of the worker, ends the wait. Cancelled, it leaves nothing claimed: the engine gives back
+    what it found in this moment."""
+    claiming = asyncio.ensure_future(call.engine.claim(lease, 1, wait_s=wait_s))
+    news = asyncio.ensure_future(call.engine.workers.await_news(lease.id, wait_s + 1.0))
+    try:
+        while not claiming.done():
+            await asyncio.wait({claiming, news}, return_when=asyncio.FIRST_COMPLETED)
+            if not claiming.done() and await _still_polls(call, lease):
+                news = asyncio.ensure_future(call.engine.workers.await_news(lease.id, wait_s + 1.0))
+            elif not claiming.done():
+                claiming.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await claiming
+                return None
+        found = claiming.result()
+    except LeaseLost:
+        raise InvalidState(UNKNOWN) from None
+    finally:
+        claiming.cancel()
+        news.cancel()
+        if _hung_up() and claiming.done() and not claiming.cancelled() and claiming.exception() is None:
+            call.engine.workers.rescue(claiming.result())
+    return found[0] if found else None
+
+
+async def _still_polls(call: Call, lease: Lease) -> bool:
+    with contextlib.suppress(NotFound):
+        worker = await call.engine.workers.get(UUID(lease.worker))
+        return worker.state is WorkerState.ONLINE or worker.lease_id != lease.id
+    return False
+
+
+def _hung_up() -> bool:
+    me = asyncio.current_task()
+    return me is not None and me.cancelling() > 0
+
+
+def _give_back_if_unsent(call: Call, context: Any, claimed: Claimed) -> None:
+    """The caller hung up before its answer could be sent."""
+    if not context.done():
+        call.engine.workers.rescue([claimed])
+
+
+async def _tell_more(call: Call, claimed: Claimed) -> None:
+    task = claimed.task
+    assert task.lease_id is not None, task.id
+    more: list[tuple[str, str | bytes]] = [
+        (LEASE_TOKEN, str(Token(task.lease_id, task.attempt))),
+        (ATTEMPT, str(task.attempt)),
+        (WORKER_ID, task.worker or ""),
+    ]
+    if task.trace is not None:
+        more.append((TRACE, task.trace))
+    with contextlib.suppress(NotFound, Unavailable):
+        context = bytes(extra_of((await call.engine.views.get(task.id)).wire).context)
+        if context and len(context) <= CONTEXT_MAX_BYTES:
+            more.append((CONTEXT, context))
+    call.tell(*more)

@@ -1,0 +1,119 @@
+"""Workers as people and programs see them: who works here, how busy it is, and whether it takes more.
+
+Whether a worker is alive is said by its lease. A worker that drains finishes what it has and gets nothing new; if it is
+still there when its time is over, it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.check import NAME_MAX, check_count, check_name, check_names, check_text
+from windlass.core.error import Invalid
+from windlass.core.lease import PID_MAX
+from windlass.core.transition import Instant
+
+LABELS_MAX = 64
+LIMIT_MAX = 10_000
+
+
+class WorkerState(StrEnum):
+    ONLINE = "online"
+    DRAINING = "draining"
+    OFFLINE = "offline"
+
+
+class Contract(StrEnum):
+    """How a worker speaks with the engine."""
+
+    SESSION = "session"  # our SDK, beside the database or through a server
+    REGISTRY = "registry"
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One worker. Field order is the column order of the queries. `running` is what the engine counts; `active` is what
+    the worker said last, and what it was given since."""
+
+    id: UUID
+    lease_id: UUID
+    namespace: str
+    contract: Contract
+    name: str
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...] | None
+    labels: dict[str, str]
+    host: str
+    pid: int
+    version: str
+    max_running: int
+    incarnation: int
+    registered_at: Instant
+    heartbeat_at: Instant
+    offline_at: Instant | None
+    completed: int
+    failed: int
+    state: WorkerState
+    lease_s: float
+    expires_at: Instant
+    active: int = 0
+    running: int = 0
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says when it registers. Limits hold for the queue as a whole; the last who sets one wins."""
+
+    namespace: str
+    queue: str
+    kinds: tuple[str, ...]
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    max_running: int = 1
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    queue_limit: int | None = None
+    kind_limits: Mapping[str, int] = msgspec.field(default_factory=dict)
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A heartbeat: how much runs, and what ended since the last one. `lease_id` names an incarnation; None is the
+    present one."""
+
+    worker_id: UUID
+    active: int = 0
+    completed: int = 0
+    failed: int = 0
+    lease_id: UUID | None = None
+
+
+def check_registration(said: Registration) -> None:
+    """Raise Invalid naming the first field that cannot be accepted."""
+    check_name("namespace_id", said.namespace)
+    check_name("task_queue", said.queue)
+    if not said.kinds:
+        raise Invalid("cannot be empty", field="workflow_types")
+    check_names("workflow_types", said.kinds)
+    for field, text in (("hostname", said.host), ("version", said.version)):
+        if text:
+            check_name(field, text)
+    check_count("pid", said.pid, most=PID_MAX)
+    if len(said.labels) > LABELS_MAX:
+        raise Invalid(f"must be at most {LABELS_MAX}", field="labels")
+    for key, value in said.labels.items():
+        check_name("labels", label_of(key, value))
+    for kind in said.kind_limits:
+        check_name("workflow_type_concurrency", kind)
+
+
+def label_of(key: str, value: str) -> str:
+    """A label as tasks can require it: `gpu`, or `region=eu`."""
+    check_text("labels", key, NAME_MAX)
+    return f"{key}={value}" if value else key
+
+
+def limit_of(given: int) -> int | None:
+    """A limit that was asked for; 0 and less ask for none."""
+    return None if given <= 0 else min(given, LIMIT_MAX)

@@ -1,0 +1,95 @@
+"""The registry of workers: who is there, who was, and how much each does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.core.lease import Lease
+from windlass.core.worker import Beat, Contract, Registration, Worker, WorkerState
+from windlass.store.record import Row, as_json
+from windlass.store.session import Session
+
+_decode_labels = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class WorkerTable:
+    """Workers within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def insert_worker(self, lease: Lease) -> None:
+        await self._session.fetch(
+            "insert_worker", lease.id, lease.namespace, lease.worker, list(lease.queues),
+            None if lease.kinds is None else list(lease.kinds), list(lease.labels), lease.host, lease.pid,
+            lease.version,
+        )  # fmt: skip
+
+    async def register_worker(self, worker_id: UUID, lease_id: UUID, name: str, said: Registration) -> UUID:
+        """Returns the id that the worker has: its own from before, if it was here."""
+        [[known_id]] = await self._session.fetch(
+            "register_worker", worker_id, lease_id, said.namespace, name, [said.queue], list(said.kinds),
+            as_json(dict(said.labels)), said.host, said.pid, said.version, said.max_running,
+        )  # fmt: skip
+        assert isinstance(known_id, UUID), known_id
+        return known_id
+
+    async def beat_workers(self, beats: Sequence[Beat]) -> dict[UUID, tuple[UUID, datetime, bool]]:
+        """At most one beat a worker. Lease, its end, and whether to drain, of those that are there."""
+        rows = await self._session.fetch(
+            "beat_workers", [b.worker_id for b in beats], [b.lease_id for b in beats], [b.active for b in beats],
+            [b.completed for b in beats], [b.failed for b in beats],
+        )  # fmt: skip
+        return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+    async def drain_lease(self, lease_id: UUID, timeout_s: float) -> None:
+        await self._session.fetch("drain_lease", lease_id, timeout_s)
+
+    async def workers_offline(self, lease_ids: Iterable[UUID]) -> None:
+        await self._session.fetch("workers_offline", sorted(lease_ids))
+
+    async def get_worker(self, worker_id: UUID) -> Worker | None:
+        rows = await self._session.fetch("get_worker", worker_id)
+        return (await self._with_loads(rows))[0] if rows else None
+
+    async def list_workers(
+        self, namespace: str, *, before: UUID | None, queue: str | None, states: Sequence[str] | None, limit: int
+    ) -> list[Worker]:
+        return await self._with_loads(
+            await self._session.fetch("list_workers", namespace, before, queue, states, limit)
+        )
+
+    async def count_workers(self, namespace: str, queue: str | None, states: Sequence[str] | None) -> int:
+        [[count]] = await self._session.fetch("count_workers", namespace, queue, states)
+        return int(count)
+
+    async def delete_workers(self, before: datetime, limit: int) -> None:
+        await self._session.fetch("delete_workers", before, limit)
+
+    async def _with_loads(self, rows: Sequence[Row]) -> list[Worker]:
+        loads = {}
+        if rows:
+            found = await self._session.fetch("worker_loads", [row[0] for row in rows])
+            loads = {row[0]: (row[1], row[2]) for row in found}
+        return [_worker(row, *loads.get(row[0], (0, 0))) for row in rows]
+
+
+def _worker(row: Row, running: int, begun_since: int) -> Worker:
+    (
+        id_, lease_id, namespace, contract, name, queues, kinds, labels, host, pid, version, max_running, incarnation,
+        registered_at, heartbeat_at, offline_at, completed, failed, state, lease_s, expires_at, reported,
+    ) = row  # fmt: skip
+    worker = Worker(
+        id_, lease_id, namespace, Contract(contract), name, tuple(queues), None if kinds is None else tuple(kinds),
+        _decode_labels(labels), host, pid, version, max_running, incarnation, registered_at, heartbeat_at, offline_at,
+        completed, failed, WorkerState(state), lease_s, expires_at, running=running,
+    )  # fmt: skip
+    active = reported + begun_since if worker.contract is Contract.REGISTRY else running
+    return replace(worker, active=0 if worker.state is WorkerState.OFFLINE else active)
