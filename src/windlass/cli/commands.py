@@ -92,6 +92,7 @@ app.command(keys)
 
 conformance = App(name="conformance", help="Conformance: hold a worker of your own against its contract.")
 conformance.command("windlass.cli.conformance:callback", help="Check a worker that takes pushes and calls back.")
+conformance.command("windlass.cli.conformance:stdio", help="Check a program that speaks JSON lines.")
 app.command(conformance)
 
 stdio = App(name="stdio", help="Programs as workers, by stdin and stdout.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -11,6 +12,8 @@ from windlass.cli.option import Json
 from windlass.cli.output import Exit, Unusable, print_json, say
 from windlass.core.error import Invalid
 from windlass.testing.callback import Result, check_worker
+from windlass.testing.stdio import check_worker as check_program
+from windlass.testing.stdio import read_scripts
 
 
 def callback(
@@ -55,6 +58,43 @@ def callback(
         )  # fmt: skip
     except Invalid as error:
         raise Unusable(error.message, **error.details) from None
+    return _tell_all(worker, results, json=json)
+
+
+def stdio(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    language: str = "python",
+    only: tuple[int, ...] = (),
+    patience: float = 10.0,
+    json: Json = False,
+) -> int:
+    """Start a worker, send it requests, and say where it breaks the contract: `windlass conformance stdio -- perl
+    worker.pl`. Each case starts it anew. Exit code 1 if a case fails.
+
+    Parameters
+    ----------
+    command
+        The program, and its arguments, after `--`.
+    language
+        What its scripts are written in: python, sh, or a JSON file with a script for each of the names that the
+        reference page lists.
+    only
+        The numbers of the cases to try; by default all.
+    patience
+        Seconds that the worker gets for each answer.
+    """
+    if not command:
+        raise Unusable("command: give the program after --, as in: windlass conformance stdio -- ./worker")
+    try:
+        results = check_program(
+            command, read_scripts(language), only=only, patience_s=patience, told=(lambda _: None) if json else _tell
+        )
+    except Invalid as error:
+        raise Unusable(error.message, **error.details) from None
+    return _tell_all(" ".join(command), results, json=json)
+
+
+def _tell_all(worker: str, results: Sequence[Result], *, json: bool) -> int:
     failed = sum(not result.passed for result in results)
     if json:
         print_json({"worker": worker, "passed": len(results) - failed, "failed": failed, "cases": results})

@@ -1,0 +1,155 @@
+"""One worker under trial: what is said to it, and everything that it says, each line held against the document."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from windlass.testing.stdio.script import Scripts
+
+ENDS = ("COMPLETION", "CANCELATION", "FAILURE")
+KNOWN = ("LAUNCH", "UPDATE", *ENDS)
+
+
+class Broken(Exception):
+    """The worker did something else than it should; the text says what."""
+
+
+class Trial:
+    """A worker, started for one case, and what is known of each of its tasks."""
+
+    def __init__(self, command: Sequence[str], scripts: Scripts, patience_s: float, folder: Path) -> None:
+        self.scripts, self.folder, self._patience_s = scripts, folder, patience_s
+        self.said: dict[str, list[dict[str, Any]]] = {}
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        self._errors: list[bytes] = []
+        for work in (self._read, self._read_errors):
+            threading.Thread(target=work, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._errors.append(line)
+            del self._errors[:-5]
+
+    # ----------------------------------------------------------------------------------------- saying
+
+    def send(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise Broken(f"it does not read any more{self._last_words()}") from None
+
+    def execute(self, script: str, inputs: dict[str, Any] | None = None, **more: Any) -> str:
+        """Ask for a task; its id."""
+        task = str(uuid.uuid4())
+        request = {"task": task, "requestType": "EXECUTE", "script": script, **more}
+        self.send(json.dumps(request if inputs is None else {**request, "inputs": inputs}).encode())
+        return task
+
+    def cancel(self, task: str) -> None:
+        self.send(json.dumps({"task": task, "requestType": "CANCEL"}).encode())
+
+    # ----------------------------------------------------------------------------------------- hearing
+
+    def hear(self) -> dict[str, Any] | None:
+        """The next message, checked; None at the end."""
+        try:
+            line = self._lines.get(timeout=self._patience_s)
+        except queue.Empty:
+            raise Broken(f"nothing came within {self._patience_s:g} s{self._last_words()}") from None
+        if line is None:
+            return None
+        message = _checked(line)
+        heard = self.said.setdefault(message["task"], [])
+        if any(each["responseType"] in ENDS for each in heard):
+            raise Broken(f"a {message['responseType']} came for a task after its end: {line[:200]!r}")
+        heard.append(message)
+        return message
+
+    def until(self, task: str, *kinds: str) -> dict[str, Any]:
+        """The first message of these kinds about this task, whether it has come already or comes now."""
+        for message in self.said.get(task, ()):
+            if message["responseType"] in kinds:
+                return message
+        while (heard := self.hear()) is not None:
+            if heard["task"] == task and heard["responseType"] in kinds:
+                return heard
+            if heard["task"] == task and heard["responseType"] in ENDS:
+                raise Broken(f"instead of {' or '.join(kinds)} came {json.dumps(heard)[:300]}")
+        raise Broken(f"the worker ended before it answered{self._last_words()}")
+
+    def result(self, task: str) -> Any:
+        outputs = self.until(task, "COMPLETION").get("outputs")
+        if not isinstance(outputs, dict):
+            raise Broken(f"`outputs` of a COMPLETION is {json.dumps(outputs)[:200]}")
+        return outputs.get("result")
+
+    def lives(self) -> None:
+        """It still answers."""
+        expect("the result of a task afterwards", "alive", self.result(self.execute(self.scripts.echo, {"x": "alive"})))
+
+    def close(self) -> None:
+        """No more requests: it says the rest and ends with 0."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        while self.hear() is not None:
+            pass
+        try:
+            code = self._process.wait(self._patience_s)
+        except subprocess.TimeoutExpired:
+            raise Broken(f"it has not ended {self._patience_s:g} s after the end of its stdin") from None
+        expect("the exit code", 0, code)
+
+    def end(self) -> None:
+        """Whatever is left of it."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+    def _last_words(self) -> str:
+        time.sleep(0.05)  # for what it says while it falls
+        words = b"".join(self._errors).decode(errors="replace").strip()
+        return f"; its stderr says: {words[-300:]}" if words else ""
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        raise Broken(f"a line on stdout is not one JSON message: {line[:200]!r}") from None
+    if not isinstance(message, dict) or not line.endswith(b"\n"):
+        raise Broken(f"a line on stdout is not one JSON object: {line[:200]!r}")
+    if not isinstance(message.get("task"), str) or message.get("responseType") not in KNOWN:
+        raise Broken(f"a message without a task, or of an unknown type: {line[:200]!r}")
+    return message
+
+
+def expect(what: str, wanted: object, came: object) -> None:
+    if wanted != came:
+        raise Broken(f"{what}: expected {wanted!r:.200}, came {came!r:.200}")
