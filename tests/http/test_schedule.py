@@ -116,10 +116,12 @@ async def test_what_cannot_be_is_refused_by_field(api: httpx.AsyncClient, order:
 async def test_roles_and_namespaces(api: httpx.AsyncClient, as_role: NewClient, engine: Engine) -> None:
     made = await create(api, name="weekly")
     viewer, submitter, operator = [await as_role(role) for role in ("viewer", "submitter", "operator")]
-    for who, allowed in ((viewer, 403), (submitter, 403), (operator, 200)):
+    for who, allowed in ((viewer, 403), (submitter, 200), (operator, 200)):
         assert (await who.post(f"{S}/weekly/pause", json={})).status_code == allowed
+        assert (await who.patch(f"{S}/weekly", json={"payload": 1})).status_code == allowed
     for who, allowed in ((viewer, 403), (submitter, 201)):
         assert (await who.post(f"{S}/weekly/trigger", json={})).status_code == allowed
+        assert (await who.post(S, json={"kind": "x", "cron": "@daily"})).status_code == allowed
     elsewhere = await engine.schedules.create(ScheduleSpec(kind="x", cron="@daily", name="theirs"), namespace="other")
     assert (await operator.get(f"{S}/{elsewhere.id}")).status_code == 403
     assert (await operator.get(f"{S}/theirs")).status_code == 404

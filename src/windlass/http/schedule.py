@@ -152,7 +152,7 @@ class TaskPage(In, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
 
 
-@table.add("POST", "/api/v1/schedules", Role.OPERATOR, status=201, headers=(KEY_HEADER,))
+@table.add("POST", "/api/v1/schedules", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
 async def create_schedule(call: Call[None, NewSchedule]) -> ScheduleForm:
     """Make a schedule. The same Idempotency-Key again, or the same name with the same content, is the same one."""
     order = call.body
@@ -181,7 +181,7 @@ async def get_schedule(call: Call[In, None]) -> ScheduleForm:
     return _form(await _seen(call))
 
 
-@table.add("PATCH", "/api/v1/schedules/{schedule}", Role.OPERATOR)
+@table.add("PATCH", "/api/v1/schedules/{schedule}", Role.SUBMITTER)
 async def update_schedule(call: Call[In, ScheduleChange]) -> ScheduleForm:
     """Change what is named, and nothing else. `next_fire_at` puts off all that would come before it."""
     known, changes = await _seen(call), _given(call.body)
@@ -189,19 +189,19 @@ async def update_schedule(call: Call[In, ScheduleChange]) -> ScheduleForm:
     return _form(await call.engine.schedules.update(known.id, changes, next_fire_at=next_fire_at))
 
 
-@table.add("DELETE", "/api/v1/schedules/{schedule}", Role.OPERATOR)
+@table.add("DELETE", "/api/v1/schedules/{schedule}", Role.SUBMITTER)
 async def delete_schedule(call: Call[In, None]) -> ScheduleForm:
     """Forget a schedule. The tasks that it has submitted stay."""
     return _form(await call.engine.schedules.delete((await _seen(call)).id))
 
 
-@table.add("POST", "/api/v1/schedules/{schedule}/pause", Role.OPERATOR)
+@table.add("POST", "/api/v1/schedules/{schedule}/pause", Role.SUBMITTER)
 async def pause_schedule(call: Call[In, Nothing]) -> ScheduleForm:
     """No fires until it is resumed."""
     return _form(await call.engine.schedules.pause((await _seen(call)).id))
 
 
-@table.add("POST", "/api/v1/schedules/{schedule}/resume", Role.OPERATOR)
+@table.add("POST", "/api/v1/schedules/{schedule}/resume", Role.SUBMITTER)
 async def resume_schedule(call: Call[In, Nothing]) -> ScheduleForm:
     """Fire again. What was missed is made up for, the newest `max_catchup` of it."""
     return _form(await call.engine.schedules.resume((await _seen(call)).id))
