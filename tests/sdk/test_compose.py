@@ -24,7 +24,7 @@ from windlass import (
     group,
 )
 from windlass.sdk import Handler
-from windlass.sdk.handover import results_payload
+from windlass.wire.handover import results_payload
 
 
 @pytest.fixture

@@ -30,12 +30,12 @@ from windlass.sdk.context import Context, enter
 from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.group_handle import GroupHandle
 from windlass.sdk.handle import TaskHandle
-from windlass.sdk.handover import results_payload, with_results
 from windlass.sdk.process import RemoteFailure, run_of
 from windlass.sdk.schema import Schema
 from windlass.sdk.signals import failure_of, unfit_is_bad_data
 from windlass.sdk.trace import submitting, traced
 from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, submit_many_in_sync
+from windlass.wire.handover import results_payload, with_results
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -44,18 +44,6 @@ FAULTS: dict[str, tuple[int, ...]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def found() -> Iterator[dict[str, list[Result]]]:
-    """What the cases say of each faulty worker; some of them at the same time, since most of it is waiting."""
-
-    def examine(fault: str) -> list[Result]:
-        with running("tests/contracts/callback/faulty.py", fault) as worker:
-            return check_worker(worker.url, SECRET, only=FAULTS[fault], interval_ms=100, patience_s=3, parallel=4)
-
-    with ThreadPoolExecutor(8) as threads:
-        yield dict(zip(FAULTS, threads.map(examine, FAULTS), strict=True))
-
-
 SERVICES = {
     "asgi": ("asgi", "conformance"),
     "fastapi": ("fastapi", "conformance"),
@@ -65,31 +53,42 @@ SERVICES = {
 }
 
 
-@pytest.fixture(scope="module")
-def held_against() -> Iterator[dict[str, list[Result]]]:
-    """What the cases say of each service that uses the SDK."""
+def at_once(examine: Callable[[str], list[Result]], names: Iterable[str], most: int) -> dict[str, list[Result]]:
+    """Some at the same time, since most of it is waiting."""
+    names = list(names)
+    with ThreadPoolExecutor(most) as threads:
+        return dict(zip(names, threads.map(examine, names), strict=True))
+
+
+def problems(results: list[Result]) -> list[tuple[int, str]]:
+    return [(result.number, result.problem) for result in results if not result.passed]
+
+
+def test_every_planted_fault_is_found_by_its_cases() -> None:
+    def examine(fault: str) -> list[Result]:
+        with running("tests/contracts/callback/faulty.py", fault) as worker:
+            return check_worker(worker.url, SECRET, only=FAULTS[fault], interval_ms=100, patience_s=3, parallel=4)
+
+    found = at_once(examine, FAULTS, 9)
+
+    assert {fault: [result.number for result in found[fault] if not result.passed] for fault in FAULTS} == {
+        fault: list(cases) for fault, cases in FAULTS.items()
+    }
+    assert all(result.problem and result.duty for results in found.values() for result in results)
+
+
+def test_services_that_use_the_sdk_pass_every_case() -> None:
+    """ASGI, FastAPI, Starlette, WSGI, each under a real server; handlers that are async and handlers in threads."""
 
     def examine(service: str) -> list[Result]:
         server, kind = SERVICES[service]
         with running("tests/contracts/callback/service.py", server) as worker:
             return check_worker(worker.url, SECRET, kind=kind, interval_ms=150, patience_s=20, parallel=9)
 
-    with ThreadPoolExecutor(len(SERVICES)) as threads:
-        yield dict(zip(SERVICES, threads.map(examine, SERVICES), strict=True))
+    results = at_once(examine, SERVICES, len(SERVICES))
 
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_service_with_the_sdk_passes(service: str, held_against: dict[str, list[Result]]) -> None:
-    results = held_against[service]
-
-    assert [(result.number, result.problem) for result in results if not result.passed] == []
-    assert len(results) == len(CASES)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found_by_its_case(fault: str, found: dict[str, list[Result]]) -> None:
-    assert [result.number for result in found[fault] if not result.passed] == list(FAULTS[fault])
-    assert all(result.problem and result.duty for result in found[fault])
+    assert {service: problems(found) for service, found in results.items() if problems(found)} == {}
+    assert all(len(found) == len(CASES) for found in results.values())
 
 
 def test_every_case_has_found_a_fault() -> None:
@@ -101,7 +100,7 @@ def test_the_worker_of_the_examples_passes_and_is_small() -> None:
         results = check_worker(worker.url, SECRET, interval_ms=100, patience_s=20, parallel=8)
     lines = (ROOT / "examples/callback_worker.py").read_text().splitlines()
 
-    assert [(result.number, result.problem) for result in results if not result.passed] == []
+    assert problems(results) == []
     assert len(lines) < 150
     assert "windlass" not in {line.split()[1].split(".")[0] for line in lines if line.startswith(("import", "from"))}
 

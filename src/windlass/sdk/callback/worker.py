@@ -239,10 +239,12 @@ class CallbackWorker:
         return self._accept(task_id, envelope)
 
     def _accept(self, task_id: UUID, envelope: TaskEnvelope) -> Answer:
-        """Take it, unless it is here already, or there is no room. 409 says that it need not be sent again."""
+        """Take it, unless it is or was here already, or there is no room. 200 and 409: do not send it again."""
         older = self._running.get(task_id)
-        if (older is not None and older.number >= envelope.attempt) or (task_id, envelope.attempt) in self._ended:
-            return told(409, "duplicate", f"attempt {envelope.attempt} is known here already")
+        if (task_id, envelope.attempt) in self._ended:
+            return told(200)
+        if older is not None and older.number >= envelope.attempt:
+            return told(409, "duplicate", f"attempt {older.number} runs here already")
         handler = self.handlers.get(envelope.kind or envelope.asset_id)
         if handler is None:
             return told(

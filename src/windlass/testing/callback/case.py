@@ -17,7 +17,7 @@ import msgspec
 from windlass.core.check import check_count
 from windlass.core.delivery import check_url
 from windlass.core.error import Invalid, Unavailable
-from windlass.testing.callback.stand_in import Fault, Pushed, Reply, Script, StandIn
+from windlass.testing.callback.stand_in import Fault, Heard, Pushed, Reply, Script, StandIn
 from windlass.wire.signature import signing_key
 
 LONG = 10  # intervals
@@ -60,8 +60,9 @@ class Trial:
             raise Fault(f"the push was answered with {pushed.status}{hint}")
         return pushed
 
-    def quiet(self, pushed: Pushed, intervals: float = 4) -> None:
-        pushed.quiet(intervals * self.interval_s)
+    def quiet(self, pushed: Pushed, after: Heard | None, intervals: float = 4) -> None:
+        """Nothing more may be said."""
+        pushed.quiet(intervals * self.interval_s, after)
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from windlass.testing.callback.case import CASES, LONG, Trial, case
-from windlass.testing.callback.stand_in import Fault, Pushed, Reply, Script, delivery_id
+from windlass.testing.callback.stand_in import Fault, Heard, Pushed, Reply, Script, delivery_id
 from windlass.wire.signature import signed_headers
 
 __all__ = ["CASES"]
@@ -33,11 +33,11 @@ def answer(to: str, reply: Reply, times: int = 1_000_000, begin: int = 0) -> Scr
     return script
 
 
-def outcome(pushed: Pushed, wanted: str) -> Mapping[str, Any]:
-    body = pushed.wait("completed").body
-    if body["outcome"] != wanted:
-        raise Fault(f"completed said {body['outcome']}: {json.dumps(body.get('error'))}, not {wanted}")
-    return body
+def outcome(pushed: Pushed, wanted: str) -> Heard:
+    heard = pushed.wait("completed")
+    if heard.body["outcome"] != wanted:
+        raise Fault(f"completed said {heard.body['outcome']}: {json.dumps(heard.body.get('error'))}, not {wanted}")
+    return heard
 
 
 # --------------------------------------------------------------------------------------------- the push and its answer
@@ -70,8 +70,7 @@ def started_first(trial: Trial) -> None:
 )
 def completes_once(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(3))
-    outcome(pushed, "SUCCEEDED")
-    trial.quiet(pushed)
+    trial.quiet(pushed, outcome(pushed, "SUCCEEDED"))
 
 
 @case(
@@ -177,7 +176,7 @@ def _refuses(
     status = trial.engine.send(body + tail, message_id=delivery_id(envelope), headers=headers)
     if status not in (401, 403):
         raise Fault(f"{why} was answered with {status}")
-    trial.quiet(watched, 2)
+    trial.quiet(watched, None, 2)
 
 
 # --------------------------------------------------------------------------------------------- heartbeats
@@ -237,10 +236,10 @@ def obeys_cancel(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(10 * LONG), answer("heartbeat", cancel))
     pushed.wait("heartbeat", unless="completed")
     grace_s = 20 * trial.interval_s + SLACK_S
-    body = pushed.wait("completed", patience_s=grace_s).body
-    if body["outcome"] != "CANCELLED":
-        raise Fault(f"it was told to cancel and completed with {body['outcome']}")
-    trial.quiet(pushed)
+    completed = pushed.wait("completed", patience_s=grace_s)
+    if completed.body["outcome"] != "CANCELLED":
+        raise Fault(f"it was told to cancel and completed with {completed.body['outcome']}")
+    trial.quiet(pushed, completed)
 
 
 @case(
@@ -249,8 +248,7 @@ def obeys_cancel(trial: Trial) -> None:
 )
 def gives_up_at_start(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(2), answer("started", Reply(409, TERMINAL)))
-    pushed.wait("started")
-    trial.quiet(pushed, 8)
+    trial.quiet(pushed, pushed.wait("started"), 8)
 
 
 @case(
@@ -259,8 +257,7 @@ def gives_up_at_start(trial: Trial) -> None:
 )
 def stops_at_410(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(5), answer("heartbeat", Reply(410, EXPIRED)))
-    pushed.wait("heartbeat", unless="completed")
-    trial.quiet(pushed, LONG)
+    trial.quiet(pushed, pushed.wait("heartbeat", unless="completed"), LONG)
 
 
 @case(
@@ -269,8 +266,7 @@ def stops_at_410(trial: Trial) -> None:
 )
 def stops_at_409(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(5), answer("heartbeat", Reply(409, SUPERSEDED)))
-    pushed.wait("heartbeat", unless="completed")
-    trial.quiet(pushed, LONG)
+    trial.quiet(pushed, pushed.wait("heartbeat", unless="completed"), LONG)
 
 
 @case(
@@ -279,8 +275,7 @@ def stops_at_409(trial: Trial) -> None:
 )
 def accepts_refusal(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(1), answer("completed", Reply(409, SUPERSEDED)))
-    pushed.wait("completed")
-    trial.quiet(pushed, 8)
+    trial.quiet(pushed, pushed.wait("completed"), 8)
 
 
 # --------------------------------------------------------------------------------------------- retries
@@ -310,7 +305,7 @@ def repeats_completed(trial: Trial) -> None:
     _same(first.body, second.body)
     if second.at_s - first.at_s < 0.9:
         raise Fault(f"it was asked to wait 1 s and came back after {second.at_s - first.at_s:.2f} s")
-    trial.quiet(pushed)
+    trial.quiet(pushed, second)
 
 
 @case(
@@ -320,8 +315,9 @@ def repeats_completed(trial: Trial) -> None:
 )
 def repeats_lost_answer(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(1), answer("completed", Reply(0), times=1))
-    _same(pushed.wait("completed").body, pushed.wait("completed", 2).body)
-    trial.quiet(pushed)
+    second = pushed.wait("completed", 2)
+    _same(pushed.wait("completed").body, second.body)
+    trial.quiet(pushed, second)
 
 
 def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
@@ -344,8 +340,7 @@ def runs_once(trial: Trial) -> None:
     status = trial.engine.push_again(pushed)
     if not (200 <= status < 300 or status in (409, 429, 503)):
         raise Fault(f"the second delivery was answered with {status}")
-    outcome(pushed, "SUCCEEDED")
-    trial.quiet(pushed, LONG)
+    trial.quiet(pushed, outcome(pushed, "SUCCEEDED"), LONG)
     for what in ("started", "completed"):
         if len(pushed.said(what)) > 1:
             raise Fault(f"{what} came {len(pushed.said(what))} times: the task ran twice")
@@ -358,15 +353,15 @@ def runs_once(trial: Trial) -> None:
 def does_not_repeat(trial: Trial) -> None:
     over = {**TERMINAL, "state": "SUCCEEDED"}
     pushed = trial.push(trial.envelope(1), answer("started", Reply(409, over), begin=1))
-    outcome(pushed, "SUCCEEDED")
-    trial.quiet(pushed, 2)
+    completed = outcome(pushed, "SUCCEEDED")
+    trial.quiet(pushed, completed, 2)
     trial.engine.push_again(pushed)
     with trial.engine.lock:
         trial.engine.news.wait_for(lambda: len(pushed.said("started")) > 1, 2 * trial.interval_s)
-    before = len(pushed.heard)
-    trial.quiet(pushed, 6)
-    if any(heard.what != "started" for heard in pushed.heard[before:]) or len(pushed.said("completed")) > 1:
-        raise Fault("it ran again and reported what is over")
+        last = pushed.heard[-1]
+    if last is not completed and last.what != "started":
+        raise Fault(f"it ran again, and said {last.what} about what is over")
+    trial.quiet(pushed, last, 6)
 
 
 @case(

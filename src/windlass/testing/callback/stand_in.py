@@ -101,10 +101,10 @@ class Pushed:
         when = f"when {unless} was said" if early else f"within {limit_s:g} s"
         raise Fault(f"{count} × {what} expected, {len(found)} had come {when}; {self.told()}")
 
-    def quiet(self, seconds: float) -> None:
-        """Nothing more may be said from now on."""
+    def quiet(self, seconds: float, after: Heard | None = None) -> None:
+        """Nothing more may be said after this one (None: at all)."""
         with self.engine.lock:
-            before = len(self.heard)
+            before = 0 if after is None else next(i for i, heard in enumerate(self.heard) if heard is after) + 1
             self.engine.news.wait_for(lambda: len(self.heard) > before, seconds)
             extra = self.heard[before:]
         if extra:
