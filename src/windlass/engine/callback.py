@@ -95,7 +95,7 @@ class Callbacks:
         """Send tasks out and look for silence, until `close`."""
         dispatching = Loop("dispatch", self.dispatcher.tick, every_s=LOOK_MAX_S)
         silence = Loop("silence", self.silence_tick, every_s=LOOK_MIN_S)
-        self.dispatcher.wake = dispatching.wake
+        self.dispatcher.wake, self.dispatcher.learned = dispatching.wake, self._look_often
         self._loops = [dispatching, silence]
         for loop in self._loops:
             loop.start()
@@ -181,11 +181,15 @@ class Callbacks:
         return len(over)
 
     def _look_often(self) -> None:
-        """Twice in the shortest interval in which anybody promised to be heard of."""
+        """Twice in the shortest interval in which anybody promised to be heard of; at once if that has become shorter,
+        since the last look may have been long before anybody did."""
         pushes = [settings.delivery for settings in self.dispatcher.queues.values()]
         intervals = [push.heartbeat_interval_ms / 2000 for push in pushes if isinstance(push, Push)]
+        every_s = max(LOOK_MIN_S, min([LOOK_MAX_S, *intervals]))
         for loop in self._loops[1:]:
-            loop.every_s = max(LOOK_MIN_S, min([LOOK_MAX_S, *intervals]))
+            sooner, loop.every_s = every_s < loop.every_s, every_s
+            if sooner:
+                loop.wake()
 
     # ----------------------------------------------------------------------------------------- keys
 

@@ -35,6 +35,7 @@ class Dispatcher:
         self._store, self._hub, self._claimer, self._stopwatch = store, hub, claimer, stopwatch
         self.queues: dict[QueueKey, QueueSettings] = {}
         self.wake: Callable[[], None] = lambda: None
+        self.learned: Callable[[], None] = lambda: None
         self.started: Callable[[Sequence[Claimed]], None] = lambda _: None
         self._scans: dict[QueueKey, Scan] = {}
         self._due: set[QueueKey] = set()
@@ -58,6 +59,7 @@ class Dispatcher:
             if self.queues:
                 await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
         self._due = set(self.queues)
+        self.learned()
 
     async def tick(self) -> int:
         """Everything that can be sent out now, a batch a queue; returns how many attempts began."""

@@ -12,17 +12,19 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from windlass.contracts.callback.envelope import make_envelope
 from windlass.contracts.callback.service import Service
 from windlass.core.callback import scope_of
 from windlass.core.delivery import Push, QueueSettings
-from windlass.core.error import Forbidden, NotFound
+from windlass.core.error import Forbidden, Invalid, NotFound
 from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import NotNow, Undeliverable
 from windlass.engine.view import TaskView
 from windlass.wire.dispatch import dispatch_id
+from windlass.wire.handover import with_results
 from windlass.wire.post import Reply, post
 from windlass.wire.signature import signed_headers
 
@@ -73,6 +75,7 @@ class Pusher:
             view = await self._engine.views.get(effect.task_id)
         except NotFound:
             return
+        view = await self._with_results(view)
         now = await callbacks.about_now()
         message_id, headers, body = await self._message(view, settings, push, now)
         if push.cloud_tasks is not None:
@@ -91,6 +94,13 @@ class Pusher:
         if settings is None:
             raise Undeliverable(f"the queue {queue} does not push any more")
         return settings
+
+    async def _with_results(self, view: TaskView) -> TaskView:
+        """What other tasks returned goes along: who is pushed to has no engine to ask."""
+        try:
+            return replace(view, payload=await with_results(view.payload, self._engine.results))
+        except Invalid as error:
+            raise Undeliverable(error.message) from None
 
     async def _message(
         self, view: TaskView, settings: QueueSettings, push: Push, now: datetime

@@ -1,0 +1,288 @@
+"""Tasks pushed to a service that uses the SDK: the real server, a real uvicorn; killed, stopped, cut off, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.e2e import pushed
+from tests.e2e.pushed import app, double, greet, refuse, resume, wait
+
+from windlass import Engine, State, TaskFailed, chain, open_engine
+from windlass.app import open_server
+from windlass.core.delivery import Push, PushOptions, RetryForm
+from windlass.core.queue import QueueConfig
+
+ROOT = Path(__file__).parents[2]
+QUICK = RetryForm(max_attempts=3, max_losses=20, initial_ms=10, max_ms=100)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Service:
+    """The service in a process of its own, on a port that stays the same."""
+
+    def __init__(self, folder: Path, secret: str) -> None:
+        self.folder, self._secret, self.port = folder, secret, free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/windlass"
+
+    async def start(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), pushed.SECRET: self._secret}
+        command = [sys.executable, "-m", "tests.e2e.pushed", str(self.port), str(self.folder)]
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment)  # noqa: ASYNC220
+        await eventually(self._listens)
+
+    def _listens(self) -> bool:
+        with socket.socket() as way:
+            return way.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    async def ended(self) -> int:
+        assert self.process is not None
+        return await asyncio.to_thread(self.process.wait, 60)
+
+    def notes(self) -> list[str]:
+        file = self.folder / "notes"
+        return file.read_text().splitlines() if file.exists() else []
+
+    async def noted(self, line: str) -> None:
+        await eventually(lambda: line in self.notes())
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+
+async def eventually(reached: Any) -> None:
+    async with asyncio.timeout(60):
+        while not reached():  # noqa: ASYNC110 (the other side is another process)
+            await asyncio.sleep(0.02)
+
+
+class Place:
+    """An engine with its server, the app on it, and a queue `far` that pushes."""
+
+    def __init__(self, engine: Engine, address: str) -> None:
+        self.engine, self.address = engine, address
+        self.stack: Any = None
+
+    async def set_up(self, url: str, **changes: Any) -> str:
+        settings = {"heartbeat_interval_ms": 200, "heartbeat_timeout_ms": 1500, **changes}
+        push = Push(url=url, **settings)
+        view = await self.engine.queues.put("far", delivery=push, retry=QUICK, limits=QueueConfig())
+        assert view.settings.signing_secret is not None
+        return view.settings.signing_secret
+
+    async def serve(self) -> None:
+        self.stack = open_server(self.engine, http=self.address, push=PushOptions(loopback=True))
+        await self.stack.__aenter__()
+
+    async def go_away(self) -> None:
+        await self.stack.__aexit__(None, None, None)
+
+    async def history(self, task_id: UUID) -> list[str]:
+        return [str(entry.what) for entry in await self.engine.views.timeline(task_id)]
+
+
+@pytest.fixture
+async def place(database: str) -> AsyncIterator[Place]:
+    async with open_engine(database) as engine:
+        place = Place(engine, f"127.0.0.1:{free_port()}")
+        await place.serve()
+        app.connect_by(lambda: nullcontext(engine))
+        async with app:
+            yield place
+        await place.go_away()
+
+
+@pytest.fixture
+async def service(place: Place, tmp_path: Path) -> AsyncIterator[Service]:
+    made = Service(tmp_path, "")
+    made._secret = await place.set_up(made.url)
+    await made.start()
+    yield made
+    made.kill()
+
+
+@asynccontextmanager
+async def near_worker() -> AsyncIterator[None]:
+    worker = app.worker(queues=["near"])
+    working = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await working
+
+
+async def test_a_task_moves_to_a_push_queue_by_changing_its_queue_and_nothing_else(
+    place: Place, service: Service
+) -> None:
+    async with near_worker():
+        for queue in ("near", "far"):
+            handle = await greet.options(queue=queue).submit("Ada", times=2)
+            assert await handle.result(timeout=30) == "Hello, Ada! Hello, Ada!"
+            progress = await place.engine.progress(handle.id)
+            assert progress is not None
+            assert (progress.fraction, progress.message) == (0.5, "half way")
+            (line,) = (await place.engine.notes.log(handle.id)).lines
+            assert (line.level, line.message) == ("INFO", "greeting Ada")
+
+            failing = await refuse.options(queue=queue).submit()
+            with pytest.raises(TaskFailed, match="there is no such thing") as failed:
+                await failing.result(timeout=30)
+            assert "LookupError" in failed.value.remote_traceback
+            assert (await place.engine.views.get(failing.id)).task.failures == 2
+
+            composed = await chain(double.options(queue=queue).bind(3), double.options(queue=queue)).submit()
+            assert await composed.result(timeout=30) == 12
+
+
+async def test_a_worker_that_is_killed_loses_nothing(place: Place, service: Service) -> None:
+    handle = await resume.options(queue="far").submit()
+    await service.noted("begun 1")
+    service.kill()
+    await service.start()
+
+    assert await handle.result(timeout=30) == 7  # what the first attempt left behind
+    assert "zombie" in await place.history(handle.id)
+
+
+async def test_a_worker_that_hangs_and_comes_back_after_its_attempt_was_given_away_stops(
+    place: Place, service: Service, tmp_path: Path
+) -> None:
+    handle = await wait.options(queue="far").submit()
+    await service.noted("begun 1")
+    service.send(signal.SIGSTOP)
+    (tmp_path / "other").mkdir()
+    other = Service(tmp_path / "other", service._secret)
+    await place.set_up(other.url)
+    await other.start()
+    try:
+        await other.noted("begun 2")
+        service.send(signal.SIGCONT)
+        await service.noted("stopped 1")
+        other.go()
+        assert await handle.result(timeout=60) == 2
+    finally:
+        other.kill()
+    assert service.notes() == ["begun 1", "stopped 1"]
+
+
+async def test_cancel_reaches_the_handler_and_the_task_ends_as_cancelled(place: Place, service: Service) -> None:
+    handle = await wait.options(queue="far").submit()
+    await service.noted("begun 1")
+    await place.engine.cancel(handle.id, "not needed any more")
+
+    with pytest.raises(TaskFailed) as failed:
+        await handle.result(timeout=30)
+    assert failed.value.state is State.CANCELLED
+    assert service.notes() == ["begun 1", "stopped 1"]
+
+
+async def test_a_service_that_is_told_to_stop_drains_and_what_came_meanwhile_waits_for_the_next(
+    place: Place, service: Service
+) -> None:
+    first = await wait.options(queue="far").submit()
+    await service.noted("begun 1")
+    service.send(signal.SIGTERM)
+    await eventually(lambda: not service._listens())
+    second = await greet.options(queue="far").submit("Bob")
+    service.go()
+
+    assert await first.result(timeout=30) == 1
+    assert await service.ended() in (0, -signal.SIGTERM)
+    await service.start()
+    assert await second.result(timeout=60) == "Hello, Bob!"
+
+
+async def test_a_worker_that_cannot_reach_the_engine_for_a_while_tells_its_result_when_it_can(
+    place: Place, service: Service
+) -> None:
+    await place.set_up(service.url, heartbeat_timeout_ms=60_000)
+    handle = await wait.options(queue="far").submit()
+    await service.noted("begun 1")
+    await place.go_away()
+    service.go()
+    await service.noted("done 1")
+    await place.serve()
+
+    assert await handle.result(timeout=60) == 1
+    assert service.notes() == ["begun 1", "done 1"]
+
+
+class Stutterer(ThreadingHTTPServer):
+    """Between engine and worker: hands every push on twice."""
+
+    daemon_threads = True
+
+    def __init__(self, target_port: int) -> None:
+        self.target_port = target_port
+        self.statuses: list[int] = []
+        super().__init__(("127.0.0.1", 0), _Hop)
+
+
+class _Hop(BaseHTTPRequestHandler):
+    server: Stutterer
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        for _ in range(2):
+            way = http.client.HTTPConnection("127.0.0.1", self.server.target_port, timeout=20)
+            way.request("POST", self.path, body, dict(self.headers))
+            self.server.statuses.append(way.getresponse().status)
+            way.close()
+        self.send_response(self.server.statuses[-1])
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stutterer(service: Service) -> Iterator[Stutterer]:
+    made = Stutterer(service.port)
+    threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+async def test_a_push_that_arrives_twice_is_run_once(place: Place, service: Service, stutterer: Stutterer) -> None:
+    await place.set_up(f"http://127.0.0.1:{stutterer.server_address[1]}/windlass")
+    handle = await wait.options(queue="far").submit()
+    await eventually(lambda: len(stutterer.statuses) == 2)
+    service.go()
+
+    assert await handle.result(timeout=30) == 1
+    assert stutterer.statuses == [202, 409]
+    assert service.notes() == ["begun 1", "done 1"]
