@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format sim sim-bugs bench docs protos clean
+.PHONY: help dev demo test lint format sim sim-bugs soak-registry bench docs protos clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then echo $$p; break; fi; done)
@@ -52,6 +52,9 @@ sim: $(READY) ## Simulate many seeds with faults (SEEDS=200 FROM=0)
 
 sim-bugs: $(READY) ## Prove that the simulation finds each planted bug within two minutes
 	@$(BIN)/python -m tests.sim bugs
+
+soak-registry: $(READY) ## Kill gRPC workers and servers at random during 2,000 workflows (WORKFLOWS=2000 KILLS=60)
+	@$(BIN)/python -m tests.e2e.registry_soak --workflows $(or $(WORKFLOWS),2000) --kills $(or $(KILLS),60)
 
 bench: $(READY) ## Ours beside the peers and the raw limit (ROWS=P4,P6 for a part)
 	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS))

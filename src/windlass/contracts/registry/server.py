@@ -70,7 +70,8 @@ class RegistryServer:
             raise
         except Exception:
             log.exception("a defect in %s", name)
-            await context.abort(grpc.StatusCode.INTERNAL, "a defect of the server; it has been logged")
+            defect = WindlassError("a defect of the server; it has been logged")
+            await context.abort(grpc.StatusCode.INTERNAL, defect.message, ((DETAILS_KEY, details_of(defect)),))
 
     async def _principal(self, name: str, metadata: dict[str, Any]) -> Principal:
         if name in WITHOUT_KEY or (self._options.open and "authorization" not in metadata):

@@ -1,0 +1,149 @@
+"""A worker of the registry contract with plain gRPC, and nothing of Windlass but its proto.
+
+    pip install grpcio grpcio-tools protobuf
+    windlass dev                                                   # in another terminal; it prints a key
+    WINDLASS_API_KEY=... python examples/registry_worker.py        # Ctrl-C lets it finish what runs
+
+Runs a workflow of two steps and a sleep. Kill it and start it again: what was recorded is not done twice.
+"""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+pb, services = grpc.protos_and_services(os.environ.get("KAGZI_PROTO", "windlass/wire/protos/kagzi.proto"))
+AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+class Paused(Exception):
+    """The run sleeps, or was taken from us: this execution of it is over, and says no more."""
+
+
+class Run:
+    """One run as we execute it. The token names our attempt: whoever has lost it can write nothing."""
+
+    def __init__(self, worker, polled, token):
+        self.id, self.kind, self.input = polled.run_id, polled.workflow_type, json.loads(polled.workflow_input)
+        self._worker, self._token, self._sleeps = worker, ("x-windlass-lease-token", token), 0
+
+    def call(self, name, **fields):
+        return self._worker.call(name, self._token, run_id=self.id, **fields)
+
+    def step(self, step_id, function, *args):
+        """Carried out once: what it returned is recorded, and given again if the run is executed again."""
+        begun = self.call("BeginStep", step_id=step_id)
+        if not begun.should_execute:
+            return json.loads(begun.cached_result)
+        try:
+            result = function(*args)
+        except Exception as error:
+            self.call("FailStep", step_id=step_id, error=pb.ErrorDetail(message=str(error)))
+            now = self._worker.call("GetWorkflowRun", run_id=self.id).workflow_run.status
+            if now == pb.WORKFLOW_STATUS_SLEEPING:
+                raise Paused from None  # the engine will have it tried again
+            raise
+        self.call("CompleteStep", step_id=step_id, output=json.dumps(result).encode())
+        return result
+
+    def sleep(self, seconds):
+        """Holds no worker meanwhile."""
+        step_id, self._sleeps = f"__sleep_{self._sleeps}", self._sleeps + 1
+        if self.call("BeginStep", step_id=step_id).should_execute:
+            self.call("ScheduleSleep", duration_seconds=seconds)
+            raise Paused
+
+
+class Worker:
+    def __init__(self, address, key, queue, workflows, concurrency=4):
+        self._stub = services.WorkflowServiceStub(grpc.insecure_channel(address))
+        self._key, self._queue, self._workflows, self._concurrency = key, queue, workflows, concurrency
+        self._slots, self.stopping = threading.Semaphore(concurrency), threading.Event()
+        self._active, self._ended, self.told = set(), {"completed_delta": 0, "failed_delta": 0}, threading.local()
+
+    def call(self, name, *metadata, timeout=10, **fields):
+        """Until it is answered: everything may be said twice, and is taken once."""
+        method = pb.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name[name]
+        request = getattr(pb, method.input_type.name)(**fields)
+        known = (("authorization", f"Bearer {self._key}"), *metadata)
+        while True:
+            try:
+                answer, call = getattr(self._stub, name).with_call(request, timeout=timeout, metadata=known)
+            except grpc.RpcError as error:
+                if error.code() not in AGAIN:
+                    raise
+                time.sleep(0.2)
+            else:
+                self.told.more = dict(call.trailing_metadata())
+                return answer
+
+    def run(self):
+        self._register()
+        threading.Thread(target=self._beat, daemon=True).start()
+        with ThreadPoolExecutor(self._concurrency) as pool:
+            while not self.stopping.is_set():
+                if self._slots.acquire(timeout=0.2):
+                    pool.submit(self._poll_and_execute)
+        self.call("DeregisterWorker", worker_id=self.id)
+
+    def _register(self):
+        here = {"hostname": socket.gethostname(), "pid": os.getpid(), "max_concurrent": self._concurrency}
+        answer = self.call("RegisterWorker", task_queue=self._queue, workflow_types=list(self._workflows), **here)
+        self.id, self._every_s = answer.worker_id, answer.heartbeat_interval_secs
+
+    def _beat(self):
+        """Goes on until the process ends, also while it drains. Names what runs, so that nothing is kept in vain."""
+        while True:
+            time.sleep(self._every_s)
+            ended, self._ended = self._ended, dict.fromkeys(self._ended, 0)
+            runs = list(self._active)
+            named = ("x-windlass-active-runs", ",".join(runs))
+            try:
+                if self.call("WorkerHeartbeat", named, worker_id=self.id, active_count=len(runs), **ended).should_drain:
+                    self.stopping.set()
+            except grpc.RpcError:
+                self._register()  # we were silent for too long, and are thought dead
+
+    def _poll_and_execute(self):
+        try:
+            asked = {"worker_id": self.id, "supported_workflow_types": list(self._workflows)}
+            polled = self.call("PollActivity", task_queue=self._queue, timeout=5, **asked)
+            if polled.run_id:
+                self._execute(Run(self, polled, self.told.more["x-windlass-lease-token"]))
+        except grpc.RpcError as error:
+            print(f"{error.code().name}: {error.details()}")
+            time.sleep(0.2)
+        finally:
+            self._slots.release()
+
+    def _execute(self, run):
+        self._active.add(run.id)
+        try:
+            run.call("CompleteWorkflow", output=json.dumps(self._workflows[run.kind](run)).encode())
+            self._ended["completed_delta"] += 1
+        except (Paused, grpc.RpcError):
+            pass  # it sleeps, or is not ours any more
+        except Exception as error:
+            run.call("FailWorkflow", error=pb.ErrorDetail(message=str(error)))
+            self._ended["failed_delta"] += 1
+        finally:
+            self._active.discard(run.id)
+
+
+def order(run):
+    receipt = run.step("charge", lambda: f"receipt for {run.input}")
+    run.sleep(2)
+    return run.step("ship", lambda: f"shipped with {receipt}")
+
+
+if __name__ == "__main__":
+    server = os.environ.get("KAGZI_SERVER", "127.0.0.1:50051")
+    worker = Worker(server, os.environ["WINDLASS_API_KEY"], "orders", {"order": order})
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stopping.set())
+    worker.run()

@@ -1,0 +1,175 @@
+"""Workers and servers of the registry contract killed at random while workflows run, and what must hold after that.
+
+`python -m tests.e2e.registry_soak --workflows 2000` is the whole of it (`make soak-registry`); a test runs a small
+share. Kills are bound to progress, not to time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+from tests.support import database as databases
+
+from windlass.core.retry import Policy
+from windlass.core.submission import Submission
+from windlass.engine.engine import Engine
+from windlass.store.store import Store
+
+ROOT = Path(__file__).parents[2]
+KEY = "wl_a-key-for-the-soak"
+BUDGET = 50
+STALE_S, HEARTBEAT_S = 5.0, 1.0
+
+
+@dataclass(slots=True)
+class Soak:
+    """One installation: a server, workers, and who is killed when."""
+
+    dsn: str
+    folder: Path
+    workflows: int
+    workers: int
+    kills: int
+    chance: random.Random
+    address: str = ""
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    killed: Counter[str] = field(default_factory=Counter)
+
+    async def run(self) -> dict[str, Any]:
+        self.address = f"127.0.0.1:{_free_port()}"
+        self._start("server")
+        for n in range(self.workers):
+            self._start(f"worker {n}")
+        began_s = time.monotonic()
+        try:
+            async with Engine(Store(self.dsn)) as engine:
+                await self._submit(engine)
+                await self._kill_until_done()
+            return await self._examine(time.monotonic() - began_s)
+        finally:
+            for process in self.processes.values():
+                process.kill()
+                process.wait()
+
+    async def _submit(self, engine: Engine) -> None:
+        policy = Policy(max_attempts=BUDGET, max_losses=BUDGET, retry_delay_s=0.2, retry_delay_max_s=1.0)
+        for start in range(0, self.workflows, 500):
+            count = min(500, self.workflows - start)
+            await engine.submit_many([Submission(kind="soak", queue="soak", policy=policy) for _ in range(count)])
+
+    def _start(self, name: str) -> None:
+        module = ["tests.e2e.registry_server", self.dsn, self.address, KEY, str(HEARTBEAT_S), str(STALE_S)]
+        if name != "server":
+            module = ["tests.e2e.registry_worker", self.address, KEY, str(self.folder / "trace")]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", *module], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+            )  # fmt: skip
+
+    async def _kill_until_done(self) -> None:
+        moments = sorted(self.chance.sample(range(1, max(2, self.workflows * 9 // 10)), self.kills))
+        somebody = await asyncpg.connect(self.dsn)
+        last_s, last = time.monotonic(), -1
+        try:
+            while (ended := await somebody.fetchval(_ENDED)) < self.workflows:
+                if ended > last:
+                    last, last_s = ended, time.monotonic()
+                assert time.monotonic() - last_s < 90, (
+                    f"nothing ended for 90 s: {ended} of {self.workflows}; {self.tail()}"
+                )
+                while moments and moments[0] <= ended:
+                    moments.pop(0)
+                    self._kill()
+                for name, process in list(self.processes.items()):
+                    if process.poll() is not None:
+                        self._start(name)
+                await asyncio.sleep(0.05)
+        finally:
+            somebody.terminate()
+
+    def _kill(self) -> None:
+        names = sorted(self.processes)
+        name = "server" if self.chance.random() < 0.3 else self.chance.choice(names)
+        self.processes[name].kill()
+        self.processes[name].wait()
+        self.killed["server" if name == "server" else "worker"] += 1
+
+    async def _examine(self, took_s: float) -> dict[str, Any]:
+        somebody = await asyncpg.connect(self.dsn)
+        rows = await somebody.fetch("select id, state, failures, losses, result from windlass.task")
+        somebody.terminate()
+        assert Counter(row["state"] for row in rows) == {"succeeded": self.workflows}
+        assert {row["result"] for row in rows} == {json.dumps([n * n for n in range(5)]).encode()}
+        assert all(row["failures"] == 0 for row in rows)
+        assert max(row["losses"] for row in rows) < BUDGET
+        again = begun_after_recorded((self.folder / "trace").read_text().splitlines())
+        assert again == [], f"steps that were recorded ran again: {again[:5]}"
+        lost = sum(row["losses"] for row in rows)
+        most = max(row["losses"] for row in rows)
+        return {"workflows": self.workflows, "killed": dict(self.killed), "losses": lost, "most": most, "s": took_s}
+
+    def tail(self) -> str:
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+
+_ENDED = "select count(*) from windlass.task where finished_at is not null"
+
+
+def begun_after_recorded(lines: list[str]) -> list[str]:
+    """Steps that ran though they had been recorded; the order of the lines is that of the moments."""
+    recorded: set[str] = set()
+    again = []
+    for line in lines:
+        what, _, step = line.partition(" ")
+        UUID(step.split(" ")[0])
+        if what == "recorded":
+            recorded.add(step)
+        elif step in recorded:
+            again.append(step)
+    return again
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workflows", type=int, default=2000)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    given = parser.parse_args()
+    print(f"seed {given.seed}")
+
+    async def soak(server: databases.Server) -> dict[str, Any]:
+        dsn = await databases.fresh_database(server)
+        with tempfile.TemporaryDirectory() as folder:
+            chance = random.Random(given.seed)
+            return await Soak(dsn, Path(folder), given.workflows, given.workers, given.kills, chance).run()
+
+    with databases.open_server() as server:
+        print(json.dumps(asyncio.run(soak(server))))
+
+
+if __name__ == "__main__":
+    main()
