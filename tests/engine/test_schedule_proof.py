@@ -1,0 +1,138 @@
+"""Proofs for schedules: two years in six zones are what the preview said; an engine may stop at any statement."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.conftest import NewEngine
+from tests.engine.test_schedule import at_noon, keys, spec, tick
+from tests.support.work import only_direct
+
+from windlass import Engine
+from windlass.core.error import StoreBusy
+from windlass.core.schedule import Overlap, Schedule
+from windlass.engine.fire import Pace
+from windlass.store.fault import CommitUnknown
+from windlass.store.session import Session
+from windlass.testing.clock import VirtualClock
+
+ZONES = (
+    "UTC", "America/New_York", "Europe/London", "Australia/Lord_Howe", "America/Havana", "Africa/Casablanca",
+)  # fmt: skip
+CRONS = ("30 1 * * *", "30 2 * * *", "0 */6 * * *", "15 9 * * MON-FRI", "0 0 0 29 2 ?", "0 30 1 1-7 * SUN")
+YEARS = timedelta(days=2 * 365)
+
+
+async def previewed(engine: Engine, schedule: Schedule, begin: datetime) -> list[str]:
+    """Two years of fires, page by page."""
+    fires: list[datetime] = []
+    while not fires or fires[-1] <= begin + YEARS:
+        page = await engine.schedules.preview(schedule.id, 1000, after=fires[-1] if fires else begin)
+        fires += page
+        if len(page) < 1000:
+            break
+    return [fire.isoformat() for fire in fires if fire <= begin + YEARS]
+
+
+@only_direct
+@pytest.mark.slow
+async def test_two_years_in_six_zones_are_what_the_preview_said(
+    new_engine: NewEngine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    """Two engines take turns, and are there again after each jump; nothing of it counts as an outage."""
+    engines = [await new_engine(pace=Pace(interval_s=86400 * 2)) for _ in range(2)]
+    begin = await at_noon(clock)
+    made = [
+        await engines[0].schedules.create(spec(cron=cron, timezone=zone, max_catchup=0))
+        for zone in ZONES
+        for cron in CRONS
+    ]
+    expected = [await previewed(engines[0], schedule, begin) for schedule in made]
+    chance, now = Random(5), begin
+    while now < begin + YEARS:
+        jump = min(timedelta(seconds=chance.randrange(3 * 86400, 6 * 86400)), begin + YEARS - now)
+        now = await clock.advance(jump.total_seconds())
+        await tick(chance.choice(engines))
+    found = [await keys(somebody, schedule) for schedule in made]
+    assert found == expected
+    assert [len(fires) for fires in expected[:4]] == [730, 730, 2920, pytest.approx(521, abs=2)]
+    assert all(len(set(fires)) == len(fires) for fires in found)
+
+
+class Stop:
+    """Lets the connection of an engine break at its nth statement; a commit may have happened, or not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: int | None = None
+        self.after_commit, self.broke_at = False, ""
+        fetch, execute = Session.fetch, Session.execute
+
+        async def broken_fetch(session: Session, query: str, *args: object) -> Any:
+            self._count(session, query)
+            return await fetch(session, query, *args)
+
+        async def broken_execute(session: Session, command: str) -> None:
+            if command == "commit" and self.left == 0 and self.after_commit:
+                await execute(session, command)
+                self.left, self.broke_at = None, "after commit"
+                raise CommitUnknown("the answer was lost")
+            self._count(session, command)
+            await execute(session, command)
+
+        monkeypatch.setattr(Session, "fetch", broken_fetch)
+        monkeypatch.setattr(Session, "execute", broken_execute)
+
+    def _count(self, session: Session, what: str) -> None:
+        if self.left is None:
+            return
+        if self.left == 0:
+            self.left, self.broke_at = None, what
+            session.broken = True
+            session.connection.terminate()
+            raise StoreBusy(f"broken at {what}")
+        self.left -= 1
+
+
+@only_direct
+@pytest.mark.parametrize("overlap", list(Overlap))
+async def test_an_engine_may_stop_at_any_statement_and_each_fire_is_made_once(
+    new_engine: NewEngine,
+    clock: VirtualClock,
+    somebody: asyncpg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: Overlap,
+) -> None:
+    dying, heir = await new_engine(), await new_engine()
+    begin = await at_noon(clock)
+    made = await heir.schedules.create(spec(overlap=overlap))
+    other = await heir.schedules.create(spec())
+    stop, minute, seen = Stop(monkeypatch), 0, set()
+    for after_commit in (False, True):
+        for statement in range(40):
+            minute += 1
+            await clock.advance(60)
+            stop.left, stop.after_commit, stop.broke_at = statement, after_commit, ""
+            try:
+                await tick(dying)
+            except StoreBusy:
+                seen.add(stop.broke_at)
+            stop.left = None
+            await tick(heir)
+            if not stop.broke_at:
+                break
+    expected = [(begin + timedelta(minutes=n + 1)).isoformat() for n in range(minute)]
+    assert await keys(somebody, other) == expected
+    assert {"insert_tasks", "settle_schedules", "commit", "after commit"} <= seen
+    known = await heir.schedules.get(made.id)
+    fired = await keys(somebody, made)
+    assert (known.fired + known.skipped, known.fired) == (minute, len(fired))
+    if overlap is Overlap.CANCEL:  # the locks of the dead may outlive a minute: then one fire replaces two
+        assert set(fired) <= set(expected)
+        assert fired[-1] == expected[-1]
+    else:
+        assert fired == (expected if overlap is not Overlap.SKIP else expected[:1])
+    assert known.last_fire_at == datetime.fromisoformat(fired[-1]).astimezone(UTC)
