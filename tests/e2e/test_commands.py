@@ -301,7 +301,10 @@ def test_make_alone_prints_a_line_of_help_for_every_target() -> None:
     assert shown == targets >= {"help", "dev", "demo", "test", "lint", "sim", "bench"}
 
 
-EXAMPLES = {"greet.py": "", "checkout.py": "shipped", "first.py": "Hello, Ada!", "demo.py": "Everything finished once."}
+EXAMPLES = {
+    "greet.py": "", "checkout.py": "shipped", "first.py": "Hello, Ada!", "schedule.py": "All is well in Rome.",
+    "demo.py": "Everything finished once.",
+}  # fmt: skip
 ELSEWHERE = {"callback_worker.py"}  # tests/contracts/callback/test_conformance.py
 
 
@@ -310,7 +313,7 @@ def test_every_example_is_run_by_a_test() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["greet.py", "first.py", "checkout.py", pytest.param("demo.py", marks=pytest.mark.slow)]
+    "name", ["greet.py", "first.py", "checkout.py", "schedule.py", pytest.param("demo.py", marks=pytest.mark.slow)]
 )
 def test_the_example_runs_twice_and_says_what_it_should(name: str) -> None:
     with temporary_folder() as folder:
