@@ -12,6 +12,7 @@ from typing import Unpack
 
 from windlass import sdk
 from windlass.core.error import Invalid
+from windlass.sdk.callback.worker import CallbackOptions, CallbackWorker
 from windlass.sdk.client import Client
 from windlass.settings import load
 from windlass.wire.quiet import keep_grpc_quiet
@@ -53,6 +54,15 @@ class App(sdk.App):
             return open_engine(database_url, data_dir=data_dir, pooled=pooled, listen=not pooled)
 
         super().__init__(name, connect, **settings)
+
+    def callback_worker(self, **options: Unpack[CallbackOptions]) -> CallbackWorker:
+        """A worker for queues that push, which your service mounts: for ASGI, FastAPI and WSGI. The `secret` is that of
+        the queue; by default the one of the settings (WINDLASS_SIGNING_SECRET). The app is opened with the worker if it
+        is not open already; then it cannot submit."""
+        known = load().settings.signing_secret if "secret" not in options else None
+        if known is not None:
+            options["secret"] = known.split()
+        return super().callback_worker(**options)
 
 
 def _check_remote(server: object, api_key: object, database_url: object, data_dir: object) -> None:

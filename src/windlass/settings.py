@@ -100,6 +100,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     push_loopback: Annotated[
         bool, Help("Whether tasks may be pushed to workers on this machine; `windlass dev` allows it.")
     ] = False
+    signing_secret: Annotated[
+        str | None,
+        Help("What pushes to workers of this program are signed with; two, with a space, while it changes.", True),
+    ] = None
     google_token: Annotated[
         str | None, Help("Access token for Google Cloud Tasks. None: the one of the machine, from Google.", True)
     ] = None

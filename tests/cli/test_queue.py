@@ -54,6 +54,28 @@ def test_limits_stay_when_a_queue_is_paused(dev: Dev) -> None:
     assert (set_again["paused"], set_again["limits"]["max_running"]) == (True, 4)
 
 
+def test_a_queue_pushes_and_is_claimed_from_again_and_tells_its_secret(dev: Dev) -> None:
+    queue = f"q-{uuid4()}"
+    dev("queues", "set", queue, "--max-running", "3")
+    pushes = dev(
+        "queues", "push", queue, "http://127.0.0.1:9/windlass", "--heartbeat-interval", "5s", "--token-ttl", "2h"
+    )
+    secret = dev("queues", "secret", queue).stdout.strip()
+    assert pushes.stdout == (
+        f"The queue {queue} pushes to http://127.0.0.1:9/windlass.\nIts worker needs WINDLASS_SIGNING_SECRET={secret}\n"
+    )
+    again = dev.json("queues", "push", queue, "http://127.0.0.1:9/other")
+    assert (again["delivery"]["url"], again["signing_secret"]) == ("http://127.0.0.1:9/other", secret)
+    assert (again["limits"]["max_running"], again["delivery"]["heartbeat_interval_ms"]) == (3, 30_000)
+    rotated = dev.json("queues", "secret", queue, "--rotate", "--overlap", "1h")["signing_secret"]
+    assert rotated.startswith("whsec_")
+    assert rotated != secret
+    assert dev("queues", "pull", queue).stdout == f"Workers claim from the queue {queue}.\n"
+    assert dev("queues", "secret", queue).returncode == 1
+    assert dev("queues", "push", queue, "http://169.254.169.254/x").returncode == 1
+    assert dev("queues", "push", queue, "http://127.0.0.1:9/", "--token-ttl", "soon").returncode == 2
+
+
 def test_a_queue_that_drains_slowly_is_a_failure(dev: Dev) -> None:
     task_id = dev.submit("forever", {})
     while dev.json("tasks", "get", task_id)["state"] != "running":

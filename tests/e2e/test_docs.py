@@ -21,6 +21,7 @@ from windlass.store.embedded_host import find_software
 
 ROOT = Path(__file__).parents[2]
 RUN = sorted([ROOT / "docs/quickstart.md", *(ROOT / "docs/howto").glob("*.md")])
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def name_of(page: Path) -> str:
@@ -71,7 +72,7 @@ def run_program(code: str, url: str) -> str:
     with temporary_folder() as folder:
         done = subprocess.run(
             [sys.executable, "-c", code],
-            cwd=folder, env={**os.environ, "DATABASE_URL": url},
+            cwd=folder, env={**os.environ, "DATABASE_URL": url, "WINDLASS_SIGNING_SECRET": SECRET},
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

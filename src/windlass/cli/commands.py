@@ -60,6 +60,9 @@ queues.command("windlass.cli.queue:set_queue", name="set", help="Set limits of a
 queues.command("windlass.cli.queue:pause_queue", name="pause", help="Stop claims from a queue.")
 queues.command("windlass.cli.queue:resume_queue", name="resume", help="Let claims from a queue go on.")
 queues.command("windlass.cli.queue:drain_queue", name="drain", help="Pause, and wait until nothing runs.")
+queues.command("windlass.cli.queue_delivery:push_queue", name="push", help="Push the tasks of a queue to a service.")
+queues.command("windlass.cli.queue_delivery:pull_queue", name="pull", help="Let workers claim from a queue again.")
+queues.command("windlass.cli.queue_delivery:queue_secret", name="secret", help="Print what pushes are signed with.")
 app.command(queues)
 
 schedules = App(name="schedules", help="Schedules: cron expressions that submit tasks.")

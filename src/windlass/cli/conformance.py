@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.markup import escape
 
-from windlass.cli.option import Json
+from windlass.cli.option import Json, load
 from windlass.cli.output import Exit, Unusable, print_json, say
 from windlass.core.error import Invalid
 from windlass.testing.callback import Result, check_worker
@@ -19,7 +19,7 @@ from windlass.testing.stdio import read_scripts
 def callback(
     *,
     worker: str,
-    secret: Annotated[str, Parameter(env_var="WINDLASS_SIGNING_SECRET")],
+    secret: str | None = None,
     kind: str = "conformance",
     only: tuple[int, ...] = (),
     interval_ms: int = 250,
@@ -37,7 +37,7 @@ def callback(
     worker
         Where the worker takes pushes, such as http://127.0.0.1:8080/windlass.
     secret
-        The secret that pushes are signed with, as the worker knows it.
+        What pushes are signed with, as the worker knows it; default: WINDLASS_SIGNING_SECRET.
     kind
         The kind of task that the worker's handler for these cases has.
     only
@@ -51,6 +51,7 @@ def callback(
     callback_url
         How the worker reaches this machine, if not directly; callbacks are taken at all addresses then.
     """
+    secret = secret or (load().settings.signing_secret or "").partition(" ")[0]
     try:
         results = check_worker(
             worker, secret, kind=kind, only=only, interval_ms=interval_ms, patience_s=patience, parallel=parallel,

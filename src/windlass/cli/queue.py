@@ -78,7 +78,7 @@ def set_queue(
         Take away all limits that are not named here.
     """
     client = api.client()
-    known = _known(client, name, api)
+    known = known_queue(client, name, api)
     limits = {} if clear else dict(known["limits"])
     given = {"max_running": max_running, "max_running_per_key": max_running_per_key, "rate": _rate(rate)}
     limits |= {limit: value for limit, value in given.items() if value is not None}
@@ -91,7 +91,7 @@ def set_queue(
     show(queue, api.json, lambda: say(f"The queue {name}: {_limits(queue) or 'no limits'}."))
 
 
-def _known(client: ApiClient, name: str, api: ApiOptions) -> dict[str, Any]:
+def known_queue(client: ApiClient, name: str, api: ApiOptions) -> dict[str, Any]:
     """What is set so far; a queue that nobody has used yet is as good as any other."""
     try:
         found: dict[str, Any] = client.get(f"/queues/{name}", api.space)

@@ -290,7 +290,7 @@ class App:
         if unknown:
             raise Invalid(f"there is no option {min(unknown)}", field="options")
         if "secret" not in options:
-            raise Invalid("is needed: it is that of the queue", field="secret")
+            raise Invalid("is needed: say it here, or set WINDLASS_SIGNING_SECRET to that of the queue", field="secret")
         return CallbackWorker(self, **options)
 
     # ----------------------------------------------------------------------------------------- without an event loop

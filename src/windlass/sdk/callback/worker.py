@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Required, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -62,7 +62,7 @@ class Answer(msgspec.Struct, frozen=True):
 class CallbackOptions(TypedDict, total=False):
     """What a worker that is pushed to may be told."""
 
-    secret: Required[str | Sequence[str]]  # that pushes are signed with; two while it is being changed
+    secret: str | Sequence[str]  # that pushes are signed with; two while it is being changed
     kinds: Sequence[str] | None  # of the handlers it has; by default all
     name: str | None  # by default host and process id
     concurrency: int  # how many tasks run side by side; more are sent away for a while
