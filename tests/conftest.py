@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -20,6 +21,34 @@ from windlass.testing.clock import VirtualClock, virtual_clock
 # A shell that runs the tests in the background has told them to ignore Ctrl-C, and their children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests start programs in folders of their own, where a relative path would lead to other sources.
+if "PYTHONPATH" in os.environ:
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ["PYTHONPATH"].split(os.pathsep)))
+
+# Tests that start programs, or hold every name against every value, take minutes in all: `make test FAST=1` leaves them
+# out, with those that carry the mark themselves.
+SLOW = (
+    "tests/cli/test_dev",
+    "tests/contracts/callback/test_conformance",
+    "tests/e2e/",
+    "tests/sdk/test_process",
+    "tests/sdk/test_trace",
+    "tests/sdk/test_types",
+    "tests/shape/test_bad_input",
+    "tests/shape/test_promises",
+    "tests/sim/test_",
+    "tests/store/test_embedded",
+    "tests/store/test_plan",
+    "tests/testing/test_kit",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW) or "dev" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +95,7 @@ async def clock(database: str) -> AsyncIterator[VirtualClock]:
 # changes the backend after each transaction. `tests.support.work.only_direct` marks those that need LISTEN.
 
 
-@pytest.fixture(params=["direct", "pooled"])
+@pytest.fixture(params=["direct", pytest.param("pooled", marks=pytest.mark.slow)])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.cli.warm import warm
+
 WINDLASS = Path(sys.executable).with_name("windlass")
 SOON_S = 60.0
 OURS = ("DATABASE_URL", "MAKEFLAGS", "MAKELEVEL", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
@@ -20,7 +22,4 @@ def environment(**more: str) -> dict[str, str]:
 
 def windlass(*arguments: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     """In a folder without settings, unless told otherwise."""
-    return subprocess.run(
-        [str(WINDLASS), *arguments],
-        capture_output=True, text=True, timeout=SOON_S, env=environment(**more), cwd=cwd or "/", check=False,
-    )  # fmt: skip
+    return warm().run(WINDLASS, list(arguments), str(cwd or "/"), environment(**more), SOON_S)

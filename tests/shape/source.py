@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +52,16 @@ class Module:
 
 
 def modules(folder: Path = SRC) -> list[Module]:
+    return list(_our_modules()) if folder == SRC else _read(folder)
+
+
+@cache
+def _our_modules() -> list[Module]:
+    """Read and parsed once, for all tests."""
+    return _read(SRC)
+
+
+def _read(folder: Path) -> list[Module]:
     found = []
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 from tests.sim.bugs import BUGS
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--bug", choices=list(BUGS), help="with this bug planted")
     bugs = commands.add_parser("bugs", help="plant each bug, and simulate until it is found")
     bugs.add_argument("names", nargs="*", metavar="name", help=f"these only, of: {', '.join(BUGS)}")
-    bugs.add_argument("--within", type=float, default=120.0, help="seconds for each")
+    bugs.add_argument("--within", type=float, default=120.0, help="seconds of this processor for each")
     for command in (run, bugs):
         command.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes")
     return parser
@@ -116,14 +116,14 @@ def tell_found(name: str, found: Found) -> None:
 @contextmanager
 def opened(maintenance: str) -> Iterator[Simulator]:
     """A simulator with a database of its own."""
-    server = databases.Server(maintenance)
-    dsn = asyncio.run(databases.fresh_database(server))
-    try:
-        with Simulator(dsn) as simulator:
-            yield simulator
-    finally:
-        asyncio.run(databases.drop_database(server, dsn))
-        asyncio.run(databases.drop_template(server))
+    with closing(databases.Server(maintenance)) as server:
+        dsn = asyncio.run(databases.fresh_database(server))
+        try:
+            with Simulator(dsn) as simulator:
+                yield simulator
+        finally:
+            asyncio.run(databases.drop_database(server, dsn))
+            asyncio.run(databases.drop_template(server))
 
 
 def spread(work, items, jobs):  # type: ignore[no-untyped-def]

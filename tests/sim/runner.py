@@ -66,11 +66,11 @@ class Simulator:
         )  # fmt: skip
 
     def hunt(self, bug: Bug, within_s: float) -> Found:
-        """Seed after seed with the bug planted, until it shows."""
-        began_s = time.perf_counter()
+        """Seed after seed with the bug planted, until it shows. Only time at work counts, so that others do not."""
+        began_s, began_work_s = time.perf_counter(), time.process_time()
         seeds, result = 0, None
         with bug.plant():
-            while time.perf_counter() - began_s < within_s:
+            while time.process_time() - began_work_s < within_s:
                 result = self.run(seeds)
                 seeds += 1
                 if result.violation is not None:

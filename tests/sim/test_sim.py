@@ -18,7 +18,7 @@ from tests.sim.bugs import BUGS
 from tests.support import database as databases
 
 ROOT = Path(__file__).parents[2]
-SEEDS, SEEDS_SLOW = 24, 60
+SEEDS, SEEDS_SLOW = 12, 28
 WITHIN_S = 120.0
 QUICK_BUGS = [
     "no_fence",
