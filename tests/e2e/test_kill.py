@@ -51,21 +51,22 @@ async def fleet_of(seed: int) -> AsyncIterator[Callable[[int, int], Awaitable[Fl
                 await fleet.close()
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_killing_anything_at_random_during_20000_tasks_loses_nothing_and_commits_nothing_twice(
     fleet_of: Callable[[int, int], Awaitable[Fleet]],
 ) -> None:
     fleet = await fleet_of(20_000, sum(TARGETS.values()))
-    await fleet.run(deadline_s=150)
+    await fleet.run(deadline_s=600)
     await check(fleet)
     assert all(fleet.done[target] for target in TARGETS), fleet.done
 
 
+@pytest.mark.timeout(900)
 async def test_killing_a_few_processes_during_2000_tasks_loses_nothing_and_commits_nothing_twice(
     fleet_of: Callable[[int, int], Awaitable[Fleet]],
 ) -> None:
     fleet = await fleet_of(2_000, 4)
-    await fleet.run(deadline_s=60)
+    await fleet.run(deadline_s=300)
     await check(fleet)
 
 

@@ -17,6 +17,7 @@ import pytest
 from tests.sim.bugs import BUGS
 from tests.support import database as databases
 
+pytestmark = pytest.mark.timeout(1200)
 ROOT = Path(__file__).parents[2]
 SEEDS, SEEDS_SLOW = 12, 28
 WITHIN_S = 120.0
