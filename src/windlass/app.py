@@ -144,6 +144,16 @@ async def open_sessions(
 
 
 @asynccontextmanager
+async def open_pools(engine: Engine) -> AsyncIterator[None]:
+    """The programs of all queues with delivery stdio, as child processes, until the block ends; then what runs is
+    finished. Whoever may set up queues can run any command as the user of this process."""
+    from windlass.sdk.stdio_host import StdioHost
+
+    async with StdioHost(engine, engine.queues.stdio):
+        yield
+
+
+@asynccontextmanager
 async def open_server(
     engine: Engine,
     *,

@@ -97,6 +97,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     callback_url: Annotated[
         str | None, Help("Where workers that are pushed to call back, as they see it. None: where the API listens.")
     ] = None
+    stdio: Annotated[
+        bool, Help("Whether this server runs the programs of queues with delivery stdio; `windlass dev` does.")
+    ] = False
     push_loopback: Annotated[
         bool, Help("Whether tasks may be pushed to workers on this machine; `windlass dev` allows it.")
     ] = False

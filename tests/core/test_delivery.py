@@ -15,6 +15,7 @@ from windlass.core.delivery import (
     Push,
     RetryForm,
     Stdio,
+    StdioHandler,
     Wakeup,
     checked_delivery,
     policy_of,
@@ -79,3 +80,22 @@ def test_the_form_of_a_policy_makes_that_policy() -> None:
     assert (policy.retry_delay_s, policy.retry_delay_max_s) == (1.5, 9.0)
     assert retry_of(policy) == form
     assert policy_of(None, Push(url=URL, cancel_grace_period_ms=5000)).cancel_grace_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("delivery", "says"),
+    [
+        (Stdio(), "say what runs a kind"),
+        (Stdio(command=["x"]), "say what runs a kind"),
+        (Stdio(kinds_are_scripts=True), "could run any code"),
+        (Stdio(command=["x"], python="python3"), "its own environment"),
+        (Stdio(command=["x"], requirements=("numpy",)), "its own environment"),
+        (Stdio(handlers={"a": StdioHandler()}), "a function or a script"),
+        (Stdio(handlers={"a": StdioHandler(function="a:b", script="1")}), "a function or a script"),
+        (Stdio(handlers={"a": StdioHandler(function="os.system")}), "like module:function"),
+        (Stdio(handlers={"a": StdioHandler(script="1")}, requirements=("--index-url=http://bad",)), "not options"),
+    ],
+)
+def test_stdio_settings_that_make_no_sense_are_refused(delivery: Stdio, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        checked_delivery(delivery)

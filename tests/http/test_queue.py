@@ -8,6 +8,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 import httpx
+import pytest
 from tests.http.conftest import NewClient, problem
 from tests.http.test_task import fail, submit
 from tests.support.work import CRASH, worker
@@ -64,13 +65,24 @@ DELIVERIES = [
     {"type": "wakeup", "carrier": None, "url": "http://127.0.0.1:1/x", "lease_ms": 1000},
     {"type": "invoke", "carrier": "lambda", "url": None, "lease_ms": 1000},
     {"type": "machine", "launcher": "docker"},
-    {"type": "stdio", "command": ["python", "-m", "worker"]},
+    {"type": "stdio", "command": ["python", "-m", "worker"], "kinds_are_scripts": True},
 ]  # fmt: skip
 
 
 async def test_every_delivery_has_its_form(api: httpx.AsyncClient) -> None:
     for delivery in DELIVERIES:
         assert (await put(api, delivery=delivery))["delivery"] == delivery
+
+
+@pytest.mark.parametrize(("role", "namespace"), [("operator", None), ("admin", "default")])
+async def test_programs_that_servers_run_are_set_by_an_admin_of_all_namespaces(
+    api: httpx.AsyncClient, as_role: NewClient, role: str, namespace: str | None
+) -> None:
+    somebody = await as_role(role, namespace)
+    order = {"delivery": {"type": "stdio", "command": ["true"], "kinds_are_scripts": True}}
+
+    assert (await somebody.put("/api/v1/queues/images", json=order)).status_code == 403
+    assert (await api.put("/api/v1/queues/images", json=order)).status_code == 200
 
 
 BAD_ORDERS: list[tuple[str, dict[str, Any]]] = [

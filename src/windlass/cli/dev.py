@@ -56,7 +56,7 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
         say(f"[bold]Windlass[/bold] {__version__} is starting …")
     async with dev_database(settings) as (url, shown), open_engine(url, **engine_options(settings)) as engine:
         tell_the_app(replace(settings, database_url=url))
-        settings = replace(settings, api_key=settings.api_key or kept_key(settings), push_loopback=True)
+        settings = replace(settings, api_key=settings.api_key or kept_key(settings), push_loopback=True, stdio=True)
         async with servers(engine, settings) as places, dev_worker(app, engine) as worker, left_key(settings):
             told = {**places, "key": settings.api_key or "", "database": shown}
             if as_json:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass import __version__
-from windlass.app import open_engine, open_server, open_sessions
+from windlass.app import open_engine, open_pools, open_server, open_sessions
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import Unusable, print_json, say
@@ -96,6 +96,8 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
             )
         )  # fmt: skip
         engine.workers.drain_timeout_s = settings.drain_timeout_s
+        if settings.stdio:
+            await stack.enter_async_context(open_pools(engine))
         yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
 
 

@@ -26,6 +26,8 @@ Amount = Annotated[int, Meta(ge=0, le=2**53)]
 Url = Annotated[str, Meta(min_length=1, max_length=URL_MAX, description="http:// or https://, without a user")]
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
 Command = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4000)]], Meta(min_length=1, max_length=100)]
+Script = Annotated[str, Meta(min_length=1, max_length=100_000)]
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _URL = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?", re.IGNORECASE)
 _PATH_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,199}")
 
@@ -93,10 +95,30 @@ class Machine(_Delivery, frozen=True, tag="machine", kw_only=True):
     launcher: Word
 
 
-class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True):
-    """A pool of child processes that speak JSON lines."""
+class StdioHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a kind means to a stdio worker: a Python function, as `module:function`, or a script."""
 
-    command: Command
+    function: Annotated[str, Meta(min_length=3, max_length=500)] | None = None
+    script: Script | None = None
+
+
+class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=True):
+    """A pool of child processes that speak JSON lines, on each server that runs them: any command, or our worker for
+    Python in the interpreter `python`, with `requirements` in an environment made for them. Payloads are inputs. With
+    `kinds_are_scripts`, a kind without a handler is itself the script: for programs whose scripts are names, since
+    whoever submits chooses it."""
+
+    command: Command | None = None
+    python: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+    requirements: Annotated[tuple[Word, ...], Meta(max_length=200)] = ()
+    handlers: dict[Word, StdioHandler] = {}
+    kinds_are_scripts: bool = False
+    init: Script | None = None
+    cwd: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+    env: dict[Word, Annotated[str, Meta(max_length=10_000)]] = {}
+    workers: Annotated[int, Meta(ge=1, le=1000)] = 1
+    tasks_per_worker: Annotated[int, Meta(ge=1, le=1000)] = 1
+    cancel_grace_period_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 30_000
 
 
 Delivery = Pull | Push | Wakeup | Invoke | Machine | Stdio
@@ -142,13 +164,33 @@ def checked_delivery(delivery: Delivery) -> Delivery:
         case Machine():
             check_name("delivery.launcher", delivery.launcher)
         case Stdio():
-            for word in delivery.command:
-                check_text("delivery.command", word, 4000)
+            _check_stdio(delivery)
         case Pull():
             pass
         case _:
             raise Invalid(f"must be a delivery, not {type(delivery).__name__}", field="delivery")
     return delivery
+
+
+def _check_stdio(stdio: Stdio) -> None:
+    for word in stdio.command or ():
+        check_text("delivery.command", word, 4000)
+    if stdio.command is not None and (stdio.python is not None or stdio.requirements):
+        raise Invalid(
+            "a command brings its own environment: leave out python and requirements", field="delivery.command"
+        )
+    if stdio.command is None and stdio.kinds_are_scripts:
+        raise Invalid("whoever submits could run any code: give handlers", field="delivery.kinds_are_scripts")
+    if not stdio.handlers and not stdio.kinds_are_scripts:
+        raise Invalid("say what runs a kind: its function, or a script", field="delivery.handlers")
+    if any(word.startswith("-") for word in (*stdio.requirements, stdio.python or "")):
+        raise Invalid("must be packages, not options", field="delivery.requirements")
+    for kind, handler in stdio.handlers.items():
+        field = f"delivery.handlers.{kind}"
+        if (handler.function is None) == (handler.script is None):
+            raise Invalid("give a function or a script", field=field)
+        if handler.function is not None and not _FUNCTION.fullmatch(handler.function):
+            raise Invalid("must be like module:function", field=f"{field}.function")
 
 
 def _check_cloud_tasks(via: CloudTasks) -> None:
@@ -191,7 +233,7 @@ class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
     """What the tasks of a queue are allowed; the very default if nothing was asked for."""
     grace_s = DEFAULT_POLICY.cancel_grace_s
-    if isinstance(delivery, Push):
+    if isinstance(delivery, Push | Stdio):
         grace_s = delivery.cancel_grace_period_ms / 1000
     form = retry or RetryForm()
     policy = Policy(

@@ -15,6 +15,7 @@ from windlass.core.delivery import (
     Push,
     QueueSettings,
     RetryForm,
+    Stdio,
     checked_delivery,
     policy_of,
 )
@@ -107,6 +108,11 @@ class Queues:
         """What is set for those of these queues that somebody configured."""
         async with self._store.views() as views:
             return await views.queue_settings(namespace, queues)
+
+    async def stdio(self) -> dict[tuple[str, str], Stdio]:
+        """Those whose tasks child processes run, by namespace and name, in all namespaces."""
+        async with self._store.views() as views:
+            return await views.stdio_queues()
 
     async def policy(self, queue: str, *, namespace: str = "default") -> Policy:
         """What a task of this queue gets that asks for nothing."""

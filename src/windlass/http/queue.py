@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from windlass.core.access import Role
-from windlass.core.delivery import PULL, Delivery, Push, RetryForm, retry_of
+from windlass.core.access import Role, check_reach, check_role
+from windlass.core.delivery import PULL, Delivery, Push, RetryForm, Stdio, retry_of
 from windlass.core.queue import QueueConfig, Rate
 from windlass.core.transition import State
 from windlass.engine.queue import SECRET_OVERLAP_S, QueueView
@@ -70,8 +70,12 @@ class RotateOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 @table.add("PUT", "/api/v1/queues/{name}", Role.OPERATOR)
 async def put_queue(call: Call[In, QueueOrder]) -> QueueForm:
-    """Set all of what is wanted of a queue."""
+    """Set all of what is wanted of a queue. One whose tasks programs of the server run is set by an admin of all
+    namespaces only."""
     namespace, order = call.namespace(call.query.namespace), call.body
+    if isinstance(order.delivery, Stdio):  # it names programs that servers run
+        check_role(call.principal, Role.ADMIN)
+        check_reach(call.principal, None)
     await call.engine.access.declare_namespace(namespace)
     view = await call.engine.queues.put(
         call.path["name"],

@@ -111,12 +111,13 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class Worker:
-    """Runs handlers by kind: those of an app, or plain async functions of one payload. See `WorkerOptions`."""
+    """Runs handlers by kind: those of an app, or plain async functions of one payload; or one handler for all kinds.
+    See `WorkerOptions`."""
 
     def __init__(
         self,
         source: WorkSource,
-        handlers: Mapping[str, Handler | Runnable],
+        handlers: Mapping[str, Handler | Runnable] | Runnable,
         *,
         queues: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
@@ -142,6 +143,7 @@ class Worker:
         if not queues:
             raise Invalid("must name at least one queue", field="queues")
         self._handlers = _chosen(_runnable(handlers), kinds)
+        self._kinds = None if isinstance(self._handlers, _Every) and kinds is None else list(self._handlers)
         if name is not None:
             check_name("name", name)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
@@ -219,7 +221,7 @@ class Worker:
         now = time.monotonic()
         try:
             lease = await self._source.open_lease(
-                self.name, self._queues, kinds=list(self._handlers), labels=self._labels, namespace=self._namespace,
+                self.name, self._queues, kinds=self._kinds, labels=self._labels, namespace=self._namespace,
                 ttl_s=self._lease_ttl_s, host=socket.gethostname(), pid=os.getpid(), version=self._version,
             )  # fmt: skip
         except Unavailable as error:
@@ -415,7 +417,20 @@ class Worker:
         return Release(task.id, task.attempt, lease_id)
 
 
-def _runnable(handlers: Mapping[str, Handler | Runnable]) -> dict[str, Runnable]:
+class _Every(dict[str, Runnable]):
+    """One handler for all kinds."""
+
+    def __init__(self, runnable: Runnable) -> None:
+        super().__init__()
+        self._runnable = runnable
+
+    def __missing__(self, kind: str) -> Runnable:
+        return self._runnable
+
+
+def _runnable(handlers: Mapping[str, Handler | Runnable] | Runnable) -> dict[str, Runnable]:
+    if not isinstance(handlers, Mapping) and hasattr(handlers, "run") and hasattr(handlers, "failure"):
+        return _Every(handlers)
     if not isinstance(handlers, Mapping) or not handlers:
         raise Invalid("must map at least one kind to a handler", field="handlers")
     check_names("handlers", list(handlers))

@@ -6,6 +6,7 @@ sent and cannot be taken yet waits in a thread of its own; a worker that ends, o
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import secrets
 import signal
 import subprocess
 import tempfile
+import termios
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -68,6 +70,7 @@ class Service:
         self._errors: deque[str] = deque(maxlen=LINES_MAX)
         self._exited, self._over = threading.Event(), threading.Event()  # the process; and all of what it left
         self._why = ""  # it takes no more tasks
+        self.killed = False  # by us
         self.unneeded: deque[str] = deque()
         self.script: PythonSyntax = PYTHON
 
@@ -100,6 +103,7 @@ class Service:
                 Path(init).unlink(missing_ok=True)
             raise
         stdin, stdout, stderr = (_moved(stream) for stream in self._streams())
+        self._stderr = stderr
         self._requests = LineWriter(stdin, patient=True)
         self._reader = self._thread(self._read, stdout)
         self._stderr_reader = self._thread(self._read_errors, stderr)
@@ -135,7 +139,7 @@ class Service:
         """End the worker and the processes that it started, at once; its tasks crash."""
         process = self._process
         if process is not None and not self._over.is_set():
-            self._why = self._why or "the worker was killed"
+            self._why, self.killed = self._why or "the worker was killed", True
             _kill_group(process.pid)
 
     def wait_for(self, timeout: float | None = None) -> int:
@@ -178,6 +182,15 @@ class Service:
     def error_lines(self) -> list[str]:
         """The last lines on its stderr."""
         return list(self._errors)
+
+    def has_errors_to_read(self) -> bool:
+        """Whether something on its stderr was not read yet."""
+        if self._process is None or self._over.is_set():
+            return False
+        waiting = bytearray(4)
+        with suppress(OSError):
+            fcntl.ioctl(self._stderr, termios.FIONREAD, waiting)
+        return any(waiting)
 
     # ----------------------------------------------------------------------------------------- tasks
 

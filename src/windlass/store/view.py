@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.delivery import QueueSettings
+from windlass.core.delivery import QueueSettings, Stdio
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig, Usage
 from windlass.core.step import Step
@@ -196,6 +196,10 @@ class Views:
 
     async def queue_settings(self, namespace: str, names: Sequence[str] | None = None) -> dict[str, QueueSettings]:
         return await self._queues.get_settings(namespace, names)
+
+    async def stdio_queues(self) -> dict[tuple[str, str], Stdio]:
+        rows = await self._session.fetch("stdio_queues")
+        return {(namespace, name): msgspec.json.decode(delivery, type=Stdio) for namespace, name, delivery in rows}
 
     async def queue_state(self, namespace: str, queue: str) -> tuple[QueueConfig, Usage]:
         config = await self._queues.get_queue(namespace, queue)
