@@ -12,7 +12,7 @@ import pytest
 from tests.http.conftest import problem
 from tests.support.work import CRASH, FATAL, worker
 
-from windlass import Engine, Task
+from windlass import Engine, Policy, Task
 from windlass.core import command
 from windlass.wire.id import ulid
 
@@ -430,3 +430,17 @@ async def test_the_trace_of_a_request_is_that_of_its_tasks_and_nonsense_is_none(
         answer = await api.post("/api/v1/tasks", json={"kind": "send"}, headers={"traceparent": said})
         assert answer.status_code == 201
         assert (await engine.views.get(UUID(answer.json()["id"]))).task.trace == carried
+
+
+async def test_a_task_that_is_submitted_by_name_gets_what_its_workers_declare(
+    api: httpx.AsyncClient, engine: Engine
+) -> None:
+    await api.put("/api/v1/queues/mail", json={"retry": {"max_attempts": 7}})
+    await engine.declare_kinds("shop", {"send": Policy(max_attempts=2, timeout_s=60.0, retry_delay_s=9.0)})
+    plain = await submit(api, kind="send", queue="mail")
+    assert (plain["max_attempts"], plain["timeout_s"]) == (2, 60.0)
+    own = await submit(api, kind="send", queue="mail", max_attempts=4)
+    assert (own["max_attempts"], own["timeout_s"]) == (4, 60.0)
+    assert (await submit(api, kind="other", queue="mail"))["max_attempts"] == 7
+    batch = (await api.post("/api/v1/tasks/batch", json={"tasks": [{"kind": "send"}, {"kind": "other"}]})).json()
+    assert [task["max_attempts"] for task in batch["items"]] == [2, 5]

@@ -9,7 +9,7 @@ import pytest
 from tests.sdk.conftest import Working
 from tests.support.work import soon
 
-from windlass import Conflict, Engine, Invalid, NotFound, Unavailable
+from windlass import Conflict, Engine, Invalid, NotFound, Policy, Unavailable
 from windlass.app import App, open_engine, open_sessions
 from windlass.core.schedule import Overlap, ScheduleSpec
 from windlass.sdk import WorkflowContext
@@ -123,3 +123,20 @@ async def test_in_the_test_kit_schedules_fire_while_time_goes_by(app: App, windl
         assert len(ran) == 30
         await kit.result(await long.submit())
         assert len(ran) in (30, 31, 32)
+
+
+async def test_the_options_of_a_handler_hold_for_tasks_that_are_submitted_by_name(
+    app: App, working: Working, live_engine: Engine
+) -> None:
+    @app.task(kind="once", max_attempts=1, timeout="1m")
+    async def once() -> None: ...
+
+    @app.task(kind="plain")
+    async def plain() -> None: ...
+
+    async with working() as worker:
+        began = asyncio.Event()
+        worker.on_lease = lambda _: began.set()
+        await soon(began.wait())
+        declared = await live_engine.kinds.policies([("default", "once"), ("default", "plain")])
+    assert declared == {("default", "once"): Policy(max_attempts=1, timeout_s=60.0)}

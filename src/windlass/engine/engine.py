@@ -49,6 +49,7 @@ from windlass.engine.committer import Committer, Later
 from windlass.engine.decide import Decider
 from windlass.engine.fire import STEADY, Fires, Pace
 from windlass.engine.hub import Hub, LoopTimers, Timers
+from windlass.engine.kind import Kinds
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.metrics import Gauges, Tally
 from windlass.engine.note import Notes
@@ -132,7 +133,8 @@ class Engine:
             store, self.chance, self.hub, self._claimer, self._decider, self.notes, pause=pause, stopwatch=stopwatch
         )
         self.schedules = Schedules(store, self.chance)
-        self.declare_schedules = self.schedules.declare
+        self.kinds = Kinds(store, stopwatch)
+        self.declare_schedules, self.declare_kinds = self.schedules.declare, self.kinds.declare
         self.fires = Fires(store, self.chance, self.hub.timers, pace)
         self.count(tally)
         self._loops: list[Loop] = []

@@ -8,16 +8,18 @@ seconds, and in between sleeps until the next schedule is due; a change wakes it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from windlass.core import schedule as rules
 from windlass.core import task as task_rules
 from windlass.core.error import Invalid, StoreBusy
+from windlass.core.retry import Policy
 from windlass.core.schedule import Fire, Outage, Overlap, Schedule
 from windlass.core.submission import Submission
 from windlass.engine.chance import Chance
@@ -108,6 +110,7 @@ class Fires:
     async def _settle(self, tx: Tx, due: Sequence[Schedule], now: datetime, outages: Sequence[Outage]) -> int:
         """Under the locks of the schedules."""
         await tx.limit_waits(LONG_MS)
+        declared = await tx.kinds.policies({(s.namespace, s.kind) for s in due if s.policy is None})
         unended = await tx.schedules.open_tasks([s.id for s in due if s.overlap is not Overlap.ALLOW])
         settled: list[Schedule] = []
         submissions: list[Submission] = []
@@ -120,7 +123,8 @@ class Fires:
                 break  # it is still due, and comes next
             after, fires = self._planned(schedule, now, outages, most, unended.get(schedule.id, []))
             made = [fire for fire in fires if fire.task_id is not None]
-            submissions += [_submission(schedule, fire) for fire in made]
+            task = with_policy(schedule, declared)
+            submissions += [_submission(task, fire) for fire in made]
             bytes_left -= len(made) * len(schedule.payload)
             if made and schedule.overlap is Overlap.CANCEL:
                 replaced += unended.get(schedule.id, [])
@@ -145,6 +149,12 @@ class Fires:
             return rules.set_aside(schedule, error.message, now), []
         fires = rules.plan_fires(schedule, due, unended, [self._chance.new_id() for _ in due])
         return rules.settle(schedule, zone, fires, settled_at), fires
+
+
+def with_policy(schedule: Schedule, declared: Mapping[tuple[str, str], Policy]) -> Schedule:
+    """One that asks for nothing gets what the workers of its kind declare."""
+    policy = declared.get((schedule.namespace, schedule.kind)) if schedule.policy is None else None
+    return schedule if policy is None else replace(schedule, policy=policy)
 
 
 async def cancel_replaced(tx: Tx, task_ids: Sequence[UUID], now: datetime) -> None:

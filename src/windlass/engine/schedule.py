@@ -28,7 +28,7 @@ from windlass.core.fire import first_fires
 from windlass.core.id import derived_id
 from windlass.core.schedule import Overlap, Schedule, ScheduleSpec
 from windlass.engine.chance import Chance
-from windlass.engine.fire import cancel_replaced
+from windlass.engine.fire import cancel_replaced, with_policy
 from windlass.engine.patience import LONG_MS
 from windlass.engine.submit import add_each, same_json
 from windlass.engine.zone import zone_of
@@ -138,7 +138,8 @@ class Schedules:
             [fire] = rules.plan_fires(known, [now], unended, [task_id])
             if fire.task_id is None:
                 raise InvalidState(f"its task {unended[0]} has not ended", task_id=unended[0])
-            await add_each(tx, [rules.submission(known, task_id, mark, fire.after)])
+            task = with_policy(known, await tx.kinds.policies([(known.namespace, known.kind)]))
+            await add_each(tx, [rules.submission(task, task_id, mark, fire.after)])
             await cancel_replaced(tx, unended if known.overlap is Overlap.CANCEL else [], now)
         return task_id
 
@@ -199,8 +200,8 @@ class Schedules:
         async with self._store.begin() as tx:
             known = {s.name: s for s in await tx.schedules.lock_declared(namespace, app, list(wanted))}
             now = await tx.now()
-            for name, spec in wanted.items() if anew else ():
-                await self._declared(tx, known.get(name), spec, app, namespace, now)
+            for name in sorted(wanted) if anew else ():  # in one order, so that two who start cannot deadlock
+                await self._declared(tx, known.get(name), wanted[name], app, namespace, now)
             await tx.schedules.touch_declared([s.id for s in known.values() if s.app == app and s.name in wanted])
             others = [s for s in known.values() if s.app == app and s.name not in wanted]
             gone = [s for s in others if s.declared_at is None or s.declared_at <= now - GONE]

@@ -141,8 +141,13 @@ async def all_ready(
         await call.engine.access.declare_namespace(namespace)
     wanted = {(space, spec.queue) for spec, space in zip(specs, namespaces, strict=True) if spec.own_policy}
     policies = {(space, queue): await call.engine.queues.policy(queue, namespace=space) for space, queue in wanted}
+    declared = await call.engine.kinds.policies(
+        {(space, spec.kind) for spec, space in zip(specs, namespaces, strict=True)}
+    )
     plain = [
-        spec.submission(space, spec.policy(policies.get((space, spec.queue), DEFAULT_POLICY)), key)
+        spec.submission(
+            space, spec.policy(policies.get((space, spec.queue), DEFAULT_POLICY), declared.get((space, spec.kind))), key
+        )
         for spec, space, key in zip(specs, namespaces, keys, strict=True)
     ]
     trace = call.headers.get("traceparent")

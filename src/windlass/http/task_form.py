@@ -46,12 +46,14 @@ class TaskSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def own_policy(self) -> bool:
         return not (self.max_attempts is None and self.max_losses is None and self.timeout_s is None)
 
-    def policy(self, queue: Policy) -> Policy:
-        """What it says itself, and for the rest what its queue says."""
+    def policy(self, queue: Policy, kind: Policy | None = None) -> Policy:
+        """What it says itself, and for the rest what the workers of its kind declare, or its queue says."""
         if not self.own_policy:
-            return DEFAULT_POLICY
+            return DEFAULT_POLICY if kind is None else kind
         said = {name: getattr(self, name) for name in ("max_attempts", "max_losses", "timeout_s")}
-        return replace(queue, **{name: value for name, value in said.items() if value is not None})
+        return replace(
+            queue if kind is None else kind, **{name: value for name, value in said.items() if value is not None}
+        )
 
     def submission(self, namespace: str, policy: Policy, key: str | None) -> Submission:
         return Submission(
@@ -131,6 +133,7 @@ class TaskForm(Struct, frozen=True, kw_only=True):
     worker: str | None
     run_id: UUID | None
     replay_of: UUID | None
+    schedule_id: UUID | None
     cancel_requested_at: datetime | None
     max_attempts: int
     max_losses: int
@@ -156,7 +159,7 @@ def task_form(
         reason=_reason(task), progress=progress,
         created_at=row.created_at, available_at=task.available_at, started_at=task.started_at,
         finished_at=task.finished_at, deadline_at=task.deadline_at, priority=task.priority, worker=task.worker,
-        run_id=task.run_id, replay_of=row.replay_of,
+        run_id=task.run_id, replay_of=row.replay_of, schedule_id=row.schedule_id,
         cancel_requested_at=task.cancel.requested_at if task.cancel else None,
         max_attempts=task.policy.max_attempts, max_losses=task.policy.max_losses, timeout_s=task.policy.timeout_s,
         idempotency_key=row.idempotency_key, concurrency_key=task.concurrency_key or None, requires=row.requires,

@@ -20,6 +20,7 @@ from uuid import UUID
 from windlass.core.check import check_callable, check_count, check_name
 from windlass.core.cron import parse_cron
 from windlass.core.error import Conflict, Invalid, InvalidState
+from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.schedule import CATCHUP_DEFAULT
 from windlass.sdk.callback.worker import CallbackOptions, CallbackWorker
 from windlass.sdk.client import Client
@@ -280,7 +281,8 @@ class App:
         worker = Worker(self.client, handlers, **options)
         if hasattr(self.client, "declare_schedules"):
             specs = [schedule.spec for schedule in self.schedules.values()]
-            worker.declaration = Declaration(cast("Calendar", self.client), self.name, self.namespace, specs)
+            kinds = {h.kind: None if h.policy is DEFAULT_POLICY else h.policy for h in self.handlers.values()}
+            worker.declaration = Declaration(cast("Calendar", self.client), self.name, self.namespace, specs, kinds)
         return worker
 
     def callback_worker(self, **options: Unpack[CallbackOptions]) -> CallbackWorker:

@@ -6,7 +6,7 @@ Needs no database driver and no credentials but an API key. Calls are in `wire.c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from windlass.core.command import Claimed, Report
 from windlass.core.error import Invalid, InvalidState, NotFound, Unavailable, WindlassError
 from windlass.core.lease import Extension, Lease, Reach
 from windlass.core.note import Note, Progress
+from windlass.core.retry import Policy
 from windlass.core.schedule import ScheduleSpec
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand
@@ -137,6 +138,11 @@ class Remote:
     ) -> int:
         left: int = await self._ask(calls.DeclareSchedules(app, list(specs), namespace, anew))
         return left
+
+    async def declare_kinds(
+        self, app: str, policies: Mapping[str, Policy | None], *, namespace: str = "default"
+    ) -> None:
+        await self._ask(calls.DeclareKinds(app, dict(policies), namespace))
 
     async def _ask(self, asked: Call) -> Any:
         request = pb.CallRequest(name=type(asked).__name__, body=msgspec.msgpack.encode(asked))

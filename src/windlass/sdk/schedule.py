@@ -17,7 +17,7 @@ import msgspec
 from windlass.core.check import check_mapping, check_name
 from windlass.core.cron import Cron, parse_cron
 from windlass.core.error import Invalid, NotFound, Unavailable, WindlassError
-from windlass.core.retry import DEFAULT_POLICY
+from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.schedule import Overlap, ScheduleSpec, check_spec
 from windlass.sdk.handler import Handler
 
@@ -77,11 +77,23 @@ class Calendar(Protocol):
         self, app: str, specs: Sequence[ScheduleSpec], *, namespace: str = "default", anew: bool = True
     ) -> int: ...
 
+    async def declare_kinds(
+        self, app: str, policies: Mapping[str, Policy | None], *, namespace: str = "default"
+    ) -> None: ...
+
 
 class Declaration:
-    """What a worker of an app says about its schedules while it runs."""
+    """What a worker of an app says while it runs: which schedules there are, and what its kinds are allowed."""
 
-    def __init__(self, calendar: Calendar, app: str, namespace: str, specs: Sequence[ScheduleSpec]) -> None:
+    def __init__(
+        self,
+        calendar: Calendar,
+        app: str,
+        namespace: str,
+        specs: Sequence[ScheduleSpec],
+        kinds: Mapping[str, Policy | None] | None = None,
+    ) -> None:
+        self._kinds = kinds
         self._calendar, self._app, self._namespace, self._specs = calendar, app, namespace, list(specs)
         self._left = 0
 
@@ -103,13 +115,15 @@ class Declaration:
 
     async def _say(self, *, anew: bool) -> bool:
         try:
+            if anew and self._kinds is not None:
+                await self._calendar.declare_kinds(self._app, self._kinds, namespace=self._namespace)
             self._left = await self._calendar.declare_schedules(
                 self._app, self._specs, namespace=self._namespace, anew=anew
             )
         except Unavailable as error:
-            log.warning("cannot tell which schedules %s declares, trying again: %s", self._app, error)
+            log.warning("cannot tell what %s declares, trying again: %s", self._app, error)
             return False
         except NotFound:
-            log.warning("the server knows no schedules that apps declare: those of %s do not fire", self._app)
+            log.warning("the server knows nothing of what apps declare: schedules of %s do not fire", self._app)
             self._specs, self._left = [], 0
         return True

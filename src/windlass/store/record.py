@@ -77,6 +77,10 @@ def lease_from(row: Row) -> Lease:
     )  # fmt: skip
 
 
+def policy_from(text: str) -> Policy:
+    return _decode_policy(text)
+
+
 def schedule_from(row: Row) -> Schedule:
     """The record in the first columns of a row."""
     fields = dict(zip(Schedule.__struct_fields__, row, strict=False))

@@ -23,6 +23,7 @@ from windlass.store.attempt_table import AttemptTable
 from windlass.store.fault import Duplicate
 from windlass.store.gauge import GaugeView
 from windlass.store.heartbeat_table import HeartbeatTable
+from windlass.store.kind_table import KindTable
 from windlass.store.lease_table import LeaseTable
 from windlass.store.outbox_table import OutboxTable
 from windlass.store.queue_table import QueueTable
@@ -45,6 +46,7 @@ class Tx:
         "finished",
         "gauges",
         "heartbeats",
+        "kinds",
         "leases",
         "moves",
         "outbox",
@@ -76,6 +78,7 @@ class Tx:
         self.access = AccessTable(session)
         self.steps = StepTable(session)
         self.schedules = ScheduleTable(session)
+        self.kinds = KindTable(session)
         self.workers = WorkerTable(session)
         self.attempts = AttemptTable(session)
 

@@ -30,6 +30,7 @@ class TaskRow(msgspec.Struct, frozen=True):
     idempotency_key: str | None
     wire: bytes | None = None
     replay_of: UUID | None = None
+    schedule_id: UUID | None = None
 
 
 class TaskView(TaskRow, frozen=True):

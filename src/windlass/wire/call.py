@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.note import Note, Progress
+from windlass.core.retry import Policy
 from windlass.core.schedule import ScheduleSpec
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand
@@ -126,12 +127,21 @@ class DeclareSchedules(Call, frozen=True):
     anew: bool = True
 
 
+class DeclareKinds(Call, frozen=True):
+    """What the code of an app declares for its kinds; null where it asks for nothing."""
+
+    answer: ClassVar[Any] = None
+    app: str
+    policies: dict[str, Policy | None]
+    namespace: str = "default"
+
+
 STEPS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(StepCommand)}
 
 CALLS: dict[str, type[Call]] = {
     call.__name__: call
     for call in (
         SubmitMany, Wait, Cancel, CancelRun, GetResults, GetProgress, GetCheckpoint, WriteNotes, LoadSteps, RecordStep,
-        SendSignal, DeclareSchedules,
+        SendSignal, DeclareSchedules, DeclareKinds,
     )
 }  # fmt: skip

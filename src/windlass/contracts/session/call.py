@@ -77,6 +77,10 @@ async def _carry_out(engine: Engine, principal: Principal, asked: Call) -> Any:
             check_role(principal, Role.SUBMITTER)
             check_reach(principal, namespace)
             return await engine.declare_schedules(app, schedules, namespace=namespace, anew=anew)
+        case calls.DeclareKinds(app, policies, namespace):
+            check_role(principal, Role.SUBMITTER)
+            check_reach(principal, namespace)
+            return await engine.declare_kinds(app, policies, namespace=namespace)
     raise AssertionError(asked)
 
 

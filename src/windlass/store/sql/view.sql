@@ -1,11 +1,11 @@
 -- name: get_task
 -- One task as people see it.
-select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t.wire, t.replay_of
+select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t.wire, t.replay_of, t.schedule_id
   from windlass.task t where t.id = $1
 
 -- name: get_tasks
 -- Many of them, in the order of their ids.
-select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t.wire, t.replay_of
+select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t.wire, t.replay_of, t.schedule_id
   from windlass.task t where t.id = any($1::uuid[]) order by t.id
 
 -- name: task_results
@@ -16,7 +16,7 @@ select t.id, coalesce(t.result, 'null') from windlass.task t where t.id = any($1
 -- Newest first, beyond a position, by any of the filters that are given (primary key, or task_rare for rare states).
 -- A payload longer than $10 bytes is left out, so that a page has a bound.
 select {task_columns}, t.created_at, case when octet_length(t.payload) <= $10::integer then t.payload end, t.requires,
-       t.idempotency_key, t.wire, t.replay_of
+       t.idempotency_key, t.wire, t.replay_of, t.schedule_id
   from windlass.task t
  where t.namespace = $1 and ($2::uuid is null or t.id < $2)
    and ($3::text[] is null or t.state = any($3)) and ($4::text is null or t.queue = $4)
