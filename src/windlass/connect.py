@@ -7,11 +7,12 @@ beside it no gRPC.
 from __future__ import annotations
 
 import os
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Unpack
 
 from windlass import sdk
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, InvalidState
 from windlass.sdk.callback.worker import CallbackOptions, CallbackWorker
 from windlass.sdk.client import Client
 from windlass.settings import load
@@ -46,11 +47,11 @@ class App(sdk.App):
                 there = (known.server, known.api_key)
             if there[0] is not None:
                 keep_grpc_quiet()
-                from windlass.sdk import remote
-
+                with _extra("remote", "an app that uses a server"):
+                    from windlass.sdk import remote
                 return remote.connect(there[0], there[1] or "")
-            from windlass.app import open_engine
-
+            with _extra("server", "an app beside its database"):
+                from windlass.app import open_engine
             return open_engine(database_url, data_dir=data_dir, pooled=pooled, listen=not pooled)
 
         super().__init__(name, connect, **settings)
@@ -63,6 +64,15 @@ class App(sdk.App):
         if known is not None:
             options["secret"] = known.split()
         return super().callback_worker(**options)
+
+
+@contextmanager
+def _extra(name: str, who: str) -> Iterator[None]:
+    """Say what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InvalidState(f"{who} needs `pip install 'windlass[{name}]'`: {error}") from None
 
 
 def _check_remote(server: object, api_key: object, database_url: object, data_dir: object) -> None:

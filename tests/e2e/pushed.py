@@ -36,8 +36,9 @@ async def until_go(ctx: Context) -> None:
     note("done", ctx.attempt)
 
 
-@app.task
+@app.task(timeout="1h")
 async def greet(ctx: Context, name: str, times: int = 1) -> str:
+    assert ctx.deadline_at is not None
     ctx.progress(1, 2, "half way")
     ctx.log.info("greeting %s", name)
     return " ".join([f"Hello, {name}!"] * times)

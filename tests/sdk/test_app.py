@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -352,3 +354,23 @@ async def test_a_schedule_is_checked_where_it_is_declared_and_kept(app: App) -> 
             wrong()
     with pytest.raises(Conflict, match="again"):
         app.schedule("@daily", name="again", arguments={"to": "ada"})(report)
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("grpc", "'shop', server='http://127.0.0.1:1', api_key='key'", "windlass[remote]"),
+        ("asyncpg", "'shop'", "windlass[server]"),
+    ],
+)
+def test_an_app_says_what_has_to_be_installed_for_the_way_to_its_engine(
+    missing: str, arguments: str, extra: str
+) -> None:
+    program = (
+        f"import asyncio, sys\nsys.modules[{missing!r}] = None\nimport windlass\n"
+        f"async def main():\n    async with windlass.App({arguments}): pass\n"
+        "try:\n    asyncio.run(main())\nexcept windlass.InvalidState as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert extra in done.stdout

@@ -10,14 +10,16 @@ import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from tests.sdk.process_handlers import app as process_app
 
-from windlass import Cancel, Context, Fail, Retry, WorkflowContext, current
+from windlass import Cancel, Context, Fail, Retry, WorkflowContext, current, sdk
 from windlass.connect import App
 from windlass.core.error import Invalid, InvalidState
 from windlass.sdk.callback import Answer, CallbackWorker
@@ -337,6 +339,18 @@ async def test_pushes_are_refused_as_they_deserve(engine: StandIn, app: App) -> 
         await asyncio.to_thread(again.wait, "heartbeat")
 
 
+async def test_an_old_push_is_taken_where_something_slow_carries_it(engine: StandIn, app: App) -> None:
+    @app.task(kind="nothing")
+    async def nothing() -> None: ...
+
+    for age, status in (("5m", 401), ("1h", 202)):
+        async with pushing(engine, app, signature_age=age) as pusher:
+            pushed = pusher.prepared("nothing")
+            body = json.dumps(pushed.envelope).encode()
+            headers = signed_headers([SECRET], "d", engine.now_s() - 1800, body)
+            assert (await pusher.worker.handle(headers, body)).status == status
+
+
 async def test_two_secrets_are_good_while_the_secret_is_changed(engine: StandIn, app: App) -> None:
     @app.task(kind="nothing")
     async def nothing() -> None: ...
@@ -459,6 +473,38 @@ async def test_a_worker_that_nobody_started_starts_with_its_first_push(
         await worker.start()
     await worker.stop()
     await worker.stop()
+
+
+async def test_a_router_starts_within_the_lifespan_of_its_service_and_leaves_an_open_app_alone(
+    engine: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    app = sdk.App("shop", lambda: nullcontext(cast("sdk.Client", object())))
+
+    @app.task(kind="nothing")
+    async def nothing() -> None: ...
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with app:
+            yield
+            told.append("open" if app.is_open else "closed")
+
+    worker = app.callback_worker(secret=SECRET)
+    api = FastAPI(lifespan=lifespan)
+    api.include_router(worker.router("/push"))
+    transport = httpx.ASGITransport(api)
+    async with api.router.lifespan_context(api), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        pushed = Pushing(engine, worker).prepared("nothing")
+        body = json.dumps(pushed.envelope).encode()
+        headers = signed_headers([SECRET], delivery_id(pushed.envelope), engine.now_s(), body)
+        assert (await client.post("/push", content=body, headers=headers)).status_code == 202
+        assert (await client.post("/push", content=b" " * 5_000_000, headers=headers)).status_code == 413
+        assert (await client.get("/push")).status_code == 405
+        await ended(pushed)
+
+    assert told == ["open"]
+    assert not [message for message in caplog.messages if "will not drain" in message]
 
 
 async def test_threads_do_not_stay_behind(engine: StandIn, app: App) -> None:

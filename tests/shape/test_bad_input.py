@@ -266,6 +266,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "schema": lambda s: None,
     "secret": lambda s: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     "server": lambda s: None,
+    "signature_age": lambda s: "5m",
     "source": lambda s: s.engine,
     "ssl_context": lambda s: None,
     "states": lambda s: None,

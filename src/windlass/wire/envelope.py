@@ -59,6 +59,7 @@ class TaskEnvelope(_Message, frozen=True, kw_only=True, omit_defaults=False):
     queue: str = ""
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))  # a schema has no word for it
     failures: Annotated[int, Meta(ge=0)] = 0
+    ends_at: Time | None = None  # when the engine takes this attempt away, if it does: its timeout or the deadline
     traceparent: str | None = None
     checkpoint: msgspec.Raw | UnsetType = UNSET  # what an earlier attempt left behind
 

@@ -47,6 +47,7 @@ def make_envelope(
         queue=task.queue,
         payload=msgspec.Raw(view.payload),
         failures=task.failures,
+        ends_at=task.timer_at,
         traceparent=task.trace,
         checkpoint=UNSET if checkpoint is None else msgspec.Raw(checkpoint),
     )

@@ -238,7 +238,7 @@ class PushedAttempt:
             failures=envelope.failures,
             worker=self._worker,
             deadline_at=envelope.deadline,
-            timer_at=envelope.deadline,
+            timer_at=envelope.ends_at or envelope.deadline,
             run_id=parse_id("run", envelope.run_id),
             trace=envelope.traceparent if is_traceparent(envelope.traceparent) else None,
         )

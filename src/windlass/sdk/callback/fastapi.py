@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.sdk.callback.worker import BODY_MAX_BYTES
+
 if TYPE_CHECKING:
     from windlass.sdk.callback.worker import CallbackWorker
 
@@ -15,7 +17,12 @@ def made_router(worker: CallbackWorker, path: str) -> Any:
     router = fastapi.APIRouter(lifespan=worker.lifespan)
 
     async def push(request: fastapi.Request) -> fastapi.Response:
-        answer = await worker.handle(request.headers, await request.body())
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY_MAX_BYTES:
+                break  # it is refused for its length
+        answer = await worker.handle(request.headers, body)
         return fastapi.Response(answer.body, status_code=answer.status, headers=answer.headers)
 
     push.__annotations__ = {"request": fastapi.Request, "return": fastapi.Response}  # names that only live in here

@@ -35,7 +35,7 @@ from windlass.sdk.portal import Portal
 from windlass.sdk.workflow_handler import WorkflowHandler
 from windlass.wire.envelope import TaskEnvelope
 from windlass.wire.id import parse_id
-from windlass.wire.signature import check_signature, signing_key
+from windlass.wire.signature import TOLERANCE_S, check_signature, signing_key
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
@@ -68,6 +68,7 @@ class CallbackOptions(TypedDict, total=False):
     concurrency: int  # how many tasks run side by side; more are sent away for a while
     drain: Duration  # how long what runs may take when the service stops
     callback_url: str | None  # where the engine is, if not where it says
+    signature_age: Duration  # how old a signed push may be; more where something carries them that takes its time
     ssl_context: ssl.SSLContext | None  # for an engine whose certificate is not one of the system's
 
 
@@ -85,6 +86,7 @@ class CallbackWorker:
         concurrency: int = 32,
         drain: Duration = 30.0,
         callback_url: str | None = None,
+        signature_age: Duration = TOLERANCE_S,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._keys = [signing_key(one) for one in ([secret] if isinstance(secret, str) else _listed(secret))]
@@ -100,6 +102,7 @@ class CallbackWorker:
         self._app, self._kinds, self._name = app, kinds, name
         self._concurrency, self._drain_s = concurrency, seconds("drain", drain)
         self._callback_url, self._ssl_context = callback_url, ssl_context
+        self._signature_age_s = seconds("signature_age", signature_age)
         self._running: dict[UUID, PushedAttempt] = {}
         self._ending: set[PushedAttempt] = set()  # given up, but still running
         self._ended: OrderedDict[tuple[UUID, int], None] = OrderedDict()
@@ -226,7 +229,7 @@ class CallbackWorker:
         if len(body) > BODY_MAX_BYTES:
             return told(413, "too_large", f"a push has at most {BODY_MAX_BYTES} bytes")
         try:
-            check_signature(self._keys, headers, body, time.time())
+            check_signature(self._keys, headers, body, time.time(), self._signature_age_s)
         except Unauthenticated as error:
             return told(401, "bad_signature", error.message)
         try:
