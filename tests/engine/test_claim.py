@@ -257,16 +257,18 @@ async def test_a_wake_up_between_the_look_and_the_wait_is_not_lost(
 
 
 @only_direct
-async def test_a_submitted_task_starts_within_milliseconds(live_engine: Engine) -> None:
-    lease, took = await worker(live_engine), []
-    for i in range(20):
-        async with poll(live_engine, lease) as waits:
-            began = time.perf_counter()
-            await live_engine.submit(job(i))
-            [claimed] = await soon(waits)
-            took.append(time.perf_counter() - began)
-        await live_engine.complete(claimed)
-    assert sorted(took)[10] < 0.1, took  # a few milliseconds on a quiet machine
+async def test_a_submitted_task_starts_within_milliseconds(store: Store, database: str) -> None:
+    """Submitted through another engine, to one that would look by itself only after an hour."""
+    async with Engine(store, poll_s=3600.0) as engine, Engine(Store(database), poll_s=3600.0) as other:
+        lease, took = await worker(engine), []
+        for i in range(20):
+            async with poll(engine, lease) as waits:
+                began = time.perf_counter()
+                await other.submit(job(i))
+                [claimed] = await soon(waits)
+                took.append(time.perf_counter() - began)
+            await engine.complete(claimed)
+    assert min(took) < 0.1, took  # a few milliseconds on a quiet machine; on another one, at least once
 
 
 async def test_a_new_lane_is_found_though_a_full_look_is_dear(

@@ -18,6 +18,8 @@ T = TypeVar("T")
 only_direct = pytest.mark.parametrize("mode", ["direct"], indirect=True)
 only_pooled = pytest.mark.parametrize("mode", ["pooled"], indirect=True)
 
+SOON_S = 60.0  # long enough for a machine on which others work; who waits in vain fails here
+
 CRASH = Failure(Category.USER_CODE, "it crashed", "ValueError")
 FATAL = Failure(Category.USER_CODE, "it will never work", retryable=False)
 
@@ -70,12 +72,12 @@ async def work_off(engine: Engine, lease: Lease) -> list[UUID]:
         await asyncio.gather(*map(engine.complete, claimed))
 
 
-async def soon(awaitable: Awaitable[T], seconds: float = 20.0) -> T:
+async def soon(awaitable: Awaitable[T], seconds: float = SOON_S) -> T:
     """Its result; a test that waits for what never comes fails here."""
     return await asyncio.wait_for(awaitable, seconds)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = SOON_S) -> None:
     """Wait for a moment that only a look can tell."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
@@ -113,6 +115,6 @@ async def waits_for(somebody: asyncpg.Connection, sessions: int = 1) -> None:
     """Until so many other sessions wait for a lock of this one."""
     # Not pg_stat_activity, which stands still within a transaction.
     query = "select count(distinct pid) from pg_locks where not granted and $1 = any(pg_blocking_pids(pid))"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SOON_S):
         while await somebody.fetchval(query, somebody.get_server_pid()) < sessions:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
