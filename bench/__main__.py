@@ -31,7 +31,7 @@ from bench.rows import ROWS, Row
 from bench.server import Server
 from bench.subject import Subject
 
-PEERS = ("pgqueuer", "procrastinate", "dbos", "absurd", "restate")
+PEERS = ("pgqueuer", "procrastinate", "dbos", "absurd", "restate", "appose")
 # Told as they come: a run takes a while, and its reader should see what it is at.
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -44,7 +44,7 @@ def main() -> int:
     rows = _rows(arguments.rows)
     reps = 1 if arguments.quick else arguments.reps
     scale = QUICK if arguments.quick else FULL
-    contestants, absent = _contestants(peers=not arguments.no_peers and any(row.peers() for row in rows))
+    contestants, absent = _contestants([] if arguments.no_peers else [kind for row in rows for kind in row.peers()])
     load = os.getloadavg()[0]
     if load > 0.5:
         console.print(f"[yellow]this machine is busy (load {load:.1f}): believe ratios of processor time, not rates[/]")
@@ -77,11 +77,10 @@ def _rows(wanted: str) -> list[Row]:
     return [row for row in ROWS if not names or row.id in names]
 
 
-def _contestants(*, peers: bool) -> tuple[dict[str, Contestant], dict[str, str]]:
-    """Who takes part, and why the others do not."""
-    subjects: list[Subject] = [Windlass()]
-    if peers:
-        subjects += [importlib.import_module(f"bench.peers.{name}").SUBJECT() for name in PEERS]
+def _contestants(kinds: Sequence[str]) -> tuple[dict[str, Contestant], dict[str, str]]:
+    """Who takes part in what peers are measured by, and why the others do not."""
+    peers = [importlib.import_module(f"bench.peers.{name}").SUBJECT() for name in PEERS] if kinds else []
+    subjects: list[Subject] = [Windlass(), *(peer for peer in peers if any(map(peer.takes_part, kinds)))]
     present, absent = {}, {}
     for subject in subjects:
         reason = _prepare(subject)

@@ -7,6 +7,7 @@ first start and the end, so that starting a process is not part of it.
 
 from __future__ import annotations
 
+import json
 import statistics
 import subprocess
 import sys
@@ -292,6 +293,19 @@ def importing(stage: Stage, who: Contestant) -> Figures:
     return {"import_ms": ours, "base_ms": base, "server_modules": len(modules.intersection(_SERVER_SIDE))}
 
 
+def stdio(stage: Stage, who: Contestant) -> Figures:
+    """Client and worker of the stdio contract, without a store. Unbuffered, the reference loses answers and hangs."""
+    environment = {name: value for name, value in stage.environment().items() if name != "PYTHONUNBUFFERED"}
+    command = [str(who.python), "-m", "bench.stdio", who.name, str(stage.scale.share)]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, cwd=stage.code, timeout=300
+    )
+    if done.returncode:
+        raise Failed(done.stderr.strip()[-400:])
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
 KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
     f.__name__: f
     for f in (
@@ -311,6 +325,7 @@ KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
         many_snapshot,
         many_finished,
         importing,
+        stdio,
     )
 }
 

@@ -158,6 +158,18 @@ ROWS = (
         (Check("≥ 0.8 × without", ("many_snapshot", "rate"), ourselves=("many_queued", "rate"), at_least=0.8),),
     ),
     Row(
+        "P13",
+        "stdio beside the reference",
+        "round trips/s",
+        (
+            Check("≥ 2 × one by one", ("stdio", "rate"), peer=True, at_least=2.0),
+            Check("≥ 4 × with 16 in flight", ("stdio", "in_flight_rate"), peer=True, at_least=4.0),
+            Check("≥ 50 × in the queue main", ("stdio", "main_rate"), peer=True, at_least=50.0),
+            Check("start-up ≤ 0.7 ×", ("stdio", "start_up_ms"), peer=True, at_most=0.7),
+            Check("256 MB handed over in ≤ 1 ×", ("stdio", "hand_over_ms"), peer=True, at_most=1.0),
+        ),
+    ),
+    Row(
         "P14",
         "idle worker, memory of all its processes (PSS)",
         "MB",

@@ -40,7 +40,7 @@ class Subject(ABC):
 
     def takes_part(self, kind: str) -> bool:
         """Whether it has what this measurement asks for."""
-        return {"submit_batch": self.batches, "flow_1": self.flow_tasks > 0}.get(kind, True)
+        return {"submit_batch": self.batches, "flow_1": self.flow_tasks > 0, "stdio": False}.get(kind, True)
 
     def open_store(self, folder: Path) -> Store | None:
         """A store of its own, where it does not use PostgreSQL."""
