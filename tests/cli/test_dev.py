@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -145,3 +146,18 @@ def test_a_worker_tells_programs_what_it_takes(database: str, tmp_path: Path) ->
     )  # fmt: skip
     with ended(worker) as said:
         assert said == {"worker": said["worker"], "kinds": ["greet"], "queues": ["mail", "default"]}
+
+
+def test_dev_runs_the_programs_of_queues_and_takes_them_along() -> None:
+    with temporary_folder() as folder:
+        with ended(start_dev(folder, "--json")) as places:
+            client = ApiClient(places["api"].removesuffix("/api/v1"), places["key"])
+            script = {"pid": {"script": "import os; result = os.getpid()"}}
+            client.put("/queues/programs", {"delivery": {"type": "stdio", "handlers": script}})
+            task = client.post("/tasks", {"kind": "pid", "queue": "programs", "payload": {}})
+            deadline = time.monotonic() + SOON_S
+            while (seen := client.get(f"/tasks/{task['id']}"))["state"] != "succeeded":
+                assert time.monotonic() < deadline, seen
+                time.sleep(0.05)
+            assert Path(f"/proc/{seen['result']}").exists()
+        assert not Path(f"/proc/{seen['result']}").exists()
