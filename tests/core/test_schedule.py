@@ -16,7 +16,7 @@ from windlass.core.cron import parse_cron
 from windlass.core.error import Invalid, InvalidState
 from windlass.core.fire import first_fires
 from windlass.core.retry import Policy
-from windlass.core.schedule import Fire, Outage, Overlap, Schedule, Scheduler, ScheduleSpec
+from windlass.core.schedule import Fire, OpenTask, Outage, Overlap, Schedule, Scheduler, ScheduleSpec
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ID = UUID(int=7)
@@ -160,11 +160,19 @@ def test_what_a_fire_does_beside_tasks_that_have_not_ended(
     overlap: Overlap, unended: list[UUID], expected: list[tuple[UUID | None, tuple[UUID, ...]]]
 ) -> None:
     schedule, fires = made(overlap=overlap), [NOW + minutes(1), NOW + minutes(2)]
-    plan = rules.plan_fires(schedule, fires, unended, IDS[10:12])
+    plan = rules.plan_fires(schedule, fires, [OpenTask(id_) for id_ in unended], IDS[10:12])
     assert plan == [Fire(at, task_id, after) for at, (task_id, after) in zip(fires, expected, strict=True)]
     after = rules.settle(schedule, UTC, plan, NOW + minutes(2))
     assert after.fired + after.skipped == 2
     assert after.fired == sum(fire.task_id is not None for fire in plan)
+
+
+def test_what_is_in_no_run_cannot_be_waited_for() -> None:
+    unended = [OpenTask(IDS[0], grouped=False), OpenTask(IDS[1])]
+    [fire] = rules.plan_fires(made(overlap=Overlap.QUEUE), [NOW + minutes(1)], unended, IDS[10:11])
+    assert fire.after == (IDS[1],)
+    [fire] = rules.plan_fires(made(overlap=Overlap.SKIP), [NOW + minutes(1)], unended[:1], IDS[10:11])
+    assert fire.task_id is None
 
 
 def test_the_task_of_a_fire_is_what_the_schedule_says() -> None:

@@ -17,6 +17,7 @@ from windlass.core.error import Conflict, Invalid, InvalidState, NotFound
 from windlass.core.schedule import Overlap, Schedule, ScheduleSpec
 from windlass.engine.fire import Pace
 from windlass.engine.metrics import Tally
+from windlass.engine.submit import add_each
 from windlass.testing.clock import VirtualClock
 
 
@@ -284,6 +285,40 @@ async def test_cancel_ends_the_earlier_one_and_waits_for_its_end(engine: Engine,
     await engine.complete(running)
     await settle(engine)
     assert await state(engine, third) is State.QUEUED
+
+
+async def test_another_overlap_holds_from_the_next_fire_on(engine: Engine, clock: VirtualClock) -> None:
+    await at_noon(clock)
+    made = await engine.schedules.create(spec())
+    [first] = await fires(engine, clock, made)
+    await engine.schedules.update(made.id, {"overlap": Overlap.QUEUE})
+    await fires(engine, clock, made)
+    first, second, third = await fires(engine, clock, made)
+    assert [await state(engine, id_) for id_ in (first, second, third)] == [State.QUEUED, State.QUEUED, State.BLOCKED]
+    await engine.schedules.update(made.id, {"overlap": Overlap.CANCEL})
+    await fires(engine, clock, made)
+    await settle(engine)
+    assert [await state(engine, id_) for id_ in (first, second, third)] == [State.CANCELLED] * 3
+
+
+async def test_a_schedule_whose_fire_is_refused_is_set_aside_and_holds_up_nobody(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noon = await at_noon(clock)
+    broken, whole = await engine.schedules.create(spec()), await engine.schedules.create(spec())
+
+    async def refusing(tx: Any, batch: list[Any]) -> Any:
+        if any(submission.schedule_id == broken.id for submission in batch):
+            raise Conflict("it cannot be")
+        return await add_each(tx, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("windlass.engine.fire.add_each", refusing)
+        await live(engine, clock, 90)
+    assert await keys(somebody, whole) == at(noon, 1)
+    assert (await engine.schedules.get(broken.id)).problem == "it cannot be"
+    await live(engine, clock, 60)
+    assert await keys(somebody, broken) == at(noon, 1, 2)
 
 
 # --------------------------------------------------------------------------------------------- several engines

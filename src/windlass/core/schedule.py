@@ -106,6 +106,14 @@ class Fire(msgspec.Struct, frozen=True):
     after: tuple[UUID, ...] = ()
 
 
+class OpenTask(msgspec.Struct, frozen=True):
+    """A task of an earlier fire that has not ended. Only one that is in the schedule's run can be waited for: not one
+    that was submitted before its schedule was told to let fires wait."""
+
+    id: UUID
+    grouped: bool = True
+
+
 def fire_key(schedule_id: UUID, fire_at: Instant) -> str:
     """The idempotency key of a fire: the same wherever and however often it is made."""
     return f"schedule:{schedule_id}:{fire_at.astimezone(UTC).isoformat()}"
@@ -228,10 +236,10 @@ def due_fires(
 
 
 def plan_fires(
-    schedule: Schedule, fires: Sequence[Instant], open_ids: Sequence[UUID], new_ids: Sequence[UUID]
+    schedule: Schedule, fires: Sequence[Instant], unended: Sequence[OpenTask], new_ids: Sequence[UUID]
 ) -> list[Fire]:
     """What becomes of each fire, given the tasks of earlier ones that have not ended."""
-    unended = list(open_ids)
+    unended = list(unended)
     plan: list[Fire] = []
     for at, task_id in zip(fires, new_ids, strict=True):
         replaced = schedule.overlap is Overlap.CANCEL and at != fires[-1]  # it would be cancelled at once
@@ -239,8 +247,9 @@ def plan_fires(
             plan.append(Fire(at, None))
             continue
         waits = schedule.overlap in (Overlap.QUEUE, Overlap.CANCEL)
-        plan.append(Fire(at, task_id, tuple(unended[-WAITED_FOR_MAX:]) if waits else ()))
-        unended.append(task_id)
+        before = tuple(task.id for task in unended if task.grouped)[-WAITED_FOR_MAX:]
+        plan.append(Fire(at, task_id, before if waits else ()))
+        unended.append(OpenTask(task_id))
     return plan
 
 

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from windlass.core import schedule as rules
 from windlass.core import task as task_rules
-from windlass.core.error import Invalid, StoreBusy
+from windlass.core.check import check_count, check_seconds
+from windlass.core.error import Invalid, Rejected, StoreBusy
 from windlass.core.retry import Policy
-from windlass.core.schedule import Fire, Outage, Overlap, Schedule
+from windlass.core.schedule import Fire, OpenTask, Outage, Overlap, Schedule
 from windlass.core.submission import Submission
 from windlass.engine.chance import Chance
 from windlass.engine.hub import Timers
@@ -54,6 +55,9 @@ class Fires:
     """The schedules of one database, fired."""
 
     def __init__(self, store: Store, chance: Chance, timers: Timers, pace: Pace) -> None:
+        check_seconds("pace.interval_s", pace.interval_s, least=0.001, most=86400.0 * 366)
+        check_count("pace.batch", pace.batch, least=1)
+        check_count("pace.fires_max", pace.fires_max, least=1)
         self._store, self._chance, self._timers, self.pace = store, chance, timers, pace
         self._silence = timedelta(seconds=pace.interval_s * SILENT_INTERVALS)
         self.tally: Tally | None = None
@@ -95,7 +99,7 @@ class Fires:
                 due, now = await tx.schedules.lock_due(self.pace.batch)
                 taken = [schedule.id for schedule in due]
                 return 0 if now is None else await self._settle(tx, due, now, outages)
-        except LockHeld:
+        except (LockHeld, Rejected):
             return sum([await self._fire_alone(schedule_id, outages) for schedule_id in taken])
 
     async def _fire_alone(self, schedule_id: UUID, outages: Sequence[Outage]) -> int:
@@ -106,6 +110,16 @@ class Fires:
         except StoreBusy as error:
             log.warning("schedule %s could not fire and is tried again: %s", schedule_id, error)
             return 0
+        except Rejected as error:
+            log.exception("schedule %s cannot fire", schedule_id)
+            return await self._set_aside(schedule_id, error)
+
+    async def _set_aside(self, schedule_id: UUID, error: Rejected) -> int:
+        """A defect of ours, or rows that somebody changed by hand: it must not keep others from firing."""
+        async with self._store.begin() as tx:
+            due, now = await tx.schedules.lock_due_one(schedule_id)
+            await tx.schedules.settle([rules.set_aside(s, error.message, now) for s in due if now is not None])
+        return len(due)
 
     async def _settle(self, tx: Tx, due: Sequence[Schedule], now: datetime, outages: Sequence[Outage]) -> int:
         """Under the locks of the schedules."""
@@ -114,7 +128,7 @@ class Fires:
         unended = await tx.schedules.open_tasks([s.id for s in due if s.overlap is not Overlap.ALLOW])
         settled: list[Schedule] = []
         submissions: list[Submission] = []
-        replaced: list[UUID] = []
+        replaced: list[OpenTask] = []
         late_s: list[float] = []
         bytes_left = BYTES_MAX
         for schedule in due:
@@ -139,7 +153,7 @@ class Fires:
         return len(settled)
 
     def _planned(
-        self, schedule: Schedule, now: datetime, outages: Sequence[Outage], most: int, unended: Sequence[UUID]
+        self, schedule: Schedule, now: datetime, outages: Sequence[Outage], most: int, unended: Sequence[OpenTask]
     ) -> tuple[Schedule, list[Fire]]:
         try:
             zone = zone_of(schedule.timezone)
@@ -157,10 +171,10 @@ def with_policy(schedule: Schedule, declared: Mapping[tuple[str, str], Policy]) 
     return schedule if policy is None else replace(schedule, policy=policy)
 
 
-async def cancel_replaced(tx: Tx, task_ids: Sequence[UUID], now: datetime) -> None:
+async def cancel_replaced(tx: Tx, replaced: Sequence[OpenTask], now: datetime) -> None:
     """Those that have not ended are told to; the fires that wait for them are in line behind them."""
-    if task_ids:
-        tasks = await tx.tasks.load_tasks_patiently(sorted(task_ids))
+    if replaced:
+        tasks = await tx.tasks.load_tasks_patiently(sorted(task.id for task in replaced))
         reason = "replaced by the next fire of its schedule"
         await tx.apply([task_rules.cancel(task, reason, now) for task in tasks.values() if not task.terminal])
 

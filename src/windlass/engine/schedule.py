@@ -137,7 +137,7 @@ class Schedules:
             now = await tx.now()
             [fire] = rules.plan_fires(known, [now], unended, [task_id])
             if fire.task_id is None:
-                raise InvalidState(f"its task {unended[0]} has not ended", task_id=unended[0])
+                raise InvalidState(f"its task {unended[0].id} has not ended", task_id=unended[0].id)
             task = with_policy(known, await tx.kinds.policies([(known.namespace, known.kind)]))
             await add_each(tx, [rules.submission(task, task_id, mark, fire.after)])
             await cancel_replaced(tx, unended if known.overlap is Overlap.CANCEL else [], now)

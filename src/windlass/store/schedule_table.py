@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from windlass.core.schedule import Schedule, Scheduler
+from windlass.core.schedule import OpenTask, Schedule, Scheduler
 from windlass.store import record
 from windlass.store.record import Row
 from windlass.store.session import Session
@@ -75,11 +75,11 @@ class ScheduleTable:
     async def touch_declared(self, ids: Iterable[UUID]) -> None:
         await self._session.fetch("touch_declared_schedules", list(ids))
 
-    async def open_tasks(self, ids: Iterable[UUID]) -> dict[UUID, list[UUID]]:
+    async def open_tasks(self, ids: Iterable[UUID]) -> dict[UUID, list[OpenTask]]:
         """By schedule, the tasks that have not ended."""
-        found: dict[UUID, list[UUID]] = {}
-        for schedule_id, task_id in await self._session.fetch("open_schedule_tasks", list(ids)):
-            found.setdefault(schedule_id, []).append(task_id)
+        found: dict[UUID, list[OpenTask]] = {}
+        for schedule_id, task_id, grouped in await self._session.fetch("open_schedule_tasks", list(ids)):
+            found.setdefault(schedule_id, []).append(OpenTask(task_id, grouped))
         return found
 
     async def task_ids(self, schedule_id: UUID, before: UUID | None, limit: int) -> Sequence[UUID]:

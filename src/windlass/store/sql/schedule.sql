@@ -67,8 +67,9 @@ delete from windlass.schedule s where s.id = any($1::uuid[]) returning s.id
 update windlass.schedule s set declared_at = windlass.now() where s.id = any($1::uuid[])
 
 -- name: open_schedule_tasks
--- The tasks of these schedules that have not ended, in the order in which they were made (index task_schedule_open).
-select t.schedule_id, t.id from windlass.task t
+-- The tasks of these schedules that have not ended, in the order in which they were made (index task_schedule_open); and
+-- whether others can wait for them.
+select t.schedule_id, t.id, t.run_id is not distinct from t.schedule_id from windlass.task t
  where t.schedule_id = any($1::uuid[]) and t.finished_at is null order by t.id
 
 -- name: list_schedule_tasks
