@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format sim sim-bugs soak-registry bench docs protos clean
+.PHONY: help dev demo test lint format sim sim-bugs soak-registry bench soak-callback docs protos clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then echo $$p; break; fi; done)
@@ -58,6 +58,9 @@ soak-registry: $(READY) ## Kill gRPC workers and servers at random during 2,000 
 
 bench: $(READY) ## Ours beside the peers and the raw limit (ROWS=P4,P6 for a part)
 	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS))
+
+soak-callback: $(READY) ## 5,000 running tasks with a heartbeat each second, for ten minutes (SECONDS=600 TASKS=5000)
+	@$(BIN)/python -m bench.heartbeats long --seconds $(or $(SECONDS),600) --tasks $(or $(TASKS),5000)
 
 docs: $(READY) ## Rewrite the generated pages under docs/
 	@$(BIN)/python -m docs.generate

@@ -261,6 +261,15 @@ def hand_off(stage: Stage, who: Contestant) -> Figures:
         return stage.agent(who, "hand_off", place.url, count=stage.scale.samples, rate=stage.scale.rate)
 
 
+def heartbeats(stage: Stage, who: Contestant) -> Figures:
+    """Heartbeats with their effect, one server process, beside a bare echo of the same size."""
+    with stage.place(who) as place:
+        return stage.child(
+            who.python, "bench.heartbeats", "rate", place.url,
+            tasks=int(5000 * stage.scale.share), seconds=stage.scale.seconds, database_pid=place.server_pid,
+        )  # fmt: skip
+
+
 _IMPORT = "import time; t = time.perf_counter(); {}; t = time.perf_counter() - t; import sys; print(t, *sys.modules)"
 _SERVER_SIDE = (
     "asyncpg",
@@ -324,6 +333,7 @@ KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
         many_queued,
         many_snapshot,
         many_finished,
+        heartbeats,
         importing,
         stdio,
     )

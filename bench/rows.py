@@ -123,6 +123,12 @@ ROWS = (
         (Check("≥ 0.5 × our P4", ("drain_remote", "rate"), ourselves=("drain_1", "rate"), at_least=0.5),),
     ),
     Row(
+        "P9",
+        "HTTP heartbeats with their effect, one server process",
+        "heartbeats/s",
+        (Check("≥ 0.5 × a bare echo", ("heartbeats", "rate"), ourselves=("heartbeats", "echo_rate"), at_least=0.5),),
+    ),
+    Row(
         "P10",
         "idle worker, direct (a part of P10)",
         "queries/s",

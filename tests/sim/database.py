@@ -26,7 +26,8 @@ SETTINGS = {
 }
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK_STEP = timedelta(milliseconds=4)
-TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history")
+TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history",
+          "heartbeat", "token_key")  # fmt: skip
 
 
 class Change(msgspec.Struct, frozen=True):

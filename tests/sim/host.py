@@ -46,13 +46,14 @@ class Host:
             GatedStore(self),
             chance=chance,
             stopwatch=world.loop.time,
-            effects={"deliver": world.outside_system.deliver},
+            effects={"deliver": world.outside_system.deliver, **world.effects(self)},
             listen=world.plan.listen,
             keep_finished_s=world.plan.keep_finished_s,
         )
         self.engine.hub.on_effects = self._effects_due
         self._ticks_soon = False
         world.lives.append(self)
+        world.born(self)
 
     async def ask(self, what: Callable[[Engine], Awaitable[T]], call: object = None) -> T:
         """A request over the network. Raises Gone when no answer comes; what was asked may have happened."""

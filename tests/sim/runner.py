@@ -37,7 +37,8 @@ class Found:
 class Simulator:
     """A database, ready for seeds. Use as a context manager."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, world: type[World] = World) -> None:
+        self._world = world
         logging.getLogger("windlass").setLevel(logging.CRITICAL + 1)
         self._database = Database(dsn)
         self._loop = VirtualLoop()
@@ -54,7 +55,7 @@ class Simulator:
         began_s = time.perf_counter()
         self._real(self._database.reset())
         self._loop.virtual_s = 0.0
-        world = World(seed, self._database, self._loop, verbose=verbose)
+        world = self._world(seed, self._database, self._loop, verbose=verbose)
         violation = None
         try:
             self._loop.run_until_complete(world.run())

@@ -34,6 +34,8 @@ from tests.sim.trace import Trace
 from tests.sim.violation import Violation
 from tests.sim.worker import Worker
 
+from windlass.engine.outbox import EffectHandler
+
 SETTLE_MAX_S = 900.0
 
 
@@ -58,6 +60,13 @@ class World:
         self.lives: list[Host] = []
         self.hosts = [Host(self, f"e{i}", 0) for i in range(self.plan.hosts)]
         self.actors: dict[asyncio.Task[Any], None] = {}
+
+    def effects(self, host: Host) -> dict[str, EffectHandler]:
+        """What an engine of this world can carry out besides what all can."""
+        return {}
+
+    def born(self, host: Host) -> None:
+        """An engine begins its life."""
 
     # ----------------------------------------------------------------------------------------- time
 
@@ -84,13 +93,19 @@ class World:
         finally:
             await self._stop([script])
 
+    def undertaker(self) -> Any:
+        return Undertaker(self)
+
+    def workers(self) -> list[Any]:
+        return [Worker(self, f"w{i}") for i in range(self.plan.workers)]
+
     async def _script(self) -> None:
-        workers = [Worker(self, f"w{i}") for i in range(self.plan.workers)]
+        workers = self.workers()
         clients = [Client(self, f"c{i}") for i in range(self.plan.clients)]
         operator = Operator(self)
         await operator.set_up()
         tickers = [Ticker(self, i) for i in range(len(self.hosts))]
-        for actor in [*workers, operator, *tickers, self.chaos, Undertaker(self)]:
+        for actor in [*workers, operator, *tickers, self.chaos, self.undertaker()]:
             self.start(actor.run())
         working = [self.start(client.run()) for client in clients]
         self.start(self.poll_checker.run())
@@ -103,7 +118,7 @@ class World:
         await asyncio.wait([self.start(client.calmly()) for client in clients])
         await self._settle(operator, workers)
 
-    async def _settle(self, operator: Operator, workers: list[Worker]) -> None:
+    async def _settle(self, operator: Operator, workers: list[Any]) -> None:
         """Nothing goes wrong any more: within a while, every task has ended and nothing is left over."""
         until_s = self.loop.time() + SETTLE_MAX_S
         while self.mirror.unfinished() or self._effects_left():

@@ -1,0 +1,294 @@
+"""Heartbeats over HTTP: how many a second one server process answers, and whether many running tasks stay alive.
+
+`python -m bench.heartbeats rate URL` measures one server process against a bare echo of the same size; `… soak URL`
+keeps many tasks running with a heartbeat each second, and counts what is refused or taken for a zombie. Both print one
+line of JSON. The server is a process of its own; who sends does nothing but that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import uvloop
+
+from bench import process
+from windlass.contracts.callback.service import Service
+from windlass.core.callback import scope_of
+from windlass.core.delivery import Push
+from windlass.core.queue import QueueConfig
+from windlass.core.submission import Submission
+from windlass.engine.engine import Engine
+from windlass.store.store import Store
+from windlass.wire.id import ulid
+
+QUEUE = "heartbeats"
+SENDERS = 64
+P99_MAX_MS = 250.0
+
+
+class Sender(asyncio.Protocol):
+    """One connection that is kept open; one request at a time."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Future[int] | None = None
+        self._buffer = b""
+        self._transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        if found and self._waiting is not None:
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            if len(rest) >= length:
+                self._buffer = b""
+                self._waiting.set_result(int(head[9:12]))
+                self._waiting = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._waiting is not None:
+            self._waiting.set_exception(error or ConnectionError("closed"))
+
+    async def send(self, request: bytes) -> int:
+        self._waiting = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._waiting
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+@asynccontextmanager
+async def senders(port: int, count: int = SENDERS) -> AsyncIterator[list[Sender]]:
+    loop = asyncio.get_running_loop()
+    made = [(await loop.create_connection(Sender, "127.0.0.1", port))[1] for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for sender in made:
+            sender.close()
+
+
+@asynccontextmanager
+async def serving(*arguments: str) -> AsyncIterator[tuple[int, int]]:
+    """A server in a process of its own: its port and its pid."""
+    command = [sys.executable, "-m", "bench.heartbeats", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            yield int(await asyncio.to_thread(child.stdout.readline)), child.pid
+        finally:
+            child.terminate()
+            await asyncio.to_thread(child.wait)
+
+
+# --------------------------------------------------------------------------------------------- tasks that run
+
+
+async def sent_out(url: str, count: int, interval_s: float) -> dict[str, tuple[str, str]]:
+    """Tasks that were sent out, each with its token. Nobody carries them anywhere: we are their worker."""
+    engine = Engine(Store(url), listen=False)
+    interval_ms = int(interval_s * 1000)
+    push = Push(url="http://127.0.0.1:1/", heartbeat_interval_ms=interval_ms, heartbeat_timeout_ms=3 * interval_ms)
+    await engine.queues.put(QUEUE, delivery=push, limits=QueueConfig())
+    await engine.submit_many([Submission(kind="beat", queue=QUEUE) for _ in range(count)])
+    while (await engine.views.totals()).get("queued", 0):  # type: ignore[call-overload]
+        await engine.callbacks.dispatch_tick()
+        async with engine.store.begin() as tx:  # there is room for more: what was sent out has arrived
+            await tx.session.connection.execute("delete from windlass.outbox")
+    now = await engine.callbacks.now()
+    tokens = await Service(engine.callbacks, time.monotonic).tokens()
+    made = {}
+    after = None
+    while True:
+        page = await engine.views.page(queue=QUEUE, limit=1000, after=after)
+        for row in page.tasks:
+            scope = scope_of(row.task, now, timedelta(hours=2))
+            made[str(row.task.id)] = (ulid("task", row.task.id), tokens.make(scope))
+        after = page.next
+        if after is None:
+            break
+    await engine.close()
+    return made
+
+
+def request(what: str, task: str, token: str, **said: Any) -> bytes:
+    body = msgspec.json.encode({"attempt": 1, "workerId": "bench", **said})
+    head = (
+        f"POST /v1/tasks/{task}/{what} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def start_all(crew: list[Sender], tasks: dict[str, tuple[str, str]]) -> None:
+    left = [request("started", *task) for task in tasks.values()]
+
+    async def work(sender: Sender) -> None:
+        while left:
+            assert await sender.send(left.pop()) == 200
+
+    await asyncio.gather(*map(work, crew))
+
+
+# --------------------------------------------------------------------------------------------- what is measured
+
+
+async def rate(url: str, tasks: int, seconds: float, database_pid: int) -> dict[str, float]:
+    """As fast as it goes, one server process, with the echo before it."""
+    known = await sent_out(url, tasks, 30.0)
+    beats = [request("heartbeat", *task) for task in known.values()]
+    async with serving("echo") as (port, _), senders(port) as crew:
+        echoed = await _flood(crew, beats, seconds)
+    async with serving("serve", url) as (port, pid), senders(port) as crew:
+        await start_all(crew, known)
+        cpu_s = process.cpu_s(pid) + (process.cpu_s(database_pid) if database_pid else 0.0)
+        answered = await _flood(crew, beats, seconds)
+        spent_s = process.cpu_s(pid) + (process.cpu_s(database_pid) if database_pid else 0.0) - cpu_s
+    return {"rate": answered / seconds, "echo_rate": echoed / seconds, "cpu_us": 1e6 * spent_s / max(1, answered)}
+
+
+async def _flood(crew: list[Sender], requests: list[bytes], seconds: float) -> int:
+    until, count = time.perf_counter() + seconds, 0
+
+    async def work(place: int, sender: Sender) -> None:
+        nonlocal count
+        while time.perf_counter() < until:
+            place = (place + len(crew)) % len(requests)
+            assert await sender.send(requests[place]) == 200
+            count += 1
+
+    await asyncio.gather(*(work(place, sender) for place, sender in enumerate(crew)))
+    return count
+
+
+async def soak(url: str, tasks: int, interval_s: float, seconds: float) -> dict[str, float]:
+    """Each task with a heartbeat every interval, spread over it. Figures at the end; what was refused is counted."""
+    known = await sent_out(url, tasks, interval_s)
+    took_ms: list[float] = []
+    refused = 0
+    async with serving("serve", url) as (port, pid), senders(port) as crew:
+        await start_all(crew, known)
+        began = time.perf_counter()
+        cpu_s = process.cpu_s(pid)
+        due = [(i * interval_s / len(known), request("heartbeat", *task)) for i, task in enumerate(known.values())]
+
+        async def work(place: int, sender: Sender) -> None:
+            nonlocal refused
+            mine, turn = due[place :: len(crew)], 0
+            while True:
+                for offset_s, beat in mine:
+                    at = began + turn * interval_s + offset_s
+                    if at > began + seconds:
+                        return
+                    await asyncio.sleep(max(0.0, at - time.perf_counter()))
+                    sent = time.perf_counter()
+                    refused += await sender.send(beat) != 200
+                    took_ms.append(1e3 * (time.perf_counter() - sent))
+                turn += 1
+
+        await asyncio.gather(*(work(place, sender) for place, sender in enumerate(crew)))
+        spent_s = process.cpu_s(pid) - cpu_s
+    took_ms.sort()
+    return {
+        "heartbeats": len(took_ms),
+        "refused": refused,
+        "zombies": await _zombies(url),
+        "p50_ms": took_ms[len(took_ms) // 2],
+        "p99_ms": took_ms[int(len(took_ms) * 0.99)],
+        "server_cpu_us": 1e6 * spent_s / len(took_ms),
+    }
+
+
+async def _zombies(url: str) -> int:
+    store = Store(url, connections=1)
+    async with store.begin() as tx:
+        found = await tx.session.connection.fetchval("select count(*) from windlass.history where what = 'zombie'")
+    await store.close()
+    return int(found)
+
+
+# --------------------------------------------------------------------------------------------- servers
+
+
+async def serve(url: str) -> None:
+    from windlass.app import open_engine, open_server
+    from windlass.core.delivery import PushOptions
+
+    async with open_engine(url) as engine, open_server(engine, http="127.0.0.1:0", push=PushOptions()) as place:
+        engine.effects.clear()  # the worker is who started us
+        print(urlsplit(place).port, flush=True)
+        await asyncio.Event().wait()
+
+
+async def echo() -> None:
+    """What any answer of this size costs: the same server, and nothing behind it."""
+    from types import SimpleNamespace
+
+    from windlass.http.server import listening
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        body = b'{"acknowledged":true,"shouldCancel":false,"serverTime":"2026-01-01T00:00:00.000000Z"}'
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    app.state = SimpleNamespace(closing=asyncio.Event())  # type: ignore[attr-defined]
+    async with listening(app, "127.0.0.1", 0) as place:  # type: ignore[arg-type]
+        print(urlsplit(place).port, flush=True)
+        await asyncio.Event().wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.heartbeats")
+    parser.add_argument("what", choices=("rate", "soak", "serve", "echo", "long"))
+    parser.add_argument("url", nargs="?", default="")
+    parser.add_argument("--tasks", type=int, default=5000)
+    parser.add_argument("--interval", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--database_pid", type=int, default=0)
+    options = parser.parse_args()
+    match options.what:
+        case "serve":
+            uvloop.run(serve(options.url))
+        case "echo":
+            uvloop.run(echo())
+        case "rate":
+            print(json.dumps(uvloop.run(rate(options.url, options.tasks, options.seconds, options.database_pid))))
+        case "soak":
+            print(json.dumps(uvloop.run(soak(options.url, options.tasks, options.interval, options.seconds))))
+        case "long":
+            return _long(options)
+    return 0
+
+
+def _long(options: argparse.Namespace) -> int:
+    """`make soak-callback`: on a PostgreSQL of its own, with the verdict."""
+    from bench.server import Server
+    from windlass.app import migrate_database
+
+    with Server() as server, server.database("soak") as url:
+        asyncio.run(migrate_database(url))
+        figures = uvloop.run(soak(url, options.tasks, options.interval, options.seconds))
+    print(json.dumps(figures))
+    good = figures["refused"] == figures["zombies"] == 0 and figures["p99_ms"] < P99_MAX_MS
+    print(f"{'holds' if good else 'DOES NOT HOLD'}: no false zombie, p99 under {P99_MAX_MS:g} ms")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""A fixed share of the simulation through the callback contract, and bugs that it must find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from tests.sim.bugs import patched, reworded
+from tests.sim.push import PushWorld
+from tests.sim.runner import Simulator
+from tests.support import database as databases
+
+from windlass.core import callback
+from windlass.core.transition import Transition
+
+SEEDS, HUNT = 4, 12
+
+
+@pytest.fixture(scope="module")
+def simulator(postgres: databases.Server) -> Iterator[Simulator]:
+    dsn = asyncio.run(databases.fresh_database(postgres))
+    with Simulator(dsn, PushWorld) as simulator:
+        yield simulator
+    asyncio.run(databases.drop_database(postgres, dsn))
+
+
+def test_a_share_of_the_seeds_holds(simulator: Simulator) -> None:
+    for seed in range(SEEDS):
+        result = simulator.run(seed)
+        assert result.violation is None, f"seed {seed}: {result.violation}\n" + "\n".join(result.trace[-40:])
+
+
+@contextmanager
+def zombies_too_early() -> Iterator[None]:
+    """A heartbeat is written down as if it lasted for half of what was promised."""
+    with reworded(keep_alive=("(h.timeout_ms + h.slack_ms)", "(h.timeout_ms / 3)")):
+        yield
+
+
+@contextmanager
+def dispatched_without_an_effect() -> Iterator[None]:
+    """An attempt begins, and nobody carries it to a worker."""
+    original = callback.dispatch
+
+    def dispatch(task: Any) -> Transition:
+        made = original(task)
+        return made if task.attempt == 1 else type(made)(made.verb, made.before, made.after)
+
+    with patched(callback, "dispatch", dispatch):
+        yield
+
+
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", [zombies_too_early, dispatched_without_an_effect], ids=lambda bug: bug.__name__)
+def test_a_planted_bug_is_found(simulator: Simulator, bug: Plant) -> None:
+    with bug():
+        for seed in range(HUNT):
+            if simulator.run(seed).violation is not None:
+                return
+    pytest.fail(f"not found in {HUNT} seeds")
