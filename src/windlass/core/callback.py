@@ -113,9 +113,13 @@ def dispatch(task: Task) -> Transition:
     """An attempt that has begun is sent to whoever is there. Until one answers it has no worker."""
     assert task.state is State.RUNNING, (task.id, task.state)
     after = replace(task, lease_id=lease_of(task.id, task.attempt), worker=None)
-    id_ = derived_id(PUSH, task.id, task.attempt)
-    effect = Effect(id_, PUSH, task.namespace, task.id, task.attempt, {"queue": task.queue})
+    effect = Effect(push_of(task), PUSH, task.namespace, task.id, task.attempt, {"queue": task.queue})
     return move(Verb.NOTE, task, after, effects=(effect,))
+
+
+def push_of(task: Task) -> UUID:
+    """The effect that carries the current attempt to its worker."""
+    return derived_id(PUSH, task.id, task.attempt)
 
 
 def runs(task: Task, attempt: int) -> bool:

@@ -103,6 +103,7 @@ async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effec
             await _bury(store, chance, effect, problem)
         else:
             delay_s = capped_power(DELAY_S, DELAY_FACTOR, tries - 1, DELAY_MAX_S) * (1 + 0.2 * chance.jitter())
+            log.warning("%s of task %s, again in %.1f s: %s", effect.kind, effect.task_id, delay_s, problem)
             async with store.begin() as tx:
                 await tx.outbox.delay_effect(effect.id, delay_s, problem)
         return

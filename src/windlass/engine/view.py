@@ -8,7 +8,9 @@ from uuid import UUID
 
 import msgspec
 
+from windlass.core.callback import push_of
 from windlass.core.check import check_count, check_instant, check_list, check_name, check_type
+from windlass.core.delivery import Push, QueueSettings
 from windlass.core.error import Invalid, NotFound
 from windlass.core.lease import Lease
 from windlass.core.queue import admit
@@ -156,7 +158,8 @@ class TaskViews:
             return await views.task_steps(task_id)
 
     async def why_waiting(self, task_id: UUID) -> list[Waiting]:
-        """Everything that keeps this task from running now; empty when it runs or has ended."""
+        """Everything that keeps this task from running now; empty when it runs or has ended. What was sent to a worker
+        waits until that is heard of."""
         check_type("task_id", task_id, UUID)
         async with self._store.views() as views:
             view = await _known(views, task_id)
@@ -210,9 +213,21 @@ async def _why(views: Views, view: TaskView, now: datetime) -> list[Waiting]:
         return waits or [Waiting("sleeping", "waits for a time or a signal", task.timer_at)]
     if task.state is State.PARKED:
         return [Waiting("parked", task.error.message if task.error else "needs a person")]
+    if task.state is State.RUNNING and task.worker is None:
+        return [await _why_sent_out(views, task)]
     if task.state is not State.QUEUED:
         return []
     return await _why_queued(views, view, now)
+
+
+async def _why_sent_out(views: Views, task: Task) -> Waiting:
+    """It counts as running from the moment that it is sent, and may still be far from it."""
+    push = await views.get_effect(push_of(task))
+    if push is None:
+        return Waiting("not_started", "its worker has taken it, and was not heard of yet")
+    if push.error is None:
+        return Waiting("not_delivered", "it is on its way to its worker")
+    return Waiting("not_delivered", f"its worker did not take it: {push.error}", push.available_at)
 
 
 def _still_waits(step: Step, now: datetime) -> bool:
@@ -244,9 +259,14 @@ async def _why_queued(views: Views, view: TaskView, now: datetime) -> list[Waiti
         reasons.append(Waiting("concurrency_limit", f"enough tasks of kind {task.kind} run"))
     elif task.concurrency_key and admission.room_by_key.get(task.concurrency_key, admission.room_per_key) == 0:
         reasons.append(Waiting("concurrency_limit", f"enough tasks with the key {task.concurrency_key} run"))
-    if await views.capable_workers(task, view.requires) == 0:
+    pushes = isinstance((await _settings(views, task)).delivery, Push)
+    if not pushes and await views.capable_workers(task, view.requires) == 0:
         reasons.append(Waiting("no_capable_worker", f"no live worker takes {task.kind} from the queue {task.queue}"))
     return reasons or [Waiting("in_line", "others are before it in line")]
+
+
+async def _settings(views: Views, task: Task) -> QueueSettings:
+    return (await views.queue_settings(task.namespace, [task.queue])).get(task.queue, QueueSettings())
 
 
 async def _known(views: Views, task_id: UUID) -> TaskView:

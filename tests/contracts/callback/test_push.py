@@ -304,3 +304,23 @@ async def test_the_documents_are_served_to_whoever_has_a_key(world: World) -> No
     for path in ("/v1/openapi.json", "/v1/task-envelope.schema.json"):
         refused(await world.http.get(path), 401, "invalid_token")
         assert (await world.http.get(path, headers=ADMIN)).status_code == 200
+
+
+async def test_why_a_task_waits_that_was_sent_and_not_taken(world: World) -> None:
+    world.worker.answers = [(401, {}), (202, {})]
+    task_id = await world.submit()
+    assert [wait.reason for wait in await world.engine.views.why_waiting(task_id)] == ["in_line"]
+
+    await world.engine.callbacks.dispatch_tick()
+    (on_its_way,) = await world.engine.views.why_waiting(task_id)
+    await world.engine.effects_tick()
+    (refused_,) = await world.engine.views.why_waiting(task_id)
+    await world.clock.advance(10)
+    await world.engine.effects_tick()
+    (taken,) = await world.engine.views.why_waiting(task_id)
+
+    assert (on_its_way.reason, on_its_way.until) == ("not_delivered", None)
+    assert refused_.reason == "not_delivered"
+    assert "answered 401" in refused_.message
+    assert refused_.until is not None
+    assert taken.reason == "not_started"
