@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
@@ -33,6 +33,7 @@ from windlass.store.store import Store
 from windlass.store.tx import Tx
 
 LANES_MAX = 256
+EMPTY_MAX = 10_000
 HELD_AGAIN_S = 0.1
 HAND_OFF_COST_MAX_S = 0.02
 RESOLVE_TRIES, RESOLVE_PAUSE_S = 60, 0.5
@@ -84,18 +85,24 @@ class Claimer:
         self._chance, self._pause, self._stopwatch = chance, pause, stopwatch
         self._scans: dict[tuple[str, str], Scan] = {}
         self._turn = 0
+        self._empty: dict[Hashable, tuple[int, int]] = {}
+        self.hears = False  # whether all that may make a task claimable is heard of here, whoever does it
         self._orphans: set[asyncio.Future[None]] = set()
 
     async def claim(self, lease: Lease, limit: int, wait_s: float) -> list[Claimed]:
         """Up to `limit` tasks; waits up to `wait_s` for the first. Raises LeaseLost when the lease has run out."""
         deadline_s = self._stopwatch() + wait_s
+        may_skip = wait_s > 0
         while True:
             ticket = ClaimTicket(lease, limit)
             self._hub.queue_up(ticket, lease.namespace, lease.queues)
             found_nothing = looks_again = drains = False
             try:
-                claimed = await self._look_to_the_end(lease, limit)
-                found_nothing = not claimed
+                if may_skip and self._is_empty(ticket):
+                    claimed: list[Claimed] = []
+                else:
+                    claimed = await self._look_and_note(ticket)
+                may_skip, found_nothing = False, not claimed
                 left_s = deadline_s - self._stopwatch()
                 if claimed or left_s <= 0:
                     return claimed
@@ -115,6 +122,23 @@ class Claimer:
                     self._hub.pass_on(ticket)
             if drains:
                 return await self._sit_out(lease, deadline_s - self._stopwatch())
+
+    def _is_empty(self, ticket: ClaimTicket) -> bool:
+        """Whether somebody who takes the same has looked, found nothing, and nothing was heard since: then the next to
+        wait need not look, and a poll that begins again every minute costs no query."""
+        lease = ticket.lease
+        known = self._empty.get(ticket.keys[0]) if self.hears and len(lease.queues) == 1 else None
+        return known is not None and known == self._hub.stamp(lease.namespace, lease.queues[0])
+
+    async def _look_and_note(self, ticket: ClaimTicket) -> list[Claimed]:
+        lease, key = ticket.lease, ticket.keys[0]
+        stamp = self._hub.stamp(lease.namespace, lease.queues[0])
+        claimed = await self._look_to_the_end(lease, ticket.limit)
+        if len(self._empty) >= EMPTY_MAX:
+            self._empty.clear()
+        if not claimed and len(lease.queues) == 1:
+            self._empty[key] = stamp
+        return claimed
 
     async def _sit_out(self, lease: Lease, left_s: float) -> list[Claimed]:
         """Outside the line, where a wake-up that is for others would end."""

@@ -199,6 +199,7 @@ class Engine:
     def _heard_now(self) -> None:
         assert self._heard is not None
         self._heard.set()
+        self._claimer.hears = True
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""

@@ -66,6 +66,7 @@ class Hub:
         self._groups: dict[tuple[str, str], dict[Hashable, None]] = {}  # a set that keeps its order
         self._alarms: dict[tuple[str, str], tuple[float, Any]] = {}
         self._news: dict[tuple[str, str] | None, int] = {}
+        self._rings: dict[tuple[str, str], int] = {}
         self.on_effects: Callable[[], None] = lambda: None
         self.on_queue: Callable[[tuple[str, str] | None], None] = lambda _: None  # None: any of them
         self.on_schedules: Callable[[], None] = lambda: None
@@ -133,6 +134,10 @@ class Hub:
         """Goes up when something may have become claimable; not when a moment comes that was known before."""
         return self._news.get((namespace, queue), 0) + self._news.get(None, 0)
 
+    def stamp(self, namespace: str, queue: str) -> tuple[int, int]:
+        """Another one as soon as there may be something to find in the queue that was not there before."""
+        return self.news(namespace, queue), self._rings.get((namespace, queue), 0)
+
     def _wake_line(self, namespace: str, queue: str) -> None:
         self.on_queue((namespace, queue))
         for key in list(self._groups.get((namespace, queue), ())):
@@ -165,6 +170,7 @@ class Hub:
 
     def _ring(self, namespace: str, queue: str) -> None:
         self._alarms.pop((namespace, queue), None)
+        self._rings[namespace, queue] = self._rings.get((namespace, queue), 0) + 1
         self._wake_line(namespace, queue)
 
     def _wake_first(self, key: Hashable) -> None:

@@ -15,6 +15,7 @@ from tests.contracts.registry.test_worker import waits_in_line
 from windlass import Engine
 from windlass.app import open_sessions
 from windlass.core.transition import State
+from windlass.core.worker import Registration
 from windlass.engine.worker import lease_of
 from windlass.store.session import Session
 from windlass.testing.clock import VirtualClock
@@ -160,6 +161,51 @@ async def test_idle_polls_ask_the_database_nothing(
     for poll in polling:
         poll.cancel()
     await asyncio.gather(*polling, return_exceptions=True)
+
+
+async def test_a_poll_that_begins_again_asks_the_database_nothing(
+    live_engine: Engine, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until something is heard; then the worker is asked for anew before anything is given to it."""
+    asked: list[str] = []
+    fetch = Session.fetch
+
+    async def counted(self: Session, name: str, *arguments: Any) -> Any:
+        asked.append(name)
+        return await fetch(self, name, *arguments)
+
+    options = {"poll_timeout_s": 0.05}
+    async with open_sessions(live_engine, grpc="127.0.0.1:0", api_key=KEY, registry=options) as url:
+        client = connect(url)
+        workers = [await client.register(pid=n + 1, hostname="h") for n in range(3)]
+        for worker_id in workers:
+            assert not (await client.poll(worker_id)).run_id
+        monkeypatch.setattr(Session, "fetch", counted)
+        for worker_id in workers * 3:
+            assert not (await client.poll(worker_id)).run_id
+        assert {"get_worker", "worker_loads", "start_due", "open_claim", "check_claim", "next_due"}.isdisjoint(asked)
+
+        run_id = await client.start()
+
+        assert (await client.poll(workers[0])).run_id == run_id
+    assert "get_worker" in asked
+
+
+async def test_a_poll_under_a_lease_that_is_not_the_workers_any_more_gives_back_and_goes_on(
+    client: Client, live_engine: Engine, server: str
+) -> None:
+    """The worker registered again at another server, which ours has not heard of."""
+    worker_id = await client.register(pid=1, hostname="h")
+    assert not (await client.poll(worker_id, timeout=0.6)).run_id
+    said = Registration(namespace="default", queue="q", kinds=("greet",), host="h", pid=1)
+    again, lease = await live_engine.workers.register(said)
+    assert str(again) == worker_id
+
+    run_id = await client.start()
+
+    assert (await client.poll(worker_id)).run_id == run_id
+    task = (await live_engine.views.get(UUID(run_id))).task
+    assert (task.lease_id, task.losses, task.failures) == (lease.id, 0, 0)
 
 
 async def test_a_caller_that_hangs_up_has_claimed_nothing(client: Client, live_engine: Engine) -> None:

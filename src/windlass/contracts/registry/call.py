@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,9 @@ from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.check import check_name
 from windlass.core.error import NotFound
 from windlass.core.trace import is_traceparent
+from windlass.core.worker import Worker, WorkerState
 from windlass.engine.engine import Engine
+from windlass.engine.gather import Gather
 from windlass.engine.view import TaskView
 from windlass.wire.registry import namespace_of
 
@@ -27,18 +30,74 @@ class Options:
     poll_timeout_s: float = 60.0
     heartbeat_s: float = 10.0
     stale_s: float = 30.0
+    gather_s: float = 0.5  # how long a heartbeat waits for others to go along, if the threshold allows that
     open: bool = False  # whoever can reach the port needs no key
+
+
+PART_OF_LEASE = 0.05  # of the stale threshold, at most, does a heartbeat wait
+
+
+class House:
+    """What all calls of one server share: its engine, its options, heartbeats that go along with others, and workers
+    that were seen a moment ago."""
+
+    def __init__(self, engine: Engine, options: Options) -> None:
+        self.engine, self.options = engine, options
+        gather_s = options.gather_s if options.stale_s * PART_OF_LEASE >= options.gather_s else 0.0
+        self.beats, self.seen = Gather(gather_s), Seen(engine, options.stale_s)
+
+
+class Seen:
+    """Workers that were here a moment ago, so that a poll that only waits asks nobody. Never believed for a claim."""
+
+    def __init__(self, engine: Engine, keep_s: float) -> None:
+        self._engine, self._keep_s = engine, keep_s
+        self._known: dict[UUID, tuple[float, Worker]] = {}
+
+    async def get(self, worker_id: UUID) -> tuple[Worker, bool]:
+        """The worker, and whether it was just asked for. Raises NotFound."""
+        known = self._known.get(worker_id)
+        if known is not None and known[0] > _now_s():
+            return known[1], False
+        return await self.ask(worker_id), True
+
+    async def ask(self, worker_id: UUID) -> Worker:
+        self.forget(worker_id)
+        worker = await self._engine.workers.get(worker_id)
+        if worker.state is WorkerState.ONLINE:
+            self._known[worker_id] = (_now_s() + self._keep_s, worker)
+        return worker
+
+    def keep(self, worker_id: UUID, lease_id: UUID) -> None:
+        """Heard of under this lease."""
+        known = self._known.get(worker_id)
+        if known is not None and known[1].lease_id == lease_id:
+            self._known[worker_id] = (_now_s() + self._keep_s, known[1])
+
+    def forget(self, worker_id: UUID) -> None:
+        self._known.pop(worker_id, None)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """`context` is the caller's end of the line: gRPC's, which may hang up."""
 
-    engine: Engine
-    options: Options
+    house: House
     principal: Principal
     context: Any
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def engine(self) -> Engine:
+        return self.house.engine
+
+    @property
+    def options(self) -> Options:
+        return self.house.options
 
     def may(self, role: Role, namespace_id: str) -> str:
         """The namespace that is meant, if the caller may do this there."""

@@ -33,12 +33,31 @@ ANSWER_BEFORE_S = 0.5  # the caller's own deadline, so that nothing is claimed f
 
 async def poll_activity(call: Call, request: pb.PollActivityRequest) -> pb.PollActivityResponse:
     """One run, or nothing if none came in time."""
-    worker, queue = await _worker(call, request)
-    lease = _polling(call, worker, queue, request)
-    claimed = await _claim(call, lease, _patience_s(call))
-    if claimed is None:
-        _refuse_if_gone(await call.engine.workers.get(worker.id))
-        return pb.PollActivityResponse()
+    call.may(Role.SUBMITTER, request.namespace_id)
+    until_s = asyncio.get_running_loop().time() + _patience_s(call)
+    worker, queue, just_asked = await _worker(call, request)
+    while True:
+        lease = _polling(call, worker, queue, request)
+        claimed = await _claim(call, lease, max(0.0, until_s - asyncio.get_running_loop().time()))
+        if claimed is None:
+            return pb.PollActivityResponse()
+        if just_asked or LEASE_TOKEN in call.metadata:
+            return await _answer(call, claimed)
+        worker, just_asked = await _asked_again(call, worker.id, claimed), True
+        if worker.lease_id == lease.id:
+            return await _answer(call, claimed)
+        call.engine.workers.rescue([claimed])  # the worker has begun again meanwhile, and polls under another lease
+
+
+async def _asked_again(call: Call, worker_id: UUID, claimed: Claimed) -> Worker:
+    try:
+        return await call.house.seen.ask(worker_id)
+    except BaseException:
+        call.engine.workers.rescue([claimed])
+        raise
+
+
+async def _answer(call: Call, claimed: Claimed) -> pb.PollActivityResponse:
     call.context.add_done_callback(lambda context: _give_back_if_unsent(call, context, claimed))
     try:
         await _tell_more(call, claimed)
@@ -49,9 +68,9 @@ async def poll_activity(call: Call, request: pb.PollActivityRequest) -> pb.PollA
     return pb.PollActivityResponse(run_id=str(task.id), workflow_type=task.kind, workflow_input=claimed.payload)
 
 
-async def _worker(call: Call, request: pb.PollActivityRequest) -> tuple[Worker, str]:
-    """Whichever of the two texts names a known worker is the worker; the other is the queue."""
-    call.may(Role.SUBMITTER, request.namespace_id)
+async def _worker(call: Call, request: pb.PollActivityRequest) -> tuple[Worker, str, bool]:
+    """Whichever of the two texts names a known worker is the worker; the other is the queue. And whether it was asked
+    for just now."""
     if not request.supported_workflow_types:
         raise Invalid("cannot be empty", field="supported_workflow_types")
     pairs = ((request.worker_id, request.task_queue), (request.task_queue, request.worker_id))
@@ -60,9 +79,9 @@ async def _worker(call: Call, request: pb.PollActivityRequest) -> tuple[Worker, 
         raise Invalid("must be a UUID", field="worker_id")
     for worker_id, queue in ids:
         with contextlib.suppress(NotFound):
-            worker = await call.engine.workers.get(worker_id)
+            worker, just_asked = await call.house.seen.get(worker_id)
             if call.reaches(worker.namespace):
-                return worker, queue
+                return worker, queue, just_asked
     raise InvalidState(UNKNOWN)
 
 
@@ -102,33 +121,38 @@ async def _claim(call: Call, lease: Lease, wait_s: float) -> Claimed | None:
     """A drain, or the end of the worker, ends the wait. Cancelled, it leaves nothing claimed: the engine gives back
     what it found in this moment."""
     claiming = asyncio.ensure_future(call.engine.claim(lease, 1, wait_s=wait_s))
-    news = asyncio.ensure_future(call.engine.workers.await_news(lease.id, wait_s + 1.0))
+    watching = asyncio.ensure_future(_gone(call, lease, wait_s + 1.0))
     try:
-        while not claiming.done():
-            await asyncio.wait({claiming, news}, return_when=asyncio.FIRST_COMPLETED)
-            if not claiming.done() and await _still_polls(call, lease):
-                news = asyncio.ensure_future(call.engine.workers.await_news(lease.id, wait_s + 1.0))
-            elif not claiming.done():
-                claiming.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await claiming
-                return None
-        found = claiming.result()
+        await asyncio.wait({claiming, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not claiming.done() and (gone := watching.result()) is not None:
+            raise gone
+        found = await claiming
     except LeaseLost:
+        call.house.seen.forget(UUID(lease.worker))
         raise InvalidState(UNKNOWN) from None
     finally:
         claiming.cancel()
-        news.cancel()
+        watching.cancel()
         if _hung_up() and claiming.done() and not claiming.cancelled() and claiming.exception() is None:
             call.engine.workers.rescue(claiming.result())
     return found[0] if found else None
 
 
-async def _still_polls(call: Call, lease: Lease) -> bool:
-    with contextlib.suppress(NotFound):
-        worker = await call.engine.workers.get(UUID(lease.worker))
-        return worker.state is WorkerState.ONLINE or worker.lease_id != lease.id
-    return False
+async def _gone(call: Call, lease: Lease, wait_s: float) -> InvalidState | None:
+    """Waits until the worker takes no more, and says why; None when the time is over."""
+    until_s = asyncio.get_running_loop().time() + wait_s
+    while (left_s := until_s - asyncio.get_running_loop().time()) > 0:
+        if not await call.engine.workers.await_news(lease.id, left_s):
+            return None
+        try:
+            worker = await call.house.seen.ask(UUID(lease.worker))
+            if worker.lease_id == lease.id:
+                _refuse_if_gone(worker)
+        except NotFound:
+            return InvalidState(UNKNOWN)
+        except InvalidState as why:
+            return why
+    return None
 
 
 def _hung_up() -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from windlass.contracts.registry import health, poll, run, schedule, step, work, worker
-from windlass.contracts.registry.call import Call, Handler, Options
+from windlass.contracts.registry.call import Call, Handler, House, Options
 from windlass.core.access import Principal, Role
 from windlass.core.error import WindlassError
 from windlass.engine.engine import Engine
@@ -38,7 +38,7 @@ class RegistryServer:
     """The methods of the service. `identify` tells who shows a key, or raises Unauthenticated."""
 
     def __init__(self, engine: Engine, identify: Identify, options: Options) -> None:
-        self._engine, self._identify, self._options = engine, identify, options
+        self._identify, self._options, self._house = identify, options, House(engine, options)
 
     def handler(self) -> Any:
         methods = pb.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name
@@ -62,7 +62,7 @@ class RegistryServer:
         try:
             metadata = dict(context.invocation_metadata() or ())
             principal = await self._principal(name, metadata)
-            return await handle(Call(self._engine, self._options, principal, context, metadata), message)
+            return await handle(Call(self._house, principal, context, metadata), message)
         except WindlassError as error:
             status = getattr(grpc.StatusCode, told_as(error).grpc)
             await context.abort(status, error.message[:1000], ((DETAILS_KEY, details_of(error)),))

@@ -21,6 +21,7 @@ async def register_worker(call: Call, request: pb.RegisterWorkerRequest) -> pb.R
     namespace = call.may(Role.SUBMITTER, request.namespace_id)
     said = registration_from(request, namespace)
     worker_id, lease = await call.engine.workers.register(said, stale_s=call.options.stale_s)
+    call.house.seen.forget(worker_id)
     await call.engine.access.declare_namespace(namespace)
     call.tell((LEASE_TOKEN, str(Token(lease.id))))
     return pb.RegisterWorkerResponse(
@@ -37,15 +38,18 @@ async def worker_heartbeat(call: Call, request: pb.WorkerHeartbeatRequest) -> pb
     else:
         await _seen(call, worker_id)
     token = call.metadata.get(LEASE_TOKEN)
-    beaten = await call.engine.workers.beat(
-        Beat(
-            worker_id,
-            request.active_count,
-            max(0, request.completed_delta),
-            max(0, request.failed_delta),
-            None if token is None else read_token(token).lease_id,
-        )
-    )
+    lease_id = None if token is None else read_token(token).lease_id
+    ended = max(0, request.completed_delta), max(0, request.failed_delta)
+    await call.house.beats.together()
+    try:
+        beaten = await call.engine.workers.beat(Beat(worker_id, request.active_count, *ended, lease_id))
+    except NotFound:
+        call.house.seen.forget(worker_id)
+        raise
+    if beaten.draining:
+        call.house.seen.forget(worker_id)
+    else:
+        call.house.seen.keep(worker_id, beaten.lease_id)
     if (active := call.metadata.get(ACTIVE)) is not None:
         await _forget_others(call, beaten.lease_id, active)
     return pb.WorkerHeartbeatResponse(accepted=True, should_drain=beaten.draining)
@@ -63,6 +67,7 @@ async def _forget_others(call: Call, lease_id: UUID, active: str) -> None:
 
 async def deregister_worker(call: Call, request: pb.DeregisterWorkerRequest) -> pb.Empty:
     worker = await _seen(call, read_id("worker_id", request.worker_id, "worker"))
+    call.house.seen.forget(worker.id)
     if request.drain:
         await call.engine.workers.drain(worker.id)
     else:
