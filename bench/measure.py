@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from bench import process, recorder
 from bench.harness import DATABASE, Contestant, Crew, Failed, Figures, Place, Query, Stage
+from bench.idle_many import idle_polls, idle_sessions
 from bench.ours import Pooled, Remote
 
 WARM_UP = 10
@@ -329,6 +330,8 @@ KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
         latency,
         hand_off,
         idle,
+        idle_polls,
+        idle_sessions,
         few_queued,
         many_queued,
         many_snapshot,

@@ -139,6 +139,26 @@ ROWS = (
         ),
     ),
     Row(
+        "P10s",
+        "1,000 idle workers on one server, by session stream",
+        "queries/s per 100 workers",
+        (
+            Check("< 1 query/s per 100", ("idle_sessions", "queries_per_s_per_100"), at_most=0.999),
+            Check("< 3 % of a core", ("idle_sessions", "server_cpu_percent"), at_most=3.0),
+            Check("< 100 KB each", ("idle_sessions", "kb_per_worker"), at_most=100.0),
+        ),
+    ),
+    Row(
+        "P10p",
+        "1,000 idle workers on one server, by registry polls and heartbeats",
+        "queries/s per 100 workers",
+        (
+            Check("< 1 query/s per 100", ("idle_polls", "queries_per_s_per_100"), at_most=0.999),
+            Check("< 6 % of a core", ("idle_polls", "server_cpu_percent"), at_most=6.0),
+            Check("< 100 KB each", ("idle_polls", "kb_per_worker"), at_most=100.0),
+        ),
+    ),
+    Row(
         "P11",
         "growth: CPU per task with many queued, many finished",
         "µs",

@@ -1,0 +1,88 @@
+"""Idle workers, many in one process: `python -m bench.crowd polls|sessions HOST:PORT KEY COUNT`. Says when all wait.
+
+Each has a connection of its own, as workers on many machines have; heartbeats every 10 s, spread over them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from typing import Any
+
+import grpc
+
+from windlass.wire.channel import SESSION
+from windlass.wire.protos import kagzi_pb2, session_pb2
+
+HEARTBEAT_S, POLL_S = 10.0, 70.0
+AT_ONCE = 50
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+
+
+class Crowd:
+    def __init__(self, address: str, key: str, count: int) -> None:
+        self.address, self.metadata, self.count = address, (("authorization", f"Bearer {key}"),), count
+        self.waiting = 0
+        self.door = asyncio.Semaphore(AT_ONCE)
+
+    def arrived(self) -> None:
+        self.waiting += 1
+        if self.waiting == self.count:
+            print(f"{self.count} wait", flush=True)
+
+    async def polls(self, number: int) -> None:
+        """A worker of the registry contract: a long poll after the other, and heartbeats."""
+        async with self.door:
+            channel = grpc.aio.insecure_channel(self.address, options=OWN_CONNECTION)
+            registered = await self._call(
+                channel, "RegisterWorker", task_queue="idle", workflow_types=["idle"], hostname="bench", pid=number + 1
+            )
+        beating = asyncio.ensure_future(self._beat(channel, registered.worker_id))
+        self.arrived()
+        while not beating.done():
+            await self._call(
+                channel, "PollActivity", worker_id=registered.worker_id, task_queue="idle",
+                supported_workflow_types=["idle"], timeout=POLL_S,
+            )  # fmt: skip
+        await beating
+
+    async def _beat(self, channel: Any, worker_id: str) -> None:
+        await asyncio.sleep(HEARTBEAT_S * random.random())
+        while True:
+            await self._call(channel, "WorkerHeartbeat", worker_id=worker_id)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _call(self, channel: Any, name: str, timeout: float = 30.0, **fields: Any) -> Any:
+        method = kagzi_pb2.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name[name]
+        request, answer = (getattr(kagzi_pb2, kind.name) for kind in (method.input_type, method.output_type))
+        call = channel.unary_unary(f"/kagzi.WorkflowService/{name}", request.SerializeToString, answer.FromString)
+        return await call(request(**fields), metadata=self.metadata, timeout=timeout)
+
+    async def sessions(self, number: int) -> None:
+        """A worker of our SDK, as far as the wire can see: a stream with credit, and heartbeats."""
+        pb = session_pb2
+        async with self.door:
+            channel = grpc.aio.insecure_channel(self.address, options=OWN_CONNECTION)
+            open_stream = channel.stream_stream(SESSION, pb.FromWorker.SerializeToString, pb.ToWorker.FromString)
+            stream = open_stream(metadata=self.metadata)
+            hello = pb.Hello(worker=f"bench {number}", queues=["idle"], kinds=["idle"], lease_ttl_s=30.0)
+            await stream.write(pb.FromWorker(hello=hello))
+            assert (await stream.read()).WhichOneof("message") == "welcome"
+            await stream.write(pb.FromWorker(credit=pb.Credit(tasks=10)))
+        self.arrived()
+        await asyncio.sleep(HEARTBEAT_S * random.random())
+        for beat in range(1, sys.maxsize):
+            await stream.write(pb.FromWorker(heartbeat=pb.Heartbeat(number=beat)))
+            while (await stream.read()).WhichOneof("message") != "extended":
+                pass
+            await asyncio.sleep(HEARTBEAT_S)
+
+
+async def main(kind: str, address: str, key: str, count: str) -> None:
+    crowd = Crowd(address, key, int(count))
+    await asyncio.gather(*(getattr(crowd, kind)(number) for number in range(crowd.count)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:5]))
