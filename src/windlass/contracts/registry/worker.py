@@ -33,10 +33,7 @@ async def worker_heartbeat(call: Call, request: pb.WorkerHeartbeatRequest) -> pb
     """A sign of life for all that the worker runs. If it says what that is, the rest is taken from it."""
     check_count("active_count", request.active_count, most=2**31 - 1)
     worker_id = read_id("worker_id", request.worker_id, "worker")
-    if call.principal.namespace is None:
-        call.may(Role.SUBMITTER, "")
-    else:
-        await _seen(call, worker_id)
+    await _seen_lately(call, worker_id)
     token = call.metadata.get(LEASE_TOKEN)
     lease_id = None if token is None else read_token(token).lease_id
     ended = max(0, request.completed_delta), max(0, request.failed_delta)
@@ -98,6 +95,18 @@ async def get_worker(call: Call, request: pb.GetWorkerRequest) -> pb.GetWorkerRe
     worker = await _seen(call, read_id("worker_id", request.worker_id, "worker"), Role.VIEWER)
     known = (await call.engine.queues.settings(worker.namespace, worker.queues[:1])).get(worker.queues[0])
     return pb.GetWorkerResponse(worker=worker_message(worker, QueueConfig() if known is None else known.config))
+
+
+async def _seen_lately(call: Call, worker_id: UUID) -> None:
+    """Where a worker is does not change, so that a heartbeat need not ask for it each time."""
+    call.may(Role.SUBMITTER, "")
+    if call.principal.namespace is not None:
+        try:
+            worker, _ = await call.house.seen.get(worker_id)
+        except NotFound:
+            raise missing("worker", worker_id) from None
+        if not call.reaches(worker.namespace):
+            raise missing("worker", worker_id)
 
 
 async def _seen(call: Call, worker_id: UUID, role: Role = Role.SUBMITTER) -> Worker:
