@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 from docs.command_page import commands
-from tests.cli.command import windlass
+from tests.cli.command import WINDLASS, environment, windlass
 
 from windlass.cli.commands import app
 
@@ -118,3 +119,14 @@ def test_a_command_that_asks_for_settings_loads_nothing_of_the_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)  # as `… | head -0` does
+    with os.fdopen(write, "wb") as broken:
+        done = subprocess.run(
+            [str(WINDLASS), "config", "show"], stdout=broken, stderr=subprocess.PIPE, env=environment(), check=False,
+            cwd="/",
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -156,3 +156,13 @@ def test_arguments_by_place_are_bound_as_python_binds_them(function: str, count:
             Schema(chosen, Context).bound(args, {})
     else:
         assert Schema(chosen, Context).bound(args, {}) == expected
+
+
+def test_null_is_no_arguments() -> None:
+    def nothing(copies: int = 1) -> None: ...
+
+    def something(to: str) -> None: ...
+
+    assert Schema(nothing, Context).arguments(b"null") == {"copies": 1}
+    with pytest.raises(Invalid, match="to"):
+        Schema(something, Context).arguments(b"null")

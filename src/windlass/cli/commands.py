@@ -3,6 +3,8 @@ that a command that only asks the API loads nothing of the engine."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
@@ -118,6 +120,9 @@ def run(arguments: Sequence[str]) -> int:
         return complain(error, "--json" in arguments)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    except BrokenPipeError:  # `… | head` has seen enough; what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
     return code if isinstance(code, int) else Exit.OK
 
 

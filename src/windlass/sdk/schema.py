@@ -74,8 +74,9 @@ class Schema:
         return {name: getattr(read, name) for name in read.__struct_fields__}
 
     def _read(self, payload: bytes) -> Any:
+        """Who submits by name and says nothing has submitted null: no arguments."""
         try:
-            return self._decoder.decode(payload)
+            return self._decoder.decode(b"{}" if payload == b"null" else payload)
         except (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError) as error:
             raise Invalid(f"{self.name}: {error}", field="payload") from None
 
