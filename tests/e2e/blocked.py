@@ -1,4 +1,4 @@
-"""A worker process whose handlers block everything: `python -m tests.e2e.blocked DSN`."""
+"""A worker process whose handlers block everything: `python -m tests.e2e.blocked DSN LEASE_TTL_S`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 
 from windlass import App, Context
 
-TTL_S = 2.0
-HELD_S = 3.5
+TTL_S = float(sys.argv[2]) if len(sys.argv) > 2 else 2.0
+HELD_S = 1.75 * TTL_S
 
 app = App("blocked", sys.argv[1] if len(sys.argv) > 1 else None)
 
