@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -13,7 +16,9 @@ from tests.engine.test_schedule import at_noon, keys, spec, tick
 from tests.support.work import only_direct
 
 from windlass import Engine
+from windlass.core.cron import parse_cron
 from windlass.core.error import StoreBusy
+from windlass.core.fire import first_fires
 from windlass.core.schedule import Overlap, Schedule
 from windlass.engine.fire import Pace
 from windlass.store.fault import CommitUnknown
@@ -136,3 +141,67 @@ async def test_an_engine_may_stop_at_any_statement_and_each_fire_is_made_once(
     else:
         assert fired == (expected if overlap is not Overlap.SKIP else expected[:1])
     assert known.last_fire_at == datetime.fromisoformat(fired[-1]).astimezone(UTC)
+
+
+@only_direct
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_happens_no_fire_is_lost_and_none_is_made_twice(
+    new_engine: NewEngine,
+    clock: VirtualClock,
+    somebody: asyncpg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """Three engines tick side by side, break at any statement, have a clock that jumps; people pause and trigger."""
+    chance, stop = Random(seed), Stop(monkeypatch)
+    paces = [Pace(batch=chance.choice([1, 3, 100]), fires_max=chance.choice([2, 50])) for _ in range(3)]
+    engines = [await new_engine(pace=pace) for pace in paces]
+    await at_noon(clock)
+    crons = ("* * * * *", "*/7 * * * * *", "0 */2 * * *", "30 12-14 * * *")
+    steady = [await engines[0].schedules.create(spec(cron=cron, max_catchup=10_000)) for cron in crons]
+    touched = [await engines[0].schedules.create(spec(cron=cron, max_catchup=3)) for cron in crons[:2]]
+    latest = await clock.now()
+    for _ in range(60):
+        latest = max(latest, await clock.advance(chance.choice([1, 5, 20, 61, 600, -30, -4000])))
+        stop.left, stop.after_commit = chance.choice([None, None, chance.randrange(25)]), chance.random() < 0.5
+        await asyncio.gather(
+            *[chance.choice(engines).schedule_tick() for _ in range(chance.randrange(1, 4))],
+            _meddle(chance.choice(engines), chance.choice(touched), chance),
+            return_exceptions=True,
+        )
+        stop.left = None
+    await clock.advance(max(0.0, (latest - await clock.now()).total_seconds()))
+    for schedule in touched:
+        await until_free(lambda s=schedule: engines[0].schedules.resume(s.id))  # type: ignore[misc]
+    for _ in range(3):
+        await tick(engines[0])
+    now = await clock.now()
+    for schedule in (*steady, *touched):
+        made = [key for key in await keys(somebody, schedule) if not key.startswith("manual:")]
+        wanted = first_fires(parse_cron(schedule.cron), UTC, schedule.created_at, 100_000, now)
+        every = [fire.isoformat() for fire in wanted]
+        known = await engines[0].schedules.get(schedule.id)
+        assert known.fired == len(made) == len(set(made))
+        assert set(made) <= set(every)
+        assert known.next_fire_at is not None
+        assert known.next_fire_at > now
+        if schedule in steady:
+            assert made == every
+        else:
+            assert made[-1] == every[-1]
+
+
+async def _meddle(engine: Engine, schedule: Schedule, chance: Random) -> None:
+    what = chance.choice(["pause", "resume", "trigger", "update", ""])
+    if what == "update":
+        await engine.schedules.update(schedule.id, {"payload": str(chance.randrange(9)).encode()})
+    elif what:
+        await getattr(engine.schedules, what)(schedule.id)
+
+
+async def until_free(call: Callable[[], Awaitable[Any]]) -> None:
+    """A connection that broke may hold its locks for a moment."""
+    while True:
+        with contextlib.suppress(StoreBusy):
+            await call()
+            return
