@@ -84,6 +84,7 @@ def scans(plan: dict[str, Any]) -> set[tuple[str, str | None]]:
         ("existing_tasks", "task_pkey"),
         ("same_tasks", "task_pkey"),
         ("claimed_tasks", "task_pkey"),
+        ("pulses", "task_pkey"),
         ("mark_upstream", "task_pkey"),
         ("claim_tasks", "task_ready"),
         ("open_claim", "task_ready"),

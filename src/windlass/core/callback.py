@@ -24,7 +24,7 @@ from windlass.core.task import Cancel, Outcome, Task
 from windlass.core.transition import TERMINAL, Effect, Entry, Instant, State, Transition, Verb, move
 
 LEEWAY = timedelta(seconds=5)
-SKEW_MAX = timedelta(minutes=5)
+SKEW_MAX, CLOCK_SKEW = timedelta(minutes=5), "clockSkewS"
 PUSH = "push"
 DEFAULT_WORKSPACE = "default"
 
@@ -67,6 +67,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     not_before: Instant
     expires_at: Instant
+    lease_id: UUID | None = None  # of this attempt, where somebody worked it out already
 
     def check_time(self, now: Instant) -> None:
         if now > self.expires_at + LEEWAY:
@@ -82,7 +83,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
         for received in (attempt, self.attempt):
             if received != task.attempt:
                 raise _superseded(task, received)
-        if task.lease_id != lease_of(task.id, task.attempt):
+        if task.lease_id != (self.lease_id or lease_of(task.id, task.attempt)):
             raise _superseded(task, attempt)
 
     def half_over(self, now: Instant) -> bool:
@@ -264,7 +265,7 @@ def _observed(name: str, seen_at: Instant | None, now: Instant) -> dict[str, obj
     if seen_at is None:
         return {}
     off = seen_at - now
-    return {name: seen_at, **({"clockSkewS": off.total_seconds()} if abs(off) > SKEW_MAX else {})}
+    return {name: seen_at, **({CLOCK_SKEW: off.total_seconds()} if abs(off) > SKEW_MAX else {})}
 
 
 def _entry(task: Task, what: str, now: Instant, detail: dict[str, object]) -> Entry:

@@ -217,23 +217,39 @@ class Callbacks:
 
     async def _hear(self, beats: list[Beat]) -> list[Heard | WindlassError]:
         """One statement reads, and one writes what has to be: the attempts whose rows do not last long enough."""
-        said = {(beat.scope.task_id, beat.attempt): beat.seen_at for beat in beats}
-        places = sorted(said)
+        places: dict[tuple[int, int], int] = {}  # numbers, since ids are slow to compare
+        said: list[Beat] = []
+        turns = []
+        for beat in beats:
+            place = places.setdefault((beat.scope.task_id.int, beat.attempt), len(said))
+            if place == len(said):
+                said.append(beat)
+            turns.append(place)
         async with self._store.single() as tx:
-            pulses, now = await tx.heartbeats.pulses(places)
+            pulses, now = await tx.heartbeats.pulses([(beat.scope.task_id, beat.attempt) for beat in said])
         assert now is not None, beats
         self._clock = (now, self._stopwatch())
-        found = dict(zip(places, pulses, strict=True))
-        outcomes = [_heard(beat, found[_place(beat)], now) for beat in beats]
-        heard = {_place(beat) for beat, outcome in zip(beats, outcomes, strict=True) if isinstance(outcome, Heard)}
-        thin = [place for place in sorted(heard) if not (pulse := found[place]) or not pulse.covered]
-        if thin:
-            async with self._store.single() as tx:
-                heard -= set(thin) - await tx.heartbeats.keep_alive([(*place, said[place]) for place in thin])
+        outcomes = [_heard(beat, pulses[place], now) for beat, place in zip(beats, turns, strict=True)]
+        thin = {
+            place
+            for place, outcome in zip(turns, outcomes, strict=True)
+            if isinstance(outcome, Heard) and (pulse := pulses[place]) is not None and not pulse.covered
+        }
+        gone = await self._gone([said[place] for place in sorted(thin)]) if thin else set()
+        if not gone:
+            return outcomes
         return [
-            _silent_too_long() if isinstance(outcome, Heard) and _place(beat) not in heard else outcome
+            _silent_too_long() if isinstance(outcome, Heard) and (beat.scope.task_id, beat.attempt) in gone else outcome
             for beat, outcome in zip(beats, outcomes, strict=True)
         ]
+
+    async def _gone(self, beats: list[Beat]) -> set[tuple[UUID, int]]:
+        """Which of these could not be kept alive: they ran out just now. In one order, so that none waits in a ring."""
+        ordered = sorted(beats, key=lambda beat: beat.scope.task_id.int)
+        rows = [(beat.scope.task_id, beat.attempt, beat.seen_at) for beat in ordered]
+        async with self._store.single() as tx:
+            kept = await tx.heartbeats.keep_alive(rows)
+        return {(task_id, attempt) for task_id, attempt, _ in rows} - kept if len(kept) < len(rows) else set()
 
     def _is_news(self, note: Note) -> bool:
         """Whether a note says anything that was not written down just before."""
@@ -262,7 +278,3 @@ def _heard(beat: Beat, pulse: Pulse | None, now: datetime) -> Heard | WindlassEr
 
 def _silent_too_long() -> LeaseLost:
     return LeaseLost("nothing was heard of this attempt for too long", refusal=Refusal.TASK_EXPIRED)
-
-
-def _place(beat: Beat) -> tuple[UUID, int]:
-    return beat.scope.task_id, beat.attempt

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from windlass.core.callback import CLOCK_SKEW
 from windlass.core.command import Claimed
 from windlass.core.transition import State, Transition, Verb
 from windlass.store.gauge import QueueGauge
@@ -52,6 +53,7 @@ class Tally:
         self.latencies: dict[str, Histogram] = {}
         self.leases_expired: Counter[str] = Counter()
         self.late_results = 0
+        self.clock_skews = 0
         self.fires: Counter[str] = Counter()
         self.lateness = Histogram()
 
@@ -59,6 +61,8 @@ class Tally:
         """These were committed."""
         for move in moves:
             task = move.after
+            if move.history:
+                self.clock_skews += sum(CLOCK_SKEW in (entry.detail or ()) for entry in move.history)
             if move.verb is Verb.EXPIRE:
                 self.leases_expired[task.queue] += 1
             if task.terminal:

@@ -74,6 +74,8 @@ def counters(tally: Tally) -> Iterable[Metric]:
         expired.add_metric([queue], count)
     late = CounterMetricFamily("windlass_late_results", "Reports of superseded attempts, refused.")
     late.add_metric([], tally.late_results)
+    skew = CounterMetricFamily("windlass_worker_clock_skew", "Reports of workers whose clock is off by over 5 minutes.")
+    skew.add_metric([], tally.clock_skews)
     duration = HistogramMetricFamily(
         "windlass_task_duration_seconds", "The last attempt, from its claim to the end.", labels=["queue", "kind"]
     )
@@ -89,7 +91,7 @@ def counters(tally: Tally) -> Iterable[Metric]:
         fires.add_metric([outcome], count)
     lateness = HistogramMetricFamily("windlass_schedule_lateness_seconds", "From when a fire was due to its task.")
     lateness.add_metric([], _buckets(tally.lateness), tally.lateness.sum_s)
-    return ended, duration, latency, expired, late, fires, lateness
+    return ended, duration, latency, expired, late, skew, fires, lateness
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import jwt
 
-from windlass.core.callback import Scope
+from windlass.core.callback import Scope, lease_of
 from windlass.core.error import Unauthenticated
 from windlass.wire.id import parse_id, ulid
 
@@ -47,6 +47,10 @@ class Tokens:
             "exp": int(scope.expires_at.timestamp()),
         }  # fmt: skip
         return jwt.encode(claims, self._signs[1], ALGORITHM, headers={"kid": self._signs[0]})
+
+    def known(self, token: str) -> Scope | None:
+        """What it is good for, if it was read before."""
+        return self._read.get(token)
 
     def read(self, token: str) -> Scope:
         """What it is good for. Raises Unauthenticated for what we did not sign."""
@@ -83,5 +87,5 @@ def _scope(claims: dict[str, Any]) -> Scope:
         raise Unauthenticated("the token says nothing that can be understood")
     return Scope(
         task_id, str(claims["tenantId"]), str(claims["workspaceId"]), run_id, attempt,
-        datetime.fromtimestamp(begins, UTC), datetime.fromtimestamp(ends, UTC),
+        datetime.fromtimestamp(begins, UTC), datetime.fromtimestamp(ends, UTC), lease_of(task_id, attempt),
     )  # fmt: skip

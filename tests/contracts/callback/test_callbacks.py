@@ -10,6 +10,7 @@ from tests.contracts.callback.world import Attempt, World, refused
 
 from windlass import Category, State
 from windlass.core.delivery import RetryForm
+from windlass.engine.metrics import Tally
 
 AT = "2025-01-15T10:00:00Z"
 
@@ -70,9 +71,15 @@ async def test_started_of_an_attempt_that_waits_for_its_retry_is_409(world: Worl
     refused(await attempt.call("started"), 409, "attempt_already_completed")
 
 
-async def test_when_a_worker_says_it_began_is_kept_and_far_off_clocks_are_noted(world: World) -> None:
+async def test_when_a_worker_says_it_began_is_kept_and_far_off_clocks_are_noted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.engine.count(Tally())
     attempt = await world.dispatched()
     await attempt.call("started", startedAt=AT)
+    assert "the clock of worker worker-abc123 is off" in caplog.text
+    assert world.engine.tally is not None
+    assert world.engine.tally.clock_skews == 1
 
     detail = (await world.entry(attempt, "taken_up")).detail
     assert detail["startedAt"] == AT

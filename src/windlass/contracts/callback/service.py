@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from windlass.contracts.callback.form import (
     checked_worker,
     kept_json,
 )
-from windlass.core.callback import Finish, Scope, cancel_reason, final_state, lease_of
+from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason, final_state, lease_of
 from windlass.core.check import check_payload, clean_text
 from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound, WindlassError
 from windlass.core.failure import Category, Failure
@@ -47,6 +48,12 @@ _FINAL: dict[State, FinalState] = {
     State.FAILED: "FAILED",
     State.CANCELLED: "CANCELLED",
 }
+
+
+@lru_cache(maxsize=20_000)
+def _task_id(text: str) -> UUID | None:
+    """Remembered, since a task sends the same with each heartbeat."""
+    return parse_id("task", text)
 
 
 class Saying(Struct):
@@ -86,6 +93,12 @@ class Service:
         except UnknownKey:
             return (await self.tokens(LEARN_AGAIN_S)).read(token)
 
+    def _known(self, token: str) -> Scope | None:
+        """A token that was read a moment ago."""
+        if self._tokens is None or self._stopwatch() - self._learnt_s > KEYS_FRESH_S:
+            return None
+        return self._tokens.known(token)
+
     def make_token(self, tokens: Tokens, scope: Scope, now: datetime) -> tuple[str, datetime]:
         """A token for the same, from now on."""
         begins = now.replace(microsecond=0)
@@ -98,8 +111,8 @@ class Service:
     async def admitted(self, token: str, task: str, body: bytes | WindlassError, trace: str | None) -> Saying:
         """The checks before the body is read. What fails fails in the order of the contract: an expired token is
         nothing but that."""
-        scope = await self.admit(token)
-        task_id = scope.task_id if task == "" else parse_id("task", task)
+        scope = self._known(token) or await self.admit(token)
+        task_id = _task_id(task)
         problem: WindlassError | None = None
         if task_id is None:
             problem = NotFound(f"{task[:100]!r} is not an id of a task")
@@ -118,6 +131,7 @@ class Service:
         form: Started = await self._read(said, self._started)
         beat = Beat(said.scope, form.attempt, checked_worker(form.worker_id), True, form.started_at, said.trace)
         heard = await self._callbacks.hear(beat)
+        _watch_clock(form.worker_id, form.started_at, heard.now)
         return StartedAnswer(server_time=heard.now)
 
     async def heartbeat(self, said: Saying) -> HeartbeatAnswer:
@@ -147,6 +161,7 @@ class Service:
         except LeaseLost as error:
             log.warning("ignored: attempt %d of task %s by %s: %s", form.attempt, said.task_id, form.worker_id, error)
             raise
+        _watch_clock(form.worker_id, form.completed_at, now)
         return CompletedAnswer(final_state=_FINAL[final_state(task)], server_time=now)
 
     async def _read(self, said: Saying, decoder: msgspec.json.Decoder[T]) -> T:
@@ -160,6 +175,12 @@ class Service:
             why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise Invalid(f"the body cannot be read: {why}") from None
         return form  # type: ignore[no-any-return]
+
+
+def _watch_clock(worker: str, seen_at: datetime | None, now: datetime) -> None:
+    """What a clock says decides nothing, but somebody should know that it is wrong."""
+    if seen_at is not None and abs(seen_at - now) > SKEW_MAX:
+        log.warning("the clock of worker %s is off by %.0f s", worker, (seen_at - now).total_seconds())
 
 
 def _note(task_id: UUID, form: Heartbeat) -> Note | None:

@@ -1,0 +1,173 @@
+"""The rules of attempts that are sent out: who may say what, when, and what follows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.core.given import NOW, queued
+
+from windlass.core import callback
+from windlass.core import task as rules
+from windlass.core.callback import Finish, HearCancel, Refusal, Scope, TakeUp, lease_of, scope_of
+from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
+from windlass.core.failure import Category, Failure
+from windlass.core.task import Outcome, Task
+from windlass.core.transition import State
+
+HOUR = timedelta(hours=1)
+
+
+def sent(**changes: Any) -> Task:
+    """An attempt that was sent out, and that nobody has taken up."""
+    task = queued(**changes)
+    return callback.dispatch(rules.claim(task, lease_of(task.id, 99), "dispatch", NOW).after).after
+
+
+def taken(**changes: Any) -> Task:
+    task = sent(**changes)
+    return TakeUp(scope(task), task.attempt, "ada").decide(task, NOW).after
+
+
+def scope(task: Task, **changes: Any) -> Scope:
+    return replace(scope_of(task, NOW, HOUR), **changes)
+
+
+def finish(task: Task, outcome: Outcome, **fields: Any) -> Finish:
+    return Finish(scope(task), task.attempt, "ada", outcome, **fields)
+
+
+def refusal_of(error: LeaseLost) -> object:
+    return error.details["refusal"]
+
+
+def test_what_is_sent_out_has_a_lease_of_its_own_no_worker_and_one_effect() -> None:
+    task = sent()
+    made = callback.dispatch(task)
+
+    assert (task.worker, task.lease_id, task.state) == (None, lease_of(task.id, 1), State.RUNNING)
+    assert [(e.kind, e.attempt) for e in made.effects] == [("push", 1)]
+    assert callback.dispatch(task).effects == made.effects  # the same again is the same effect
+
+
+def test_a_cancel_before_anybody_took_it_up_ends_it_at_once() -> None:
+    assert rules.cancel(sent(), "", NOW).after.state is State.CANCELLED
+    assert rules.cancel(taken(), "", NOW).after.state is State.RUNNING
+
+
+def test_silence_is_a_zombie_only_if_there_is_a_worker() -> None:
+    unheard, zombie = callback.silent(sent(), NOW, 0.0), callback.silent(taken(), NOW, 0.0)
+
+    assert unheard.after.error is not None
+    assert zombie.after.error is not None
+    assert (unheard.after.error.reason, [e.what for e in unheard.history]) == ("DISPATCH_TIMEOUT", ["lost"])
+    assert (zombie.after.error.reason, [e.what for e in zombie.history]) == ("HEARTBEAT_TIMEOUT", ["zombie", "lost"])
+    assert zombie.after.error.category is Category.INFRASTRUCTURE
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"expires_at": NOW - timedelta(seconds=6)}, Unauthenticated),
+        ({"not_before": NOW + timedelta(seconds=6)}, Unauthenticated),
+        ({"tenant": "other"}, Forbidden),
+        ({"workspace": "other"}, Forbidden),
+        ({"run_id": lease_of(queued().id, 7)}, Forbidden),
+        ({"attempt": 2}, LeaseLost),
+    ],
+)
+def test_a_token_is_held_against_time_tenant_run_and_attempt(changes: dict[str, Any], error: type[Exception]) -> None:
+    task = taken()
+    for said in (
+        TakeUp(scope(task, **changes), task.attempt, "ada"),
+        Finish(scope(task, **changes), task.attempt, "ada", Outcome.SUCCEEDED),
+    ):
+        with pytest.raises(error):
+            said.decide(task, NOW)
+
+
+def test_an_attempt_that_was_claimed_by_a_worker_is_nobody_elses() -> None:
+    task = queued()
+    claimed = rules.claim(task, lease_of(task.id, 99), "ada", NOW).after
+
+    with pytest.raises(LeaseLost) as found:
+        Finish(scope(claimed), 1, "eve", Outcome.SUCCEEDED).decide(claimed, NOW)
+    assert refusal_of(found.value) is Refusal.ATTEMPT_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "starting", "refusal"),
+    [
+        (State.SUCCEEDED, Outcome.SUCCEEDED, True, Refusal.TASK_ALREADY_TERMINAL),
+        (State.SUCCEEDED, Outcome.SUCCEEDED, False, Refusal.TASK_EXPIRED),
+        (State.QUEUED, Outcome.FAILED, True, Refusal.ATTEMPT_ALREADY_COMPLETED),
+        (State.QUEUED, Outcome.FAILED, False, Refusal.TASK_EXPIRED),
+        (State.QUEUED, Outcome.LOST, True, Refusal.TASK_EXPIRED),
+        (State.QUEUED, Outcome.LOST, False, Refusal.TASK_EXPIRED),
+        (State.QUEUED, Outcome.TIMED_OUT, True, Refusal.ATTEMPT_ALREADY_COMPLETED),
+    ],
+)
+def test_an_attempt_that_is_over_is_told_why(state: State, outcome: Outcome, starting: bool, refusal: Refusal) -> None:
+    with pytest.raises(LeaseLost) as found:
+        callback.check_goes_on(replace(taken(), state=state, outcome=outcome), starting=starting)
+    assert refusal_of(found.value) is refusal
+
+
+def test_completed_without_started_names_the_worker() -> None:
+    task = sent()
+    made = finish(task, Outcome.SUCCEEDED, result=b"1").decide(task, NOW)
+
+    assert (made.after.state, made.after.worker, made.before) == (State.SUCCEEDED, "ada", task)
+
+
+def test_the_same_again_changes_nothing_and_another_is_refused_with_its_name() -> None:
+    task = taken()
+    ended = finish(task, Outcome.SUCCEEDED, result=b'{"a":1}').decide(task, NOW).after
+    again = finish(ended, Outcome.SUCCEEDED, result=b'{ "a": 1 }').decide(ended, NOW)
+    other = finish(ended, Outcome.FAILED).decide(ended, NOW)
+
+    assert (again.changed, again.refusal, again.history) == (False, None, ())
+    assert isinstance(other.refusal, LeaseLost)
+    assert refusal_of(other.refusal) is Refusal.TASK_ALREADY_TERMINAL
+    assert [(entry.what, entry.worker) for entry in other.history] == [("refused", "ada")]
+
+
+def test_a_failure_waits_for_its_retry_and_counts_as_failed() -> None:
+    task = taken()
+    made = finish(task, Outcome.FAILED, failure=Failure(Category.USER_CODE, "it broke")).decide(task, NOW)
+
+    assert (made.after.state, callback.final_state(made.after)) == (State.QUEUED, State.FAILED)
+    repeated = finish(made.after, Outcome.SUCCEEDED).decide(made.after, NOW)
+    assert isinstance(repeated.refusal, LeaseLost)
+    assert refusal_of(repeated.refusal) is Refusal.ATTEMPT_ALREADY_COMPLETED
+
+
+def test_hearing_of_a_cancel_begins_the_grace_once() -> None:
+    asked = rules.cancel(taken(), "stop", NOW).after
+    told = HearCancel(asked.id, asked.attempt).decide(asked, NOW).after
+
+    assert told.cancel is not None
+    assert told.cancel.signalled_at == NOW
+    assert not HearCancel(told.id, told.attempt).decide(told, NOW + HOUR).changed
+
+
+def test_a_token_is_renewed_in_the_second_half_of_its_life() -> None:
+    task = taken()
+
+    assert not scope(task).half_over(NOW + HOUR / 2)
+    assert scope(task).half_over(NOW + HOUR / 2 + timedelta(seconds=1))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "tenant"),
+    [
+        ("default", ("default", "default")),
+        ("acme/prod", ("acme", "prod")),
+        ("a/b/c", ("a", "b/c")),
+        ("/x", ("/x", "x")),
+    ],
+)
+def test_a_namespace_is_a_tenant_and_a_workspace(namespace: str, tenant: tuple[str, str]) -> None:
+    assert callback.tenant_of(namespace) == tenant
