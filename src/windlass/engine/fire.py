@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -49,6 +49,17 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 STEADY = Pace()
+
+
+class Settled(NamedTuple):
+    """What one transaction did: so many schedules, tasks so late each, so many fires skipped."""
+
+    schedules: int
+    late_s: Sequence[float] = ()
+    skipped: int = 0
+
+
+NOTHING = Settled(0)
 
 
 class Fires:
@@ -98,7 +109,8 @@ class Fires:
             async with self._store.begin() as tx:
                 due, now = await tx.schedules.lock_due(self.pace.batch)
                 taken = [schedule.id for schedule in due]
-                return 0 if now is None else await self._settle(tx, due, now, outages)
+                settled = NOTHING if now is None else await self._settle(tx, due, now, outages)
+            return self._counted(settled)
         except (LockHeld, Rejected):
             return sum([await self._fire_alone(schedule_id, outages) for schedule_id in taken])
 
@@ -106,7 +118,8 @@ class Fires:
         try:
             async with self._store.begin() as tx:
                 due, now = await tx.schedules.lock_due_one(schedule_id)
-                return 0 if now is None else await self._settle(tx, due, now, outages)
+                settled = NOTHING if now is None else await self._settle(tx, due, now, outages)
+            return self._counted(settled)
         except StoreBusy as error:
             log.warning("schedule %s could not fire and is tried again: %s", schedule_id, error)
             return 0
@@ -121,7 +134,13 @@ class Fires:
             await tx.schedules.settle([rules.set_aside(s, error.message, now) for s in due if now is not None])
         return len(due)
 
-    async def _settle(self, tx: Tx, due: Sequence[Schedule], now: datetime, outages: Sequence[Outage]) -> int:
+    def _counted(self, settled: Settled) -> int:
+        """It is committed: let it be counted."""
+        if self.tally is not None and settled.schedules:
+            self.tally.fired(settled.late_s, settled.skipped)
+        return settled.schedules
+
+    async def _settle(self, tx: Tx, due: Sequence[Schedule], now: datetime, outages: Sequence[Outage]) -> Settled:
         """Under the locks of the schedules."""
         await tx.limit_waits(LONG_MS)
         declared = await tx.kinds.policies({(s.namespace, s.kind) for s in due if s.policy is None})
@@ -147,10 +166,8 @@ class Fires:
         await add_each(tx, submissions)
         await cancel_replaced(tx, replaced, now)
         await tx.schedules.settle(settled)
-        if self.tally is not None:
-            before = {schedule.id: schedule.skipped for schedule in due}
-            self.tally.fired(late_s, sum(after.skipped - before[after.id] for after in settled))
-        return len(settled)
+        before = {schedule.id: schedule.skipped for schedule in due}
+        return Settled(len(settled), late_s, sum(after.skipped - before[after.id] for after in settled))
 
     def _planned(
         self, schedule: Schedule, now: datetime, outages: Sequence[Outage], most: int, unended: Sequence[OpenTask]
