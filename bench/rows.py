@@ -139,7 +139,7 @@ ROWS = (
         ),
     ),
     Row(
-        "P10s",
+        "P10S",
         "1,000 idle workers on one server, by session stream",
         "queries/s per 100 workers",
         (
@@ -149,7 +149,7 @@ ROWS = (
         ),
     ),
     Row(
-        "P10p",
+        "P10P",
         "1,000 idle workers on one server, by registry polls and heartbeats",
         "queries/s per 100 workers",
         (
