@@ -10,7 +10,7 @@ from tests.cli.conftest import SHOP, Dev
 
 
 def until_asleep(dev: Dev, task_id: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while dev.json("tasks", "get", task_id)["state"] != "sleeping":
         assert time.monotonic() < deadline
 

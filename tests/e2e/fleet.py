@@ -29,7 +29,7 @@ from windlass.store.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.05
-STOP_S = 20.0
+STOP_S = 60.0
 
 # What is killed how often. A backend's death makes PostgreSQL throw out all others and recover by itself; after the
 # postmaster's death the keeper starts it again. A frozen worker is thought dead, and comes back with its reports when

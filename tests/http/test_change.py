@@ -25,7 +25,7 @@ Event = tuple[str, dict[str, Any]]
 
 @pytest.fixture
 async def web(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}, timeout=60) as client:
         yield client
 
 
@@ -248,7 +248,7 @@ async def test_recording_ends_when_nobody_has_read_for_a_day(
 
 async def test_a_key_hears_of_its_namespace_only(web: httpx.AsyncClient, url: str, engine: Engine) -> None:
     _, key = await engine.access.create_key(name="k", role=Role.VIEWER, namespace="ours")
-    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
         problem(await client.get("/api/v1/changes", params={"namespace": "theirs"}), 403, "forbidden")
         async with follow(client) as reader, follow(web) as all_reader, follow(web, namespace="theirs") as theirs:
             await submit(web, namespace="theirs")
@@ -264,7 +264,7 @@ async def test_a_quiet_reader_gets_signs_of_life_and_a_revoked_key_ends_the_stre
     monkeypatch.setattr(feed, "SIGN_OF_LIFE_S", 0.3)
     made, key = await engine.access.create_key(name="k", role=Role.VIEWER, namespace="ours")
     headers = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client, follow(client) as reader:
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client, follow(client) as reader:
         first = reader.position
         await submit(web, namespace="theirs")
         await soon(reader.sign())
@@ -277,7 +277,7 @@ async def test_a_quiet_reader_gets_signs_of_life_and_a_revoked_key_ends_the_stre
 
 async def test_a_stream_ends_with_its_server(engine: Engine, as_role: NewClient) -> None:
     async with open_server(engine, http="127.0.0.1:0", api_key=ROOT) as url:
-        client = httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}, timeout=20)
+        client = httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}, timeout=60)
         stream = client.stream("GET", "/api/v1/changes")
         response = await stream.__aenter__()
         reader = Reader(response.aiter_lines())

@@ -77,7 +77,7 @@ async def main():
             many = await blocking.submit_many([("a",), ("b",)])
             order = await checkout.submit("A-17")
         for handle in (first, second, *many, order):
-            await handle.result(timeout="20s")
+            await handle.result(timeout="60s")
         worker.stop()
         await working
 

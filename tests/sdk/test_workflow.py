@@ -187,7 +187,7 @@ async def test_what_runs_side_by_side_is_told_apart_by_the_order_in_which_it_was
     together = asyncio.Barrier(3)
 
     async def fetch(number: int) -> int:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await together.wait()
         return number
 

@@ -416,6 +416,6 @@ async def test_what_a_worker_no_longer_names_is_taken_from_it(
 
 async def waits_in_line(engine: Engine, count: int) -> None:
     """Until so many polls have looked, found nothing, and wait."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(list(engine.hub.idle("default", "q"))) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
