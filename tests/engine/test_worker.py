@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 from tests.support.database import Server, temporary_folder
 from tests.support.outage import away
-from tests.support.work import held, job, jobs, soon, state, task, until
+from tests.support.work import held, job, jobs, soon, state, task, until, waiting
 
 from windlass import Category, Engine, Invalid, Policy, State, Worker
 from windlass.app import migrate_database
@@ -257,7 +257,7 @@ async def test_a_worker_stops_at_once_while_it_has_nothing_to_do(live_engine: En
     async def nothing(_: Any) -> None: ...
 
     async with working(live_engine, nothing):
-        await asyncio.sleep(0)
+        await until(lambda: waiting(live_engine) == 1)
 
 
 # ------------------------------------------------------------------------------------------------- what it survives

@@ -18,7 +18,7 @@ T = TypeVar("T")
 only_direct = pytest.mark.parametrize("mode", ["direct"], indirect=True)
 only_pooled = pytest.mark.parametrize("mode", ["pooled"], indirect=True)
 
-SOON_S = 60.0  # long enough for a machine on which others work; who waits in vain fails here
+SOON_S = 45.0  # enough on a machine on which others work, and less than the minute after which a worker looks again
 
 CRASH = Failure(Category.USER_CODE, "it crashed", "ValueError")
 FATAL = Failure(Category.USER_CODE, "it will never work", retryable=False)
