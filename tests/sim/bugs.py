@@ -14,12 +14,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from windlass.core import run as run_rules
+from windlass.core import step as step_rules
 from windlass.core import task as rules
 from windlass.core.lease import Lease
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import TABLE, Instant, State, Transition, Verb
-from windlass.engine import claim, outbox, submit, tick
+from windlass.engine import claim, outbox, submit, tick, workflow
 from windlass.store import record
 from windlass.store import tx as store_tx
 from windlass.store.query import QUERIES
@@ -379,3 +380,57 @@ def freed_place_wakes_nobody() -> AbstractContextManager[None]:
 
     at_once = reworded(complete_at_once=("and q.config <> '{}'", "and false"))
     return together(patched(store_tx, "wakes_of", quiet), at_once)
+
+
+# --------------------------------------------------------------------------------------------- workflows
+
+
+@bug
+def step_without_fence() -> AbstractContextManager[None]:
+    """A step is recorded whichever attempt did it."""
+    real = step_rules._answered
+
+    def answered(task: Task, held: Any, known: Any) -> Transition | None:
+        del held
+        return real(task, (task.attempt, task.lease_id), known) if task.lease_id is not None else None  # type: ignore[arg-type]
+
+    return patched(step_rules, "_answered", answered)
+
+
+@bug
+def record_forgotten() -> AbstractContextManager[None]:
+    """An attempt is not told what the one before it has recorded."""
+
+    async def load(*_: Any) -> list[Any]:
+        return []
+
+    return patched(workflow.Workflows, "load", load)
+
+
+@bug
+def done_step_rewritten() -> AbstractContextManager[None]:
+    """A step that is done is recorded once more."""
+    unknown = ("where", "where false and")
+    return reworded(
+        put_steps=("where s.state = 'waiting'", ""), known_steps=("s.task_id = u.task_id", "false"), task_steps=unknown
+    )
+
+
+@bug
+def signal_wakes_nobody() -> AbstractContextManager[None]:
+    """A signal is kept, and the workflow that waits for it sleeps on."""
+    real = step_rules.send_signal
+    return patched(step_rules, "send_signal", lambda task, signal, _: real(task, signal, False))
+
+
+@bug
+def signal_for_two() -> AbstractContextManager[None]:
+    """A signal is not used up by the wait that it ends."""
+    return reworded(consume_signals=("set consumed = true", "set consumed = g.consumed"))
+
+
+@bug
+def child_ends_in_silence() -> AbstractContextManager[None]:
+    """The end of a child task wakes no workflow."""
+    real = rules._settle
+    return patched(rules, "_settle", lambda after: tuple(effect for effect in real(after) if effect.kind != "wake"))

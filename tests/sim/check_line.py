@@ -34,6 +34,20 @@ class LineChecker:
         if started and self._claimable:
             raise Violation(f"{short(self._claimable[0][0])} was passed over by a hand-off")
 
+    def after_at_once(self, args: tuple[Any, ...], rows: list[Any]) -> None:
+        """The same for the statement that finds the only lane by itself, unless it was given one."""
+        _, _, namespace, queue, _, priority, _, floor, limit, kinds, labels = args
+        taken = [row for row in rows if row[0] is not None]
+        if taken:
+            lane = rows[0][-3][0], rows[0][-2][0]
+            others = [row for row in self._claimable if (row[1], row[2]) != lane]
+            if priority is None and others:
+                raise Violation(
+                    f"{short(taken[0][0])} was claimed at once, and {short(others[0][0])} is in another lane"
+                )
+            given = [lane[0]], [lane[1]], [limit], [floor]
+            self.after((namespace, queue, *given, limit, kinds, (), labels), taken)
+
     def after(self, args: tuple[Any, ...], taken: list[Any]) -> None:
         _, _, priorities, keys, takes, floors, _, kinds, full_kinds, labels = args
         ids = {row[0] for row in taken}

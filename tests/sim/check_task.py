@@ -90,7 +90,7 @@ class TaskChecker:
         if (old["state"], new["state"]) == ("blocked", "queued"):
             self._released(new)
         if (old["state"], new["state"]) == ("running", "queued"):
-            outcomes = ("lost", "failed", "timed_out", "released")
+            outcomes = ("lost", "failed", "timed_out", "released", "slept")
             require(new["outcome"] in outcomes, new, f"went back in line though its attempt is {new['outcome']}")
             require(new["cancel"] is None, new, "went back in line although it is to be cancelled")
 
@@ -146,6 +146,7 @@ class TaskChecker:
             return
         said = content(new["result"])
         require(said is not None, new, "succeeded without the result that its worker reported")
+        self.world.step_checker.ended(new)
         right = said["task"] == new["id"] and said["attempt"] == new["attempt"]
         require(right, new, f"took a result that is not of its attempt {new['attempt']}: {said}")
 

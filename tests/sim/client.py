@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from msgspec.structs import replace
+from tests.sim.flow import SIGNAL
 from tests.sim.host import Gone
 from tests.sim.plan import drawn_run, drawn_submission, payload
 from tests.sim.seed import SeededChance
@@ -14,6 +15,7 @@ from tests.sim.violation import Violation
 
 from windlass.core.error import Conflict, InvalidState, NotFound, Rejected, Unavailable, WindlassError
 from windlass.core.id import derived_id
+from windlass.core.retry import Policy
 from windlass.core.submission import Submission
 from windlass.core.transition import Effect
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 OPERATIONS = {
     "one": 4.0, "burst": 2.0, "many": 2.0, "keyed": 3.0, "run": 4.0, "join": 1.0, "cancel": 4.0, "cancel_run": 0.5,
-    "effect": 1.0, "wait": 0.7,
+    "effect": 1.0, "wait": 0.7, "flow": 6.0, "signal": 8.0,
 }  # fmt: skip
 
 
@@ -32,6 +34,7 @@ class Client:
         self.stream = world.seed.stream("client", name)
         self._ids = SeededChance(world.seed.stream("client-ids", name), world.epoch_ms)
         self._count = 0
+        self.flows: list[UUID] = []
         # Each client has its own habits, so that one seed is full of cancels and another of runs.
         self._habits = {what: rate * self.stream.pick({0.3: 1, 1.0: 2, 5.0: 1}) for what, rate in OPERATIONS.items()}
 
@@ -48,7 +51,7 @@ class Client:
         """In calm, too, there is something to do: for those who wait."""
         for _ in range(3):
             await asyncio.sleep(self.stream.around(1.5))
-            await getattr(self, f"_{self.stream.pick({'one': 2, 'many': 1, 'run': 1})}")()
+            await getattr(self, f"_{self.stream.pick({'one': 2, 'many': 1, 'run': 1, 'flow': 1})}")()
 
     def _token(self) -> str:
         self._count += 1
@@ -88,6 +91,31 @@ class Client:
 
     async def _many(self) -> None:
         await self._submit([self._drawn() for _ in range(self.stream.randint(2, 6))])
+
+    async def _flow(self) -> None:
+        """A workflow, and perhaps a signal that it may ask for."""
+        task_id = self._ids.new_id()
+        drawn = self._drawn(id=task_id)
+        made = replace(drawn, payload=payload(self._token(), flow=True), policy=self._patient(drawn.policy))
+        if isinstance(await self._submit([made]), list):
+            self.flows.append(task_id)
+            if self.stream.often(0.5):
+                await self._signal()
+
+    def _patient(self, policy: Policy) -> Policy:
+        """A workflow needs more than one attempt to get anywhere."""
+        return replace(policy, max_attempts=6, max_losses=6, timeout_s=None)
+
+    async def _signal(self) -> None:
+        if not self.flows:
+            return
+        asleep = [id_ for id_ in self.flows if self.world.mirror.state(id_) == "sleeping"]
+        task_id = self.stream.choice(asleep if asleep and self.stream.often(0.7) else self.flows)
+        signal_id = self._ids.new_id()
+        said = payload(self._token())
+        answer = await self._ask(lambda engine: engine.signal(task_id, SIGNAL, said, signal_id=signal_id), 3)
+        if answer is not None and not isinstance(answer, WindlassError):
+            self.world.step_checker.heard(task_id, signal_id)
 
     async def _submit(self, submissions: list[Submission], *, repeats: bool = False) -> Any:
         """All or none. Whoever repeats itself gets the same answer."""

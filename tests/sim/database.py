@@ -26,7 +26,7 @@ SETTINGS = {
 }
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK_STEP = timedelta(milliseconds=4)
-TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history",
+TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history", "step", "signal",
           "heartbeat", "token_key")  # fmt: skip
 
 

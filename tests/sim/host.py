@@ -101,6 +101,7 @@ class Host:
     async def _carry_out(self) -> None:
         self._ticks_soon = False
         await self.tick("settle")
+        await self.tick("wake")
         await self.tick("effects")
 
     # ----------------------------------------------------------------------------------------- notifications

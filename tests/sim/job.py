@@ -14,7 +14,7 @@ from tests.sim.violation import Violation
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Park, Release, Report, Sleep
 from windlass.core.error import LeaseLost, Unavailable, WindlassError
 from windlass.core.failure import Category, Failure
-from windlass.core.task import Task
+from windlass.core.transition import State
 
 if TYPE_CHECKING:
     from tests.sim.worker import Worker
@@ -98,15 +98,18 @@ class Job:
 
     async def _complete(self) -> None:
         answer = await self._say(Complete(self.task.id, self.task.attempt, self.lease_id, self.result))
-        if isinstance(answer, Task):
+        if isinstance(answer, State):
             self.world.model.result_accepted(self.task.id, self.task.attempt, self.result)
 
-    async def _late(self) -> None:
-        """The worker is cut off until its lease has run out, and reports then."""
+    async def _cut_off(self) -> None:
+        """Nothing is heard of the worker until its lease has run out."""
         lease = self.worker.lease
         ttl_s = lease.ttl_s if lease is not None else 5.0
         self.worker.silent_until_s = self.world.loop.time() + self.stream.between(0.8, 1.6) * ttl_s
         await asyncio.sleep(ttl_s * self.stream.between(1.0, 2.5))
+
+    async def _late(self) -> None:
+        await self._cut_off()
         if self.stream.often(0.7):
             await self._complete()
         else:
@@ -120,7 +123,7 @@ class Job:
         )
         report = Complete(self.task.id, attempt, lease_id, self.result)
         answer = await self._say(report, honest=False)
-        if isinstance(answer, Task):
+        if isinstance(answer, State):
             raise Violation(f"{self.worker.name} lied about its attempt and was believed: {report}")
 
     async def _contradict(self) -> None:
@@ -136,9 +139,9 @@ class Job:
 
     # ----------------------------------------------------------------------------------------- how it is said
 
-    async def _say(self, report: Report, *, honest: bool = True) -> Task | WindlassError | None:
+    async def _say(self, report: Report, *, honest: bool = True) -> State | WindlassError | None:
         """Again and again, until there is an answer; None if there never was one."""
-        answer: Task | WindlassError | None = None
+        answer: State | WindlassError | None = None
         for _ in range(TRIES):
             answers = await self._ask([report])
             answer = answers[0] if answers else None
@@ -151,7 +154,7 @@ class Job:
             self.world.model.refused(report.task_id, report.attempt, report.lease_id)
         return answer
 
-    async def _ask(self, reports: list[Report]) -> list[Task | WindlassError]:
+    async def _ask(self, reports: list[Report]) -> list[State | WindlassError]:
         try:
             return await self.worker.host().ask(lambda engine: engine.report(reports))
         except Gone:

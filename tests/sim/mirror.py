@@ -25,6 +25,8 @@ class Mirror:
     outbox: dict[str, Row] = field(default_factory=dict)
     upstream: dict[str, dict[str, Row]] = field(default_factory=lambda: defaultdict(dict))  # by the task that waits
     history: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    steps: dict[tuple[str, str, int], Row] = field(default_factory=dict)
+    signals: dict[str, Row] = field(default_factory=dict)
     gone: dict[str, Row] = field(default_factory=dict)  # tasks that retention has removed, as they were last
     effects_by_task: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -44,6 +46,12 @@ class Mirror:
                 _put(self.outbox, "id", old, new)
                 by_task = self.effects_by_task[(new or old)["task_id"]]
                 by_task.discard(old["id"]) if new is None else by_task.add(new["id"])
+            case "step":
+                step = new or old
+                key = (step["task_id"], step["name"], step["occurrence"])
+                self.steps.pop(key, None) if new is None else self.steps.__setitem__(key, new)
+            case "signal":
+                _put(self.signals, "id", old, new)
             case "edge":
                 edge = new or old
                 if new is None:
@@ -56,6 +64,10 @@ class Mirror:
     def ever(self, task_id: object) -> Row | None:
         """A task as it is, or as it was when it was removed."""
         return self.tasks.get(str(task_id)) or self.gone.get(str(task_id))
+
+    def state(self, task_id: object) -> str | None:
+        row = self.ever(task_id)
+        return None if row is None else str(row["state"])
 
     def settle_pending(self, upstream_id: str) -> bool:
         effects = (self.outbox[id_] for id_ in self.effects_by_task.get(upstream_id, ()))

@@ -76,7 +76,9 @@ class Operator:
     def _stuck(self) -> list[Any]:
         rows = self.world.mirror.unfinished()
         parked = [UUID(row["id"]) for row in rows if row["state"] == "parked"]
-        sleeping = [UUID(row["id"]) for row in rows if row["state"] == "sleeping" and row["timer_at"] is None]
+        waiting = {task_id for task_id, _, _ in self.world.mirror.steps}  # workflows know themselves what they wait for
+        asleep = [row for row in rows if row["state"] == "sleeping" and row["timer_at"] is None]
+        sleeping = [UUID(row["id"]) for row in asleep if row["id"] not in waiting]
         return [
             *((lambda engine, i=id_: engine.resume(i)) for id_ in parked),
             *((lambda engine, i=id_: engine.wake(i)) for id_ in sleeping),

@@ -106,8 +106,8 @@ def drawn_submission(stream: Stream, plan: Plan, token: str, now: datetime, **fi
     return Submission(**(chosen | fields))
 
 
-def payload(token: str) -> bytes:
-    return msgspec.json.encode({"token": token})
+def payload(token: str, **more: Any) -> bytes:
+    return msgspec.json.encode({"token": token, **more})
 
 
 def token_of(submission: Submission) -> str:

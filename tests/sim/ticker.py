@@ -10,7 +10,7 @@ from tests.sim.mirror import instant
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-TICKS = {"expire": 3.0, "timer": 3.0, "settle": 1.0, "effects": 1.0, "retention": 0.3}
+TICKS = {"expire": 3.0, "timer": 3.0, "settle": 1.0, "wake": 1.0, "effects": 1.0, "retention": 0.3}
 
 
 class Ticker:

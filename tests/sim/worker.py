@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.flow import Flow, is_flow
 from tests.sim.host import Gone, Host
 from tests.sim.job import Job
 from tests.sim.plan import KINDS, LABELS
@@ -170,7 +171,7 @@ class Worker:
         return await asked
 
     def _begin(self, claimed: Claimed) -> None:
-        job = Job(self, claimed)
+        job = Flow(self, claimed) if is_flow(claimed.payload) else Job(self, claimed)
         task = self.world.start(job.run())
         self.jobs[task] = job
         task.add_done_callback(lambda done: self.jobs.pop(done, None))

@@ -17,6 +17,7 @@ from tests.sim.chaos import Chaos
 from tests.sim.check_commit import CommitChecker, is_claim
 from tests.sim.check_line import LineChecker
 from tests.sim.check_poll import ClaimCall, PollChecker
+from tests.sim.check_step import StepChecker
 from tests.sim.check_task import TaskChecker
 from tests.sim.client import Client
 from tests.sim.database import BEGINNING, Change, Database
@@ -55,6 +56,7 @@ class World:
         self.outside_system = OutsideSystem(self, self.seed.stream("outside"))
         self.task_checker, self.commit_checker = TaskChecker(self), CommitChecker(self)
         self.line_checker, self.poll_checker = LineChecker(self), PollChecker(self)
+        self.step_checker = StepChecker(self)
         self.gate = Gate(self)
         self.chaos = Chaos(self)
         self.lives: list[Host] = []
@@ -210,13 +212,15 @@ class World:
             self.poll_checker.asks(call, name)
         if name == "claim_tasks":
             await self.line_checker.before(args[0], args[1])
-        elif name == "insert_started_tasks":
+        elif name in ("start_due", "insert_started_tasks"):
             await self.line_checker.before(args[2], args[3])
 
     def observe_after(self, connection: GatedConnection, name: str, args: tuple[object, ...], result: Any) -> None:
         try:
             if name == "claim_tasks":
                 self.line_checker.after(args, result)
+            elif name == "start_due":
+                self.line_checker.after_at_once(args, result)
             elif name == "insert_started_tasks":
                 self.line_checker.after_hand_off(result[0][0])
         except Violation as violation:
@@ -243,6 +247,10 @@ class World:
                 self.task_checker.task(change.old, change.new, change.at)
                 if is_claim(change):
                     self.poll_checker.claimed(change.new, call)
+            elif change.relation == "step":
+                self.step_checker.step(change.old, change.new)
+            elif change.relation == "signal":
+                self.step_checker.signal(change.old, change.new)
             elif change.relation == "lease":
                 self.task_checker.lease(change.old, change.new, change.at)
             elif change.relation == "outbox" and change.new is None and change.old["kind"] == "deliver":
@@ -251,3 +259,4 @@ class World:
         if any(change.relation in ("task", "queue") for change in changes):
             self.poll_checker.changes += 1
         self.commit_checker.after(changes, touched, self.now())
+        self.step_checker.after(changes)
