@@ -150,6 +150,8 @@ async def test_progress_log_and_checkpoint_travel_with_heartbeats(engine: StandI
         ctx.log.info("copying from %s", before)
         ctx.progress(3, 4, "third of four")
         await ctx.checkpoint({"row": 3})
+        ctx.log.info("the last one")
+        await ctx.checkpoint({"row": 4})
         return before
 
     async with pushing(engine, app) as pusher:
@@ -164,8 +166,8 @@ async def test_progress_log_and_checkpoint_travel_with_heartbeats(engine: StandI
     assert any(beat.get("progressPct") == 75 and beat["message"] == "third of four" for beat in beats)
     lines = [line for beat in beats for line in beat.get("log", [])]
     assert [(line["number"], line["level"], line["message"]) for line in lines] == [
-        (0, "INFO", "copying from {'row': 1}")
-    ]
+        (0, "INFO", "copying from {'row': 1}"), (1, "INFO", "the last one"),
+    ]  # fmt: skip
 
 
 async def test_what_a_handler_said_last_is_told_before_its_end(engine: StandIn, app: App) -> None:
@@ -404,17 +406,19 @@ def test_a_wrong_option_is_named(app: App, options: dict[str, Any]) -> None:
 
 
 async def test_it_drains_and_what_takes_too_long_is_given_back(engine: StandIn, app: App) -> None:
-    begun, go_on, block = asyncio.Event(), asyncio.Event(), threading.Event()
+    go_on, told, block = asyncio.Event(), asyncio.Event(), threading.Event()
 
     @app.task(kind="short")
     async def short() -> str:
-        begun.set()
         await go_on.wait()
         return "done"
 
     @app.task(kind="long")
     async def long() -> None:
-        await asyncio.sleep(3600)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            told.set()
 
     @app.task(kind="deaf")
     def deaf() -> None:
@@ -429,6 +433,7 @@ async def test_it_drains_and_what_takes_too_long_is_given_back(engine: StandIn, 
         assert (await pusher.send(pusher.prepared("short"))).status == 503
         go_on.set()
         await stopping
+        assert told.is_set()
         block.set()
     bodies = [await ended(one) for one in pushed]
 
