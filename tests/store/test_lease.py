@@ -86,7 +86,7 @@ async def test_a_lease_that_a_heartbeat_has_just_extended_does_not_expire(
         extended = await tx.leases.extend_leases([lease.id])
         await clock.advance(0.2)
         assert await soon(engine.expire_tick()) == 0, "the row is being written: expiry passes it by"
-    assert extended[lease.id] > await clock.now()
+    assert extended[lease.id][0] > await clock.now()
     assert await engine.expire_tick() == 0
     assert await state(engine, claimed.task.id) is State.RUNNING
 
