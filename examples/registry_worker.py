@@ -4,7 +4,7 @@
     windlass dev                                                   # in another terminal; it prints a key
     WINDLASS_API_KEY=... python examples/registry_worker.py        # Ctrl-C lets it finish what runs
 
-Runs a workflow of two steps and a sleep. Kill it and start it again: what was recorded is not done twice.
+It runs a workflow of two steps and a sleep. Kill it and start it again: what was recorded is not done twice.
 """
 
 import json
@@ -19,6 +19,7 @@ import grpc
 
 pb, services = grpc.protos_and_services(os.environ.get("KAGZI_PROTO", "windlass/wire/protos/kagzi.proto"))
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+SOON = [("grpc.max_reconnect_backoff_ms", 1000)]
 
 
 class Paused(Exception):
@@ -61,7 +62,7 @@ class Run:
 
 class Worker:
     def __init__(self, address, key, queue, workflows, concurrency=4):
-        self._stub = services.WorkflowServiceStub(grpc.insecure_channel(address))
+        self._stub = services.WorkflowServiceStub(grpc.insecure_channel(address, options=SOON))
         self._key, self._queue, self._workflows, self._concurrency = key, queue, workflows, concurrency
         self._slots, self.stopping = threading.Semaphore(concurrency), threading.Event()
         self._active, self._ended, self.told = set(), {"completed_delta": 0, "failed_delta": 0}, threading.local()
@@ -100,8 +101,7 @@ class Worker:
         """Goes on until the process ends, also while it drains. Names what runs, so that nothing is kept in vain."""
         while True:
             time.sleep(self._every_s)
-            ended, self._ended = self._ended, dict.fromkeys(self._ended, 0)
-            runs = list(self._active)
+            ended, self._ended, runs = self._ended, dict.fromkeys(self._ended, 0), list(self._active)
             named = ("x-windlass-active-runs", ",".join(runs))
             try:
                 if self.call("WorkerHeartbeat", named, worker_id=self.id, active_count=len(runs), **ended).should_drain:

@@ -34,6 +34,7 @@ from windlass.store.tx import Tx
 
 LANES_MAX = 256
 EMPTY_MAX = 10_000
+EMPTY_FOR_S = 10.0  # after that somebody looks again, should anything ever not be announced
 HELD_AGAIN_S = 0.1
 HAND_OFF_COST_MAX_S = 0.02
 RESOLVE_TRIES, RESOLVE_PAUSE_S = 60, 0.5
@@ -85,7 +86,7 @@ class Claimer:
         self._chance, self._pause, self._stopwatch = chance, pause, stopwatch
         self._scans: dict[tuple[str, str], Scan] = {}
         self._turn = 0
-        self._empty: dict[Hashable, tuple[int, int]] = {}
+        self._empty: dict[Hashable, tuple[tuple[int, int], float]] = {}
         self.hears = False  # whether all that may make a task claimable is heard of here, whoever does it
         self._orphans: set[asyncio.Future[None]] = set()
 
@@ -128,7 +129,9 @@ class Claimer:
         wait need not look, and a poll that begins again every minute costs no query."""
         lease = ticket.lease
         known = self._empty.get(ticket.keys[0]) if self.hears and len(lease.queues) == 1 else None
-        return known is not None and known == self._hub.stamp(lease.namespace, lease.queues[0])
+        if known is None or self._stopwatch() - known[1] > EMPTY_FOR_S:
+            return False
+        return known[0] == self._hub.stamp(lease.namespace, lease.queues[0])
 
     async def _look_and_note(self, ticket: ClaimTicket) -> list[Claimed]:
         lease, key = ticket.lease, ticket.keys[0]
@@ -137,7 +140,7 @@ class Claimer:
         if len(self._empty) >= EMPTY_MAX:
             self._empty.clear()
         if not claimed and len(lease.queues) == 1:
-            self._empty[key] = stamp
+            self._empty[key] = (stamp, self._stopwatch())
         return claimed
 
     async def _sit_out(self, lease: Lease, left_s: float) -> list[Claimed]:
