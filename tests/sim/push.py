@@ -112,15 +112,19 @@ class PushWorld(World):
 
         async def dispatch() -> None:
             soon[0] = False
-            with contextlib.suppress(Gone, Unavailable):
+            try:
                 if await host.ask(lambda engine: engine.callbacks.dispatch_tick()):
                     wake()
+            except Gone:
+                wake()  # a loop is no caller far away: nothing gets lost on the way to it
+            except Unavailable:
+                pass  # whoever failed has said that it is to be looked at again
 
         async def look() -> None:
             with contextlib.suppress(Gone, Unavailable):
                 await host.ask(lambda engine: engine.hear())
+            wake()
             while not host.dead:
-                wake()  # as at the start, and after an error: a loop comes back to it
                 await asyncio.sleep(stream.around(2.0))
                 with contextlib.suppress(Gone, Unavailable):
                     await host.ask(lambda engine: engine.callbacks.silence_tick())

@@ -14,6 +14,7 @@ from uuid import UUID
 from windlass.core import callback
 from windlass.core.command import Claimed
 from windlass.core.delivery import HEARTBEAT_TIMEOUT_MS, Push, QueueSettings
+from windlass.core.error import LeaseLost
 from windlass.core.lease import Lease
 from windlass.engine.claim import Claimer
 from windlass.engine.hub import Hub
@@ -52,13 +53,19 @@ class Dispatcher:
         self.wake()
 
     async def learn(self) -> None:
-        """Which queues push, and how."""
+        """Which queues push, and how. What was not committed was not learnt."""
         self._stale = False
-        async with self._store.begin() as tx:
-            self.queues = await tx.heartbeats.push_queues()
-            if self.queues:
-                await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
-        self._due = set(self.queues)
+        try:
+            async with self._store.begin() as tx:
+                queues = await tx.heartbeats.push_queues()
+                if queues:
+                    await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
+        except BaseException:
+            self._stale = True
+            self.wake()  # it has to be looked at again, and nobody else will say so
+            raise
+        self.queues = queues
+        self._due = set(queues)
         self.learned()
 
     async def tick(self) -> int:
@@ -70,8 +77,10 @@ class Dispatcher:
         for key in sorted(due & self.queues.keys()):
             try:
                 begun += await self._send_out(*key)
-            except BaseException:
+            except BaseException as error:
                 self._due |= due  # nothing was written down as looked at
+                self._stale = self._stale or isinstance(error, LeaseLost)  # somebody took the lease of the engines away
+                self.wake()
                 raise
         return begun
 
