@@ -26,20 +26,35 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if "PYTHONPATH" in os.environ:
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ["PYTHONPATH"].split(os.pathsep)))
 
-# Tests that start programs, or hold every name against every value, take minutes in all: `make test FAST=1` leaves them
-# out, with those that carry the mark themselves.
+# What starts programs or servers for each test, or holds every name against every value, takes minutes in all: `make test
+# FAST=1` leaves it out, with what carries the mark itself.
 SLOW = (
     "tests/cli/test_dev",
+    "tests/contracts/callback/test_callbacks",
+    "tests/contracts/callback/test_cloud_tasks",
     "tests/contracts/callback/test_conformance",
+    "tests/contracts/callback/test_push",
+    "tests/contracts/callback/test_soak",
+    "tests/contracts/callback/test_token",
+    "tests/contracts/registry/test_poll",
+    "tests/contracts/registry/test_together",
+    "tests/contracts/session/test_broken",
     "tests/e2e/",
+    "tests/http/test_change",
     "tests/sdk/test_process",
     "tests/sdk/test_trace",
     "tests/sdk/test_types",
     "tests/shape/test_bad_input",
     "tests/shape/test_promises",
     "tests/sim/test_",
+    "tests/stdio/test_compat",
+    "tests/stdio/test_conformance",
+    "tests/stdio/test_death",
+    "tests/stdio/test_pool",
     "tests/store/test_embedded",
+    "tests/store/test_limit",
     "tests/store/test_plan",
+    "tests/store/test_pooler",
     "tests/testing/test_kit",
 )
 
