@@ -26,8 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if "PYTHONPATH" in os.environ:
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ["PYTHONPATH"].split(os.pathsep)))
 
-# What starts programs or servers for each test, or holds every name against every value, takes minutes in all: `make test
-# FAST=1` leaves it out, with what carries the mark itself.
+# What starts programs or servers for each test, or holds every name against every value, takes minutes in all:
+# `make test FAST=1` leaves it out, with what carries the mark itself.
 SLOW = (
     "tests/cli/test_dev",
     "tests/contracts/callback/test_callbacks",
