@@ -18,6 +18,7 @@ from tests.shape.source import ROOT
 START = str(ROOT / "src/windlass/stdio/start.py")
 WORKER = [sys.executable, START]
 PATIENCE_S = 30.0
+OURS = f"wlt{os.getpid()}_"
 
 
 class Talk:
@@ -110,5 +111,5 @@ class Talk:
 
 
 def blocks() -> set[str]:
-    """Names of the blocks of shared memory that there are."""
-    return {file.name for file in Path("/dev/shm").iterdir() if file.name.startswith(("psm_", "wl_"))}
+    """Names of the blocks of shared memory that there are of this process and those that it started."""
+    return {file.name for file in Path("/dev/shm").iterdir() if file.name.startswith(OURS)}

@@ -162,6 +162,7 @@ def test_our_client_shares_arrays_with_their_worker(ours_on_theirs: Service) -> 
             assert array.ndarray()[0, 0] == 5
             assert made.ndarray().sum() == 20
     assert blocks() == before
+    assert not Path("/dev/shm", made.shm.name).exists()
 
 
 def test_our_proxies_work_on_their_worker(ours_on_theirs: Service) -> None:

@@ -47,9 +47,10 @@ def test_a_planted_fault_is_found_by_the_case_that_is_about_it(fault: str) -> No
 
 def test_the_reference_worker_is_found_to_have_the_defects_that_it_is_known_for() -> None:
     command = [sys.executable, "-c", "import appose.python_worker; appose.python_worker.main()"]
-    results = check_worker(command, LANGUAGES["python"], only=[1, 4, 5, 11, 15], patience_s=3.0)
+    good = check_worker(command, LANGUAGES["python"], only=[1, 4, 5], patience_s=20.0)
+    bad = check_worker(command, LANGUAGES["python"], only=[11, 15], patience_s=2.0)
 
-    assert {result.number: result.passed for result in results} == {1: True, 4: True, 5: True, 11: False, 15: False}
+    assert [result.passed for result in good + bad] == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])

@@ -17,14 +17,20 @@ from windlass.stdio import Service, TaskError
 
 PATIENCE_S = 10.0
 CLIENT = """
-import sys
+import sys, threading
 from windlass.stdio import NDArray, Service
 ours = NDArray("float64", [1000])
 service = Service().start()
 theirs = service.task("task.export(kept=task.array('float64', [1000])); task.array('int8', [10])").result()
 script = "import os, subprocess; child = subprocess.Popen(['sleep', '600']); [os.getpid(), child.pid]"
-print(*service.task(script).result(), flush=True)
-service.task("import time\\nwhile True: time.sleep(1)", {"a": ours}).wait_for()
+processes = service.task(script).result()
+if sys.argv[1] == "busy":
+    launched = threading.Event()
+    task = service.task("import time\\nwhile True: time.sleep(1)", {"a": ours}).listen(lambda _: launched.set())
+    task.start()
+    launched.wait()
+print(*processes, flush=True)
+threading.Event().wait()
 """
 
 
@@ -49,9 +55,11 @@ def _leaves_no_block() -> Iterator[None]:
     eventually(lambda: blocks() <= before)
 
 
-def test_a_client_that_is_killed_takes_worker_children_and_memory_with_it() -> None:
+@pytest.mark.parametrize("worker_is", ["busy", "idle"])
+def test_a_client_that_is_killed_takes_worker_children_and_memory_with_it(worker_is: str) -> None:
     before = blocks()
-    client = subprocess.Popen([sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", CLIENT, worker_is]
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert client.stdout is not None
     assert client.stderr is not None
     worker, child = map(int, client.stdout.readline().split())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.stdio import Environment, Service, Task, TaskError, Update
+from windlass.stdio import Environment, Service, Task, TaskError, Update, environment
 from windlass.stdio.environment import EnvironmentFailed
 
 PATIENCE_S = 30.0
@@ -221,6 +221,8 @@ for line in sys.stdin:
     task = json.loads(line)["task"]
     print("noise"); print("{}"); print("null"); print('{"task": 5}'); print("x" * 3_000_000)
     print(json.dumps({"task": task, "responseType": "NONSENSE"}))
+    print(json.dumps({"task": task, "responseType": ["COMPLETION"]}))
+    print(json.dumps({"task": [task], "responseType": "COMPLETION"}))
     print(json.dumps({"task": "unknown", "responseType": "COMPLETION"}))
     print(json.dumps({"task": task, "responseType": "UPDATE", "current": {"odd": True}, "more": 1}))
     say(task=task, responseType="COMPLETION", outputs={"result": 1})
@@ -313,6 +315,18 @@ def test_an_environment_is_made_once_from_its_requirements(tmp_path: Path, monke
     assert Environment.uv([str(wheel)], folder=tmp_path / "kept") == made
     with pytest.raises(EnvironmentFailed, match="ended with"):
         Environment.uv([str(tmp_path / "no-1.0-py3-none-any.whl")], folder=tmp_path / "kept")
+
+
+def test_without_uv_an_environment_is_made_with_venv_and_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: list[list[str]] = []
+    monkeypatch.setattr(environment, "_uv", lambda: None)
+    monkeypatch.setattr(environment, "_run", run.append)
+
+    environment._make(tmp_path / "made", ["numpy"], None)
+
+    assert run[0] == [sys.executable, "-m", "venv", str(tmp_path / "made")]
+    assert run[1][1:4] == ["-m", "pip", "install"]
+    assert run[1][-1] == "numpy"
 
 
 def _wheel(folder: Path) -> Path:

@@ -72,6 +72,8 @@ def test_the_command_loads_nothing_of_the_server() -> None:
         ("None", {}),
         ("", {}),
         ("{'a': 1, 'b': [x]}", {"a": 1, "b": [5]}),
+        ("result = {'a': 1}", {"result": {"a": 1}}),
+        ("import os\nresult = 1 if os.fork() else 2", {"result": 1}),
         ("task.outputs['q'] = x", {"q": 5}),
         ("task.outputs['q'] = 1\nx", {"q": 1, "result": 5}),
         ("task.inputs['x']", {"result": 5}),
@@ -248,3 +250,12 @@ def test_scripts_import_from_the_folder_that_the_worker_runs_in(tmp_path: Path) 
                           env={**os.environ, "PYTHONPATH": ""}, timeout=PATIENCE_S)  # fmt: skip
 
     assert json.loads(done.stdout.splitlines()[-1])["outputs"] == {"result": 15}
+
+
+def test_the_very_first_request_does_not_keep_the_next_from_being_read() -> None:
+    script = "import time\nwhile not task.cancel_requested: time.sleep(0.001)\ntask.cancel()"
+    for _ in range(10):
+        with Talk() as talk:
+            talk.execute("w", script)
+            talk.cancel("w")
+            assert talk.until("w")["responseType"] == "CANCELATION"

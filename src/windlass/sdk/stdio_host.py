@@ -41,13 +41,16 @@ class StdioHost:
         self._pools: dict[Key, tuple[Stdio, asyncio.Event, asyncio.Task[None]]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._loop: asyncio.Task[None] | None = None
+        self._in_a_hurry = False
 
     async def __aenter__(self) -> StdioHost:
         await self.look()
         self._loop = asyncio.create_task(self._follow())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        """What runs is finished; after an exception it is given back."""
+        self._in_a_hurry = kind is not None
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
@@ -94,7 +97,7 @@ class StdioHost:
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            worker.stop()
+            worker.stop_now() if self._in_a_hurry else worker.stop()
             await working
         except Exception:
             log.exception("the pool of the queue %s in %s ended", queue, namespace)

@@ -27,7 +27,7 @@ class Proxy:
         return {"appose_type": "worker_object", "var_name": self._proxy[1]}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        if name == "_proxy" or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)  # copy, pickle and others look for these: the worker is not asked
         service, variable, queue = self._proxy
         found = service.evaluate(service.script.attribute(variable, name), queue=queue)
@@ -62,6 +62,12 @@ class Proxy:
 
     def __repr__(self) -> str:
         return f"<Proxy of {self._proxy[1]}>"
+
+    def __copy__(self) -> Proxy:
+        return self
+
+    def __deepcopy__(self, _: object) -> Proxy:
+        return self
 
     def __del__(self) -> None:
         service, name, _ = self._proxy

@@ -114,18 +114,12 @@ class Task:
             script = script_of(self._script)
             self.inputs = self._decoded() if self._has_types else self._raw
             names: dict[str, Any] = {"__name__": "__main__", "task": self, **self._host.exports, **self.inputs}
-            self._finish(script.run(names))
+            self.outputs.update(script.run(names))
+            self._respond("COMPLETION", {"outputs": self.outputs})
         except BaseException as error:
             self.fail(trace_of(error, script))
         finally:
             self._raw = {}
-
-    def _finish(self, result: Any) -> None:
-        if isinstance(result, dict):
-            self.outputs.update(result)
-        elif result is not None:
-            self.outputs["result"] = result
-        self._respond("COMPLETION", {"outputs": self.outputs})
 
     def _decoded(self) -> dict[str, Any]:
         """Blocks are attached here, in the task, so that one that is missing fails nobody else."""

@@ -29,12 +29,18 @@ class Script:
         self._body = compile(tree, self.name, "exec") if tree.body else None
         self._last = None if value is None else compile(value, self.name, "eval")
 
-    def run(self, names: dict[str, Any]) -> Any:
+    def run(self, names: dict[str, Any]) -> dict[str, Any]:
+        """Its outputs. A last expression that is a dictionary is all of them; None is none."""
         if self._body is not None:
             exec(self._body, names)  # noqa: S102 - this is what a worker is for
         if self._last is not None:
-            return eval(self._last, names)  # noqa: S307
-        return names.get("result") if self._assigns_result else None
+            value = eval(self._last, names)  # noqa: S307
+            return value if isinstance(value, dict) else _named(value)
+        return _named(names.get("result")) if self._assigns_result else {}
+
+
+def _named(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"result": value}
 
 
 def _assigns_result(last: Any) -> bool:

@@ -62,7 +62,7 @@ class Service:
             environment = Environment.of(*environment)
         self.environment, self._init, self._cwd, self._env = environment, init, cwd, dict(env or {})
         self._on_stderr, self._close_timeout_s = on_stderr, close_timeout_s
-        self._prefix = f"wl_{secrets.token_hex(6)}_"
+        self._prefix = f"{os.environ.get(PREFIX, 'wl_')}{secrets.token_hex(6)}_"
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -287,7 +287,7 @@ class Service:
         try:
             said = json.loads(line)
             task = self._tasks.get(said["task"])
-            kind = said["responseType"]
+            kind = str(said["responseType"])
         except (ValueError, TypeError, KeyError, RecursionError):
             if line.strip():
                 self._invalid.append(_shown(line))

@@ -24,6 +24,7 @@ _DTYPE = re.compile(r"(u?int|float|complex)(8|16|32|64|128|256)")
 
 _owned: set[str] = set()  # names that this process has to unlink
 _prune_at = 64
+_pid = os.getpid()
 
 
 class BlockMissing(OSError):
@@ -254,8 +255,14 @@ def _exists(name: str) -> bool:
 
 
 def unlink_owned() -> None:
+    if os.getpid() != _pid:
+        return  # a fork of the owner is not the owner
     for name in list(_owned):
         _unlink(name)
+
+
+def owns_any() -> bool:
+    return bool(_owned)
 
 
 def unlink_names() -> None:

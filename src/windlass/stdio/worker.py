@@ -22,6 +22,7 @@ from .running import Task
 from .wire import MARK, TYPE, encoder
 
 INIT = "APPOSE_INIT_SCRIPT"
+GONE_MS = 200  # a client that dies closes our pipes one after the other
 IDLE_MAX = 32  # threads that are kept for the next requests
 _ID = re.compile(rb'"task"\s*:\s*"([^"\\]{1,200})"')
 
@@ -67,6 +68,8 @@ class Worker:
         self._main: list[Task] = []
         self._something = threading.Condition(self._state)  # for the main queue, or the end
         self._exported = 0
+        self._collecting = threading.Lock()
+        self._pid = os.getpid()
         self._spell = encoder(self._export_value)
 
     # ----------------------------------------------------------------------------------------- life
@@ -87,6 +90,8 @@ class Worker:
                 self._run(task)
         with suppress(OSError):
             self._responses.flush()
+        if _leaves_something() and _reader_is_gone(self._descriptor, GONE_MS):
+            self._end_now()  # our stdin ended because its writer died
         _leave_blocks()
 
     def _init(self) -> None:
@@ -106,9 +111,7 @@ class Worker:
 
     def _watch_client(self) -> None:
         """Nobody left who could read an answer: end at once, with our blocks and the processes that scripts started."""
-        poll = select.poll()
-        poll.register(self._descriptor, 0)
-        while not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll()):
+        while not _reader_is_gone(self._descriptor, None):
             pass
         self._end_now()
 
@@ -122,8 +125,13 @@ class Worker:
     # ----------------------------------------------------------------------------------------- reading
 
     def _spawn(self) -> None:
+        """Counted before it runs: it may take a request, and look for its successor, at once."""
         self._idle += 1
-        threading.Thread(target=self._read_and_run, name="windlass-task", daemon=True).start()
+        try:
+            threading.Thread(target=self._read_and_run, name="windlass-task", daemon=True).start()
+        except RuntimeError:
+            self._idle -= 1
+            raise
 
     def _read_and_run(self) -> None:
         while True:
@@ -146,7 +154,8 @@ class Worker:
                     with self._state:
                         self._idle -= 1
                         if self._idle == 0:
-                            self._spawn()
+                            with suppress(RuntimeError):  # no more threads to be had: this one reads on when it is done
+                                self._spawn()
                     return task
         return None
 
@@ -233,12 +242,17 @@ class Worker:
                     del self._tasks[task.uuid]
                 if self._at_end:
                     self._something.notify()
-        if task.let_go():
+        for _ in range(3):  # a collection that meets another one under way does nothing
+            if not task.let_go():
+                break
             import gc
 
-            gc.collect()
+            with self._collecting:
+                gc.collect()
 
     def encode(self, response: dict[str, Any]) -> bytes:
+        if os.getpid() != self._pid:
+            os._exit(0)  # a script has forked, and its child came back to us: what there is to say, its parent says
         return f"{self._spell(response)}\n".encode("ascii")
 
     def send(self, line: bytes) -> None:
@@ -254,6 +268,29 @@ class Worker:
             self._exported += 1
         self.exports[name] = value
         return {TYPE: "worker_object", "var_name": name}
+
+
+def _reader_is_gone(descriptor: int, within_ms: int | None) -> bool:
+    """Whether nobody reads what is written here, or stops to within this time."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(within_ms))
+
+
+def _leaves_something() -> bool:
+    """Blocks or processes that would outlive us. Where children cannot be listed, there may be some."""
+    shm = sys.modules.get(f"{__package__}.shm")
+    if shm is not None and shm.owns_any():
+        return True
+    try:
+        threads = os.listdir("/proc/self/task")  # noqa: PTH208
+        for thread in threads:
+            with open(f"/proc/self/task/{thread}/children") as children:  # noqa: PTH123
+                if children.read(1):
+                    return True
+    except OSError:
+        return True
+    return False
 
 
 def complain(text: str) -> None:
