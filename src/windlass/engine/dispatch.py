@@ -6,6 +6,7 @@ A queue is looked at when something may have become claimable in it, and not oth
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -41,6 +42,7 @@ class Dispatcher:
         self._scans: dict[QueueKey, Scan] = {}
         self._due: set[QueueKey] = set()
         self._stale = True
+        self._learning = asyncio.Lock()
 
     def notice(self, queue: QueueKey | None) -> None:
         """Something may have become claimable in a queue, or any (None) may have changed."""
@@ -53,19 +55,21 @@ class Dispatcher:
         self.wake()
 
     async def learn(self) -> None:
-        """Which queues push, and how. What was not committed was not learnt."""
-        self._stale = False
-        try:
-            async with self._store.begin() as tx:
-                queues = await tx.heartbeats.push_queues()
-                if queues:
-                    await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
-        except BaseException:
-            self._stale = True
-            self.wake()  # it has to be looked at again, and nobody else will say so
-            raise
-        self.queues = queues
-        self._due = set(queues)
+        """Which queues push, and how. What was not committed was not learnt; one after the other, so that what is known
+        in the end is what was read last."""
+        async with self._learning:
+            self._stale = False
+            try:
+                async with self._store.begin() as tx:
+                    queues = await tx.heartbeats.push_queues()
+                    if queues:
+                        await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
+            except BaseException:
+                self._stale = True
+                self.wake()  # it has to be looked at again, and nobody else will say so
+                raise
+            self.queues = queues
+            self._due = set(queues)
         self.learned()
 
     async def tick(self) -> int:
