@@ -555,3 +555,12 @@ async def test_callbacks_go_where_the_worker_is_told_and_by_tls(app: App, tmp_pa
 
     assert engine.base_url.startswith("https://")
     assert distrusted.heard == []
+
+
+async def test_an_app_that_the_worker_opened_reaches_its_engine_again_when_it_is_opened_next() -> None:
+    there = cast("Any", object())
+    app = sdk.App("shop", lambda: nullcontext(there))
+    async with CallbackWorker(app, secret=SECRET):
+        assert app.client is not there
+    async with app:
+        assert app.client is there

@@ -119,10 +119,14 @@ class App:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._client = self._calls = self._threads = self._notes = self._processes = None
 
-    def connect_by(self, connect: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
-        """Reach an engine in another way from the next time on that the app is opened: for whoever runs it."""
+    def connect_by(
+        self, connect: Callable[[], AbstractAsyncContextManager[Client]]
+    ) -> Callable[[], AbstractAsyncContextManager[Client]]:
+        """Reach an engine in another way from the next time on that the app is opened: for whoever runs it. Returns the
+        way so far."""
         check_callable("connect", connect)
-        self._connect = connect
+        usual, self._connect = self._connect, connect
+        return usual
 
     def on_start(self, hook: H) -> H:
         """Call this when the app has been opened, and can submit; in the order in which they were named."""

@@ -126,8 +126,11 @@ class CallbackWorker:
 
     async def _start(self) -> None:
         if not self._app.is_open:
-            self._app.connect_by(no_engine)
-            await self._app.__aenter__()
+            usual = self._app.connect_by(no_engine)
+            try:
+                await self._app.__aenter__()
+            finally:
+                self._app.connect_by(usual)  # for who opens it next
             self._opened_app = True
         self.name = self._name or f"{socket.gethostname()}-{os.getpid()}"
         self._poster = Poster(min(POSTS_AT_ONCE, self._concurrency), self._ssl_context)
