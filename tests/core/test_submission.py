@@ -132,6 +132,7 @@ REFUSED: dict[str, list[object]] = {
     "wire": [7, "{}", {}, b"", b"[]", b"null", b'"{"', b"{", b"{\xff}"],
     "replay_of": BAD_IDS,
     "parent_id": BAD_IDS,
+    "schedule_id": BAD_IDS,
     "policy.max_attempts": [0, *BAD_COUNTS],
     "policy.max_losses": BAD_COUNTS,
     "policy.timeout_s": [0, 0.0009, *BAD_SECONDS],
