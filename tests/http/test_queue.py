@@ -85,6 +85,18 @@ async def test_programs_that_servers_run_are_set_by_an_admin_of_all_namespaces(
     assert (await api.put("/api/v1/queues/images", json=order)).status_code == 200
 
 
+async def test_the_variables_of_programs_are_for_admins(api: httpx.AsyncClient, as_role: NewClient) -> None:
+    order = {"type": "stdio", "command": ["true"], "kinds_are_scripts": True, "env": {"PASSWORD": "secret"}}
+    assert (await put(api, "images", delivery=order))["delivery"]["env"] == {"PASSWORD": "secret"}
+    for role in ("viewer", "operator"):
+        somebody = await as_role(role, None)
+        for path in ("/api/v1/queues", "/api/v1/queues/images"):
+            told = await somebody.get(path)
+            assert told.status_code == 200
+            assert "PASSWORD" in told.text
+            assert 'secret"' not in told.text.replace('signing_secret"', "")
+
+
 BAD_ORDERS: list[tuple[str, dict[str, Any]]] = [
     ("delivery.type", {"delivery": {"type": "pigeon"}}),
     ("delivery.type", {"delivery": {}}),

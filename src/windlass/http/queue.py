@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from windlass.core.access import Role, check_reach, check_role
 from windlass.core.delivery import PULL, Delivery, Push, RetryForm, Stdio, retry_of
@@ -16,6 +17,8 @@ from windlass.http.form import Count, In, Listed, Name, Nothing, Paged, Timeout
 from windlass.http.route import Call, Table
 
 table = Table("queues")
+
+HIDDEN = "(hidden)"
 
 
 class RateForm(Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,14 +150,21 @@ def _config(limits: LimitsForm) -> QueueConfig:
 def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
     settings, config = view.settings, view.settings.config
     rate = None if config.rate is None else RateForm(config.rate.count, config.rate.period_s)
-    may_see = isinstance(settings.delivery, Push) and call.principal.may(Role.ADMIN)
+    is_admin = call.principal.may(Role.ADMIN)
     return QueueForm(
         name=view.name,
         namespace=namespace,
-        delivery=settings.delivery,
+        delivery=settings.delivery if is_admin else _without_secrets(settings.delivery),
         retry=retry_of(settings.policy),
         limits=LimitsForm(config.max_running, dict(config.max_running_per_kind), config.max_running_per_key, rate),
         paused=config.paused,
         counts={state.value: view.counts[state] for state in State if state in view.counts},
-        signing_secret=settings.signing_secret if may_see else None,
+        signing_secret=settings.signing_secret if is_admin and isinstance(settings.delivery, Push) else None,
     )
+
+
+def _without_secrets(delivery: Delivery) -> Delivery:
+    """Variables of programs carry passwords: who is no admin sees which there are."""
+    if isinstance(delivery, Stdio):
+        return replace(delivery, env=dict.fromkeys(delivery.env, HIDDEN))
+    return delivery
