@@ -412,7 +412,9 @@ def done_step_rewritten() -> AbstractContextManager[None]:
     """A step that is done is recorded once more."""
     unknown = ("where", "where false and")
     return reworded(
-        put_steps=("where s.state = 'waiting'", ""), known_steps=("s.task_id = u.task_id", "false"), task_steps=unknown
+        put_steps=("where s.state = 'waiting' or", "where true or"),
+        known_steps=("s.task_id = u.task_id", "false"),
+        task_steps=unknown,
     )
 
 

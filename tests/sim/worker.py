@@ -167,7 +167,8 @@ class Worker:
     async def _ask(self, lease: Lease, limit: int, wait_s: float, call: Any) -> list[Claimed]:
         asked = self.host().ask(lambda engine: engine.claim(lease, limit, wait_s=wait_s), call)
         if not self.lives_calmly and self.stream.often(0.1):  # hangs up in the middle
-            return await asyncio.wait_for(asked, self.stream.around(0.5))
+            async with asyncio.timeout(self.stream.around(0.5)):  # wait_for may swallow a cancel on Python 3.11
+                return await asked
         return await asked
 
     def _begin(self, claimed: Claimed) -> None:

@@ -19,6 +19,7 @@ from windlass.testing.stdio.script import Scripts
 
 ENDS = ("COMPLETION", "CANCELATION", "FAILURE")
 KNOWN = ("LAUNCH", "UPDATE", *ENDS)
+LAST_LINES_S = 2.0
 
 
 class Broken(Exception):
@@ -36,8 +37,9 @@ class Trial:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
         self._errors: list[bytes] = []
-        for work in (self._read, self._read_errors):
-            threading.Thread(target=work, daemon=True).start()
+        self._readers = [threading.Thread(target=work, daemon=True) for work in (self._read, self._read_errors)]
+        for reader in self._readers:
+            reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -127,10 +129,13 @@ class Trial:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            with suppress(OSError):
-                if stream is not None:
-                    stream.close()
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        for reader, stream in zip(self._readers, (self._process.stdout, self._process.stderr), strict=True):
+            reader.join(LAST_LINES_S)
+            if stream is not None and not reader.is_alive():  # a child that got away may hold it open
+                stream.close()
 
     def _last_words(self) -> str:
         time.sleep(0.05)  # for what it says while it falls
