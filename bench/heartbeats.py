@@ -25,9 +25,10 @@ import uvloop
 from bench import process
 from windlass.contracts.callback.service import Service
 from windlass.core.callback import scope_of
-from windlass.core.delivery import Push
+from windlass.core.delivery import PUSH, Push
 from windlass.core.queue import QueueConfig
 from windlass.core.submission import Submission
+from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
 from windlass.store.store import Store
 from windlass.wire.id import ulid
@@ -98,15 +99,19 @@ async def serving(*arguments: str) -> AsyncIterator[tuple[int, int]]:
 # --------------------------------------------------------------------------------------------- tasks that run
 
 
+async def _nowhere(effect: Effect) -> None:
+    """Only engines that can carry attempts begin them."""
+
+
 async def sent_out(url: str, count: int, interval_s: float) -> dict[str, tuple[str, str]]:
     """Tasks that were sent out, each with its token. Nobody carries them anywhere: we are their worker."""
-    engine = Engine(Store(url), listen=False)
+    engine = Engine(Store(url), listen=False, effects={PUSH: _nowhere})
     interval_ms = int(interval_s * 1000)
     push = Push(url="http://127.0.0.1:1/", heartbeat_interval_ms=interval_ms, heartbeat_timeout_ms=3 * interval_ms)
     await engine.queues.put(QUEUE, delivery=push, limits=QueueConfig())
     await engine.submit_many([Submission(kind="beat", queue=QUEUE) for _ in range(count)])
     while (await engine.views.totals()).get("queued", 0):  # type: ignore[call-overload]
-        await engine.callbacks.dispatch_tick()
+        await engine.sent.dispatch_tick()
         async with engine.store.begin() as tx:  # there is room for more: what was sent out has arrived
             await tx.session.connection.execute("delete from windlass.outbox")
     now = await engine.callbacks.now()

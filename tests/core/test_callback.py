@@ -10,10 +10,13 @@ from msgspec.structs import replace
 from tests.core.given import NOW, queued
 
 from windlass.core import callback
+from windlass.core import sent as sending
 from windlass.core import task as rules
-from windlass.core.callback import Finish, HearCancel, Refusal, Scope, TakeUp, lease_of, scope_of
+from windlass.core.callback import Finish, HearCancel, Refusal, Scope, TakeUp, scope_of
+from windlass.core.delivery import PUSH
 from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
 from windlass.core.failure import Category, Failure
+from windlass.core.sent import lease_of
 from windlass.core.task import Outcome, Task
 from windlass.core.transition import State
 
@@ -23,7 +26,7 @@ HOUR = timedelta(hours=1)
 def sent(**changes: Any) -> Task:
     """An attempt that was sent out, and that nobody has taken up."""
     task = queued(**changes)
-    return callback.dispatch(rules.claim(task, lease_of(task.id, 99), "dispatch", NOW).after).after
+    return sending.send(rules.claim(task, lease_of(task.id, 99), "dispatch", NOW).after, PUSH).after
 
 
 def taken(**changes: Any) -> Task:
@@ -45,11 +48,11 @@ def refusal_of(error: LeaseLost) -> object:
 
 def test_what_is_sent_out_has_a_lease_of_its_own_no_worker_and_one_effect() -> None:
     task = sent()
-    made = callback.dispatch(task)
+    made = sending.send(task, PUSH)
 
     assert (task.worker, task.lease_id, task.state) == (None, lease_of(task.id, 1), State.RUNNING)
     assert [(e.kind, e.attempt) for e in made.effects] == [("push", 1)]
-    assert callback.dispatch(task).effects == made.effects  # the same again is the same effect
+    assert sending.send(task, PUSH).effects == made.effects  # the same again is the same effect
 
 
 def test_a_cancel_before_anybody_took_it_up_ends_it_at_once() -> None:
@@ -58,7 +61,7 @@ def test_a_cancel_before_anybody_took_it_up_ends_it_at_once() -> None:
 
 
 def test_silence_is_a_zombie_only_if_there_is_a_worker() -> None:
-    unheard, zombie = callback.silent(sent(), NOW, 0.0), callback.silent(taken(), NOW, 0.0)
+    unheard, zombie = sending.silent(sent(), NOW, 0.0), sending.silent(taken(), NOW, 0.0)
 
     assert unheard.after.error is not None
     assert zombie.after.error is not None

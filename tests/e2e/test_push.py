@@ -75,7 +75,7 @@ async def site(database: str) -> AsyncIterator[Site]:
             await engine.queues.put("remote", delivery=push, retry=RetryForm(initial_ms=50), limits=QueueConfig())
             async with engine.store.begin() as tx:
                 await tx.session.connection.execute("update windlass.queue set signing_secret = $1", SECRET)
-            await engine.callbacks.dispatcher.learn()
+            await engine.sent.dispatcher.learn()
             yield Site(engine, pushes, callbacks, processes)
 
 

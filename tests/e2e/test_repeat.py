@@ -24,7 +24,7 @@ def fan_in(run_id: UUID, members: int) -> list[Submission]:
 async def run_one(engine: Engine, lease: Lease) -> None:
     [claimed] = await engine.claim(lease, 1)
     await engine.complete(claimed)
-    while await engine.settle_tick():
+    while await engine.loops.settle_tick():
         pass
 
 
@@ -55,7 +55,7 @@ async def test_a_new_task_may_come_together_with_a_repeat_of_the_ended_task_that
     await engine.submit_many(group[:1])
     await run_one(engine, lease)
     await engine.submit_many(group)
-    while await engine.settle_tick():
+    while await engine.loops.settle_tick():
         pass
     await run_one(engine, lease)
     assert await engine.views.run_totals(run_id) == {State.SUCCEEDED: 2}

@@ -28,8 +28,14 @@ PUSH = Push(url="http://worker.example/", heartbeat_interval_ms=1000, heartbeat_
 HOUR = timedelta(hours=1)
 
 
-async def set_up(engine: Engine, **limits: Any) -> None:
+async def set_up(engine: Engine, *others: Engine, **limits: Any) -> None:
+    for one in (engine, *others):
+        one.effects["push"] = nowhere
     await engine.queues.put("default", delivery=PUSH, limits=QueueConfig(**limits))
+
+
+async def nowhere(effect: Effect) -> None:
+    """Only engines that can carry attempts begin them."""
 
 
 async def scope(engine: Engine, task_id: UUID) -> Scope:
@@ -45,9 +51,9 @@ async def test_engines_that_send_out_at_the_same_time_send_each_task_once(
     engine: Engine, new_engine: NewEngine, somebody: asyncpg.Connection
 ) -> None:
     engines = [engine, await new_engine(), await new_engine()]
-    await set_up(engine)
+    await set_up(*engines)
     ids = await engine.submit_many(jobs(40))
-    while sum(await asyncio.gather(*(one.callbacks.dispatch_tick() for one in engines))):
+    while sum(await asyncio.gather(*(one.sent.dispatch_tick() for one in engines))):
         pass
 
     sent = Counter(row[0] for row in await somebody.fetch("select task_id from windlass.outbox where kind = 'push'"))
@@ -60,10 +66,10 @@ async def test_a_limit_is_exact_with_several_engines(
     engine: Engine, new_engine: NewEngine, somebody: asyncpg.Connection
 ) -> None:
     engines = [engine, await new_engine(), await new_engine()]
-    await set_up(engine, max_running=5)
+    await set_up(*engines, max_running=5)
     await engine.submit_many(jobs(20))
     for _ in range(4):
-        await asyncio.gather(*(one.callbacks.dispatch_tick() for one in engines))
+        await asyncio.gather(*(one.sent.dispatch_tick() for one in engines))
 
     assert await somebody.fetchval("select count(*) from windlass.task where state = 'running'") == 5
 
@@ -74,12 +80,12 @@ async def test_signs_of_life_of_many_attempts_by_two_engines(
     other = await new_engine()
     await set_up(engine)
     ids = await engine.submit_many(jobs(30))
-    await engine.callbacks.dispatch_tick()
+    await engine.sent.dispatch_tick()
     await asyncio.gather(*(beat(one, id_) for id_ in ids for one in (engine, other)))
     await clock.advance(2)
     await asyncio.gather(*(beat(one, id_) for id_ in ids[:20] for one in (engine, other)))
     await clock.advance(2)
-    assert await engine.callbacks.silence_tick() + await other.callbacks.silence_tick() == 10
+    assert await engine.sent.silence_tick() + await other.sent.silence_tick() == 10
 
     assert [(await task(engine, id_)).state for id_ in ids[:20]] == [State.RUNNING] * 20
     assert {(await task(engine, id_)).state for id_ in ids[20:]} == {State.QUEUED}
@@ -90,12 +96,12 @@ async def test_a_sign_of_life_and_the_end_of_patience_at_the_same_moment(engine:
     """Either it is kept alive or it is lost; never is it told that it lives and taken away."""
     await set_up(engine)
     task_id = await engine.submit(job())
-    await engine.callbacks.dispatch_tick()
+    await engine.sent.dispatch_tick()
     await beat(engine, task_id)
     await clock.advance(3.499)
-    heard, _ = await asyncio.gather(beat(engine, task_id), engine.callbacks.silence_tick())
+    heard, _ = await asyncio.gather(beat(engine, task_id), engine.sent.silence_tick())
     await clock.advance(1)
-    await engine.callbacks.silence_tick()
+    await engine.sent.silence_tick()
 
     assert heard.now
     assert (await task(engine, task_id)).state is State.RUNNING
@@ -106,11 +112,11 @@ async def test_what_has_ended_is_forgotten_when_its_time_is_over(
 ) -> None:
     await set_up(engine)
     task_id = await engine.submit(job())
-    await engine.callbacks.dispatch_tick()
+    await engine.sent.dispatch_tick()
     await beat(engine, task_id)
     await engine.callbacks.finish(Finish(await scope(engine, task_id), 1, "ada", Outcome.SUCCEEDED, b"1"))
     await clock.advance(4)
-    await engine.callbacks.silence_tick()
+    await engine.sent.silence_tick()
 
     assert (await task(engine, task_id)).state is State.SUCCEEDED
     assert await somebody.fetchval("select count(*) from windlass.heartbeat") == 0
@@ -122,13 +128,13 @@ async def test_no_more_is_sent_out_than_can_be_delivered(
     monkeypatch.setattr("windlass.engine.dispatch.UNDELIVERED_MAX", 3)
     await set_up(engine)
     await engine.submit_many(jobs(10))
-    while await engine.callbacks.dispatch_tick():
+    while await engine.sent.dispatch_tick():
         pass
     assert await somebody.fetchval("select count(*) from windlass.task where state = 'running'") == 3
 
     await somebody.execute("delete from windlass.outbox")
     await clock.advance(1)  # it looks again by itself
-    while await engine.callbacks.dispatch_tick():
+    while await engine.sent.dispatch_tick():
         pass
     assert await somebody.fetchval("select count(*) from windlass.task where state = 'running'") == 6
 
@@ -136,14 +142,14 @@ async def test_no_more_is_sent_out_than_can_be_delivered(
 async def test_a_retry_is_sent_out_when_its_time_comes_and_not_before(engine: Engine, clock: VirtualClock) -> None:
     await set_up(engine)
     task_id = await engine.submit(job())
-    await engine.callbacks.dispatch_tick()
+    await engine.sent.dispatch_tick()
     await engine.callbacks.finish(Finish(await scope(engine, task_id), 1, "ada", Outcome.FAILED))
-    while await engine.callbacks.dispatch_tick():
+    while await engine.sent.dispatch_tick():
         pass
     assert (await task(engine, task_id)).attempt == 1
 
     await clock.advance(1.3)
-    assert await engine.callbacks.dispatch_tick() == 1
+    assert await engine.sent.dispatch_tick() == 1
     assert (await task(engine, task_id)).attempt == 2
     known = await scope(engine, task_id)
     with pytest.raises(LeaseLost):
@@ -153,7 +159,7 @@ async def test_a_retry_is_sent_out_when_its_time_comes_and_not_before(engine: En
 async def test_a_push_that_was_given_up_after_it_was_taken_up_changes_nothing(engine: Engine) -> None:
     await set_up(engine)
     task_id = await engine.submit(job())
-    await engine.callbacks.dispatch_tick()
+    await engine.sent.dispatch_tick()
 
     async def broken(effect: Effect) -> None:
         await beat(engine, task_id)
@@ -162,7 +168,7 @@ async def test_a_push_that_was_given_up_after_it_was_taken_up_changes_nothing(en
     engine.effects["push"] = broken
     tries, outbox.TRIES_MAX = outbox.TRIES_MAX, 1
     try:
-        await engine.effects_tick()
+        await engine.loops.effects_tick()
     finally:
         outbox.TRIES_MAX = tries
     assert (await task(engine, task_id)).state is State.RUNNING

@@ -111,21 +111,21 @@ async def the_end_of_a_sleep(engine: Engine, clock: VirtualClock) -> Steps:
     await engine.sleep(claimed, await clock.now() + timedelta(seconds=5))
     yield
     await clock.advance(5)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
 
 
 async def a_lost_worker(engine: Engine, clock: VirtualClock) -> Steps:
     await begin(engine, await worker(engine, ttl_s=5), policy=Policy(retry_delay_s=0))
     yield
     await clock.advance(5)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
 
 
 async def a_timeout(engine: Engine, clock: VirtualClock) -> Steps:
     await begin(engine, policy=Policy(timeout_s=5, retry_delay_s=0))
     yield
     await clock.advance(5)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
 
 
 async def a_dependency(engine: Engine, clock: VirtualClock) -> Steps:

@@ -22,7 +22,7 @@ async def test_one_heartbeat_keeps_all_that_runs_under_a_lease(engine: Engine, c
         now = await clock.advance(8)
         extension = await engine.extend_lease(lease, [c.task.id for c in claimed])
         assert extension.expires_at == now + timedelta(seconds=10)
-        assert await engine.expire_tick() == 0
+        assert await engine.loops.expire_tick() == 0
     assert {(await task(engine, c.task.id)).state for c in claimed} == {State.RUNNING}
 
 
@@ -43,9 +43,9 @@ async def test_the_same_worker_again_is_another_lease(engine: Engine, clock: Vir
     await clock.advance(4)
     await engine.extend_lease(first)
     await clock.advance(4)
-    assert await engine.expire_tick() == 0
+    assert await engine.loops.expire_tick() == 0
     await clock.advance(2)
-    assert await engine.expire_tick() == 1
+    assert await engine.loops.expire_tick() == 1
     assert (await task(engine, claimed.task.id)).outcome is Outcome.LOST
     await engine.extend_lease(second)
 
@@ -56,7 +56,7 @@ async def test_the_same_worker_again_is_another_lease(engine: Engine, clock: Vir
 async def test_a_lost_worker_costs_a_loss_and_no_failure(engine: Engine, clock: VirtualClock) -> None:
     claimed = await begin(engine, await worker(engine, ttl_s=5), policy=Policy(max_attempts=1))
     await clock.advance(5)
-    assert await engine.expire_tick() == 1
+    assert await engine.loops.expire_tick() == 1
     lost = await task(engine, claimed.task.id)
     assert (lost.state, lost.losses, lost.failures, lost.attempt) == (State.QUEUED, 1, 0, 1)
     assert lost.lease_id == claimed.task.lease_id, "attempt and lease stay on the row for a late reply"
@@ -68,7 +68,7 @@ async def test_a_task_that_kills_its_workers_is_failed_as_poison(engine: Engine,
         await clock.advance(1000)
         await engine.claim(await worker(engine, ttl_s=5))
         await clock.advance(5)
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
     poison = await task(engine, id_)
     assert (poison.state, poison.losses) == (State.FAILED, 3)
 
@@ -79,7 +79,7 @@ async def test_a_lease_that_is_ended_gives_back_its_tasks_with_the_next_tick(
     lease = await worker(engine, ttl_s=3600)
     claimed = await begin(engine, lease)
     await engine.end_lease(lease)
-    assert await engine.expire_tick() == 1
+    assert await engine.loops.expire_tick() == 1
     assert (await task(engine, claimed.task.id)).state is State.QUEUED
     with pytest.raises(LeaseLost):
         await engine.extend_lease(lease)
@@ -103,7 +103,7 @@ async def test_more_tasks_than_one_tick_takes_are_all_recovered(
     await engine.claim(lease, 1100)
     await clock.advance(5)
     recovered = 0
-    while done := await engine.expire_tick():
+    while done := await engine.loops.expire_tick():
         recovered += done
     assert recovered == 1100
     assert await somebody.fetchval("select count(*) from windlass.lease") == 0
@@ -115,7 +115,7 @@ async def test_more_leases_than_one_tick_takes_are_all_removed(
     for _ in range(45):
         await begin(engine, await worker(engine, ttl_s=5))
     await clock.advance(5)
-    while await engine.expire_tick():
+    while await engine.loops.expire_tick():
         pass
     assert await engine.views.totals() == {State.QUEUED: 45}
     assert await somebody.fetchval("select count(*) from windlass.lease") == 0
@@ -157,7 +157,7 @@ async def test_a_heartbeat_tells_the_worker_what_it_has_lost(engine: Engine, clo
     lease = await worker(engine, ttl_s=3600)
     timed_out, fine = await begin(engine, lease, policy=Policy(timeout_s=5)), await begin(engine, lease)
     await clock.advance(5)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     extension = await engine.extend_lease(lease, [timed_out.task.id, fine.task.id])
     assert [getattr(lost, "task_id", lost) for lost in extension.lost] == [timed_out.task.id]
 
@@ -192,15 +192,15 @@ async def test_the_grace_runs_from_the_moment_the_worker_has_heard(engine: Engin
     claimed = await begin(engine, lease, policy=Policy(cancel_grace_s=30))
     await engine.cancel(claimed.task.id)
     await clock.advance(600)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     assert await state(engine, claimed.task.id) is State.RUNNING, "nobody has told it yet"
     await engine.extend_lease(lease)
     await clock.advance(29)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     await engine.extend_lease(lease)  # telling it again does not give it more time
     assert await state(engine, claimed.task.id) is State.RUNNING
     await clock.advance(1)
-    assert await engine.timer_tick() == 1
+    assert await engine.loops.timer_tick() == 1
     ended = await task(engine, claimed.task.id)
     assert (ended.state, ended.error.reason) == (State.FAILED, "CANCEL_TIMEOUT")  # type: ignore[union-attr]
 
@@ -209,7 +209,7 @@ async def test_a_worker_that_is_lost_before_it_hears_ends_as_cancelled(engine: E
     claimed = await begin(engine, await worker(engine, ttl_s=5))
     await engine.cancel(claimed.task.id)
     await clock.advance(5)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     assert await state(engine, claimed.task.id) is State.CANCELLED
 
 

@@ -128,7 +128,7 @@ async def test_without_listen_one_poll_serves_all_who_wait(engine: Engine, new_e
     await other.submit_many(jobs(5))
     await asyncio.sleep(0.02)
     assert not any(one.done() for one in polls), "nobody told this engine"
-    await engine.poll_tick()
+    await engine.loops.poll_tick()
     assert sum(len(claimed) for claimed in await soon(asyncio.gather(*polls))) == 5
 
 

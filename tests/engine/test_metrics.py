@@ -55,7 +55,7 @@ async def test_ends_durations_and_start_latencies_are_counted(counted: Engine, c
 async def test_lost_leases_and_late_results_are_counted(counted: Engine, clock: VirtualClock) -> None:
     claimed = await begin(counted, await worker(counted, ttl_s=5), policy=Policy(retry_delay_s=0))
     await clock.advance(6)
-    assert await counted.expire_tick() == 1
+    assert await counted.loops.expire_tick() == 1
     again = await worker(counted, ttl_s=50)
     [second] = await counted.claim(again)
     with pytest.raises(LeaseLost):

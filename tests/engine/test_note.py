@@ -184,7 +184,7 @@ async def test_notes_end_with_their_task(engine: Engine, clock: VirtualClock, so
         await said(engine, note(claimed, progress=Amount(1), checkpoint=b"1", lines=lines(0, 3)))
     await engine.complete(gone)
     await clock.advance(8 * 86400)
-    while await engine.retention_tick():
+    while await engine.loops.retention_tick():
         pass
     with pytest.raises(NotFound):
         await engine.views.get(gone.task.id)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 Handler = Callable[[Effect], Awaitable[None]]
 
 
-def effect_of(task_id: UUID, number: int = 0, *, kind: str = "push", attempt: int = 1) -> Effect:
+def effect_of(task_id: UUID, number: int = 0, *, kind: str = "letter", attempt: int = 1) -> Effect:
     return Effect(derived_id(kind, task_id, number), kind, "default", task_id, attempt, {"number": number})
 
 
@@ -82,39 +82,39 @@ async def hook() -> AsyncIterator[Hook]:
 
 
 async def test_an_effect_is_carried_out_and_then_gone(engine: Engine, hook: Hook, somebody: asyncpg.Connection) -> None:
-    engine.effects = {"push": hook.post}
+    engine.effects = {"letter": hook.post}
     claimed = await begin(engine)
     await write(engine, effect_of(claimed.task.id, 7))
-    assert await soon(engine.effects_tick()) == 1
+    assert await soon(engine.loops.effects_tick()) == 1
     assert hook.posts == [f"{claimed.task.id} 7"]
     assert await rows(somebody) == []
-    assert await engine.effects_tick() == 0
+    assert await engine.loops.effects_tick() == 0
 
 
 async def test_the_same_effect_written_twice_is_carried_out_once(engine: Engine, hook: Hook) -> None:
-    engine.effects = {"push": hook.post}
+    engine.effects = {"letter": hook.post}
     claimed = await begin(engine)
     for _ in range(2):
         await write(engine, effect_of(claimed.task.id))
-    await engine.effects_tick()
+    await engine.loops.effects_tick()
     assert len(hook.posts) == 1
 
 
 async def test_one_that_fails_comes_back_later_and_later(
     engine: Engine, hook: Hook, clock: VirtualClock, somebody: asyncpg.Connection
 ) -> None:
-    engine.effects, hook.refuse = {"push": hook.post}, 3
+    engine.effects, hook.refuse = {"letter": hook.post}, 3
     claimed = await begin(engine)
     await write(engine, effect_of(claimed.task.id))
     for tries, least in ((1, 1.0), (2, 2.0), (3, 4.0)):
-        assert await engine.effects_tick() == 1
+        assert await engine.loops.effects_tick() == 1
         [row] = await rows(somebody)
         waits_s = (row["available_at"] - await clock.now()).total_seconds()
         assert (row["tries"], "503" in row["error"]) == (tries, True)
         assert least <= waits_s <= least * 1.2
-        assert await engine.effects_tick() == 0
+        assert await engine.loops.effects_tick() == 0
         await clock.advance(waits_s)
-    await engine.effects_tick()
+    await engine.loops.effects_tick()
     assert hook.posts == [f"{claimed.task.id} 0"]
 
 
@@ -132,17 +132,17 @@ async def test_who_dies_in_the_middle_loses_the_effect_to_the_next_one(
     async def write_line(effect: Effect) -> None:
         file.open("a").write("second\n")
 
-    engine.effects = {"push": write_and_hang}
+    engine.effects = {"letter": write_and_hang}
     claimed = await begin(engine, await worker(engine, ttl_s=3600))
     await write(engine, effect_of(claimed.task.id))
-    dying = asyncio.create_task(engine.effects_tick())
+    dying = asyncio.create_task(engine.loops.effects_tick())
     await soon(began.wait())
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
-    other = await new_engine(effects={"push": write_line})
-    assert await other.effects_tick() == 0, "it may still be at it"
+    other = await new_engine(effects={"letter": write_line})
+    assert await other.loops.effects_tick() == 0, "it may still be at it"
     await clock.advance(HOLD_S)
-    assert await other.effects_tick() == 1
+    assert await other.loops.effects_tick() == 1
     assert file.read_text() == "first\nsecond\n"
     assert await state(engine, claimed.task.id) is State.RUNNING
 
@@ -153,14 +153,14 @@ async def test_one_that_always_fails_is_given_up_and_its_task_is_told(
     async def fail(effect: Effect) -> None:
         raise ConnectionError("nobody is there")
 
-    engine.effects = {"push": fail}
+    engine.effects = {"letter": fail}
     claimed = await begin(engine, await worker(engine, ttl_s=7 * 86400))
     await write(engine, effect_of(claimed.task.id))
     for _ in range(TRIES_MAX):
         assert await state(engine, claimed.task.id) is State.RUNNING
-        assert await engine.effects_tick() == 1
+        assert await engine.loops.effects_tick() == 1
         await clock.advance(DELAY_MAX_S * 1.2)
-    assert await engine.effects_tick() == 0
+    assert await engine.loops.effects_tick() == 0
     [row] = await rows(somebody)
     assert (row["tries"], row["dead_at"] is not None, "nobody is there" in row["error"]) == (TRIES_MAX, True, True)
     lost = await task(engine, claimed.task.id)
@@ -173,10 +173,10 @@ async def test_one_that_can_never_be_delivered_is_given_up_at_once(
     async def refuse(effect: Effect) -> None:
         raise Undeliverable("no such address")
 
-    engine.effects = {"push": refuse}
+    engine.effects = {"letter": refuse}
     claimed = await begin(engine, policy=Policy(max_losses=1))
     await write(engine, effect_of(claimed.task.id))
-    await engine.effects_tick()
+    await engine.loops.effects_tick()
     ended = await task(engine, claimed.task.id)
     assert (ended.state, ended.error.reason) == (State.FAILED, "EFFECT_UNDELIVERABLE")  # type: ignore[union-attr]
     async with engine.store.views() as views:
@@ -191,7 +191,7 @@ async def test_a_dead_effect_of_an_attempt_that_is_over_changes_no_task(
     async def refuse(effect: Effect) -> None:
         raise Undeliverable
 
-    engine.effects = {"push": refuse}
+    engine.effects = {"letter": refuse}
     lease = await worker(engine)
     claimed = await begin(engine, lease)
     await write(engine, effect_of(claimed.task.id))
@@ -203,7 +203,7 @@ async def test_a_dead_effect_of_an_attempt_that_is_over_changes_no_task(
     else:
         await somebody.execute("delete from windlass.task")
     before = await somebody.fetch("select * from windlass.task")
-    await engine.effects_tick()
+    await engine.loops.effects_tick()
     assert await somebody.fetch("select * from windlass.task") == before
     assert (await rows(somebody))[0]["dead_at"] is not None
 
@@ -212,18 +212,18 @@ async def test_text_of_an_error_that_cannot_be_stored_is_mended(engine: Engine, 
     async def fail(effect: Effect) -> None:
         raise ValueError("a\x00b\ud800")
 
-    engine.effects = {"push": fail}
+    engine.effects = {"letter": fail}
     await write(engine, effect_of((await begin(engine)).task.id))
-    await engine.effects_tick()
+    await engine.loops.effects_tick()
     assert (await rows(somebody))[0]["error"] == "ValueError: a\ufffdb?"
 
 
 async def test_an_engine_takes_only_kinds_that_it_can_handle(engine: Engine, hook: Hook) -> None:
     claimed = await begin(engine)
     await write(engine, effect_of(claimed.task.id, kind="launch"))
-    assert await engine.effects_tick() == 0
-    engine.effects = {"push": hook.post}
-    assert await engine.effects_tick() == 0
+    assert await engine.loops.effects_tick() == 0
+    engine.effects = {"letter": hook.post}
+    assert await engine.loops.effects_tick() == 0
 
 
 async def test_two_engines_carry_out_each_effect_once_between_them(
@@ -233,8 +233,8 @@ async def test_two_engines_carry_out_each_effect_once_between_them(
     claimed = await begin(engine)
     await write(engine, *(effect_of(claimed.task.id, i) for i in range(40)))
     for each in engines:
-        each.effects = {"push": hook.post}
-    await soon(asyncio.gather(*(each.effects_tick() for each in engines for _ in range(2))))
+        each.effects = {"letter": hook.post}
+    await soon(asyncio.gather(*(each.loops.effects_tick() for each in engines for _ in range(2))))
     assert sorted(hook.posts) == sorted(f"{claimed.task.id} {i}" for i in range(40))
     assert await rows(somebody) == []
 
@@ -245,9 +245,9 @@ async def test_more_effects_than_one_tick_takes_are_all_carried_out(engine: Engi
     async def note(effect: Effect) -> None:
         seen.append(int(str(effect.body["number"])))
 
-    engine.effects = {"push": note}
+    engine.effects = {"letter": note}
     claimed = await begin(engine)
     await write(engine, *(effect_of(claimed.task.id, i) for i in range(BATCH + 20)))
-    while await engine.effects_tick():
+    while await engine.loops.effects_tick():
         pass
     assert sorted(seen) == list(range(BATCH + 20))

@@ -40,7 +40,7 @@ async def lose(engine: Engine, clock: VirtualClock, **policy: Any) -> Claimed:
     fields = {"retry_delay_s": 100.0, "retry_delay_max_s": 100.0, **policy}
     claimed = await begin(engine, await worker(engine, ttl_s=5), policy=Policy(**fields))
     await clock.advance(5)
-    assert await engine.expire_tick() == 1
+    assert await engine.loops.expire_tick() == 1
     return claimed
 
 
@@ -268,10 +268,10 @@ async def test_a_sleep_holds_no_worker_and_ends_at_its_time(engine: Engine, cloc
     asleep = await engine.sleep(claimed, await clock.now() + timedelta(seconds=60))
     assert asleep.state is State.SLEEPING
     await clock.advance(59)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     assert await engine.claim(lease) == []
     await clock.advance(1)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     [again] = await engine.claim(lease)
     assert (again.task.attempt, again.task.failures, again.task.losses) == (2, 0, 0)
 
@@ -280,7 +280,7 @@ async def test_a_sleep_without_an_end_lasts_until_somebody_wakes_it(engine: Engi
     claimed = await begin(engine)
     await engine.sleep(claimed, None)
     await clock.advance(10 * 365 * 86400)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     assert await state(engine, claimed.task.id) is State.SLEEPING
     assert (await engine.wake(claimed.task.id)).state is State.QUEUED
 
@@ -296,7 +296,7 @@ async def test_a_parked_task_waits_for_a_person_and_then_goes_on(engine: Engine,
     assert await engine.report([said(Park, claimed, MISMATCH)]) == [State.PARKED]
     assert (await task(engine, claimed.task.id)).error == MISMATCH
     await clock.advance(3600)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     assert await engine.claim(lease) == []
     resumed = await engine.resume(claimed.task.id)
     assert (resumed.state, resumed.error) == (State.QUEUED, None)
@@ -315,7 +315,7 @@ async def test_a_deadline_ends_a_sleep_and_a_park_too(engine: Engine, clock: Vir
     await engine.sleep(asleep, None)
     await engine.report([said(Park, parked, MISMATCH)])
     await clock.advance(60)
-    assert await engine.timer_tick() == 2
+    assert await engine.loops.timer_tick() == 2
     for claimed in (asleep, parked):
         ended = await task(engine, claimed.task.id)
         assert (ended.state, ended.error.reason) == (State.FAILED, "DEADLINE_EXCEEDED")  # type: ignore[union-attr]

@@ -115,7 +115,7 @@ async def test_members_that_end_at_once_on_several_engines_release_the_join_once
     async def finish(which: Engine, part: Any) -> None:
         for one in part:
             await which.complete(one)
-            await which.settle_tick()
+            await which.loops.settle_tick()
 
     await soon(asyncio.gather(*(finish(e, claimed[i::3]) for i, e in enumerate([engine, *others]))), 60)
     await settle(engine)
@@ -191,14 +191,14 @@ async def test_an_attempt_that_is_lost_for_good_skips_what_comes_after(engine: E
     await engine.submit_many([run.task("lost", policy=Policy(max_losses=1)), run.task("then", "lost")])
     await engine.claim(await worker(engine, ttl_s=5))
     await clock.advance(5)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     await settle(engine)
     assert await run.states() == {"lost": "failed", "then": "skipped"}
 
 
 async def test_a_deadline_that_passes_skips_what_comes_after(engine: Engine, clock: Any, run: Run) -> None:
     await engine.submit_many([run.task("late", deadline_at=await clock.advance(1)), run.task("then", "late")])
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     await settle(engine)
     assert await run.states() == {"late": "failed", "then": "skipped"}
 

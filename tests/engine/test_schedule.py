@@ -35,7 +35,7 @@ async def at_noon(clock: VirtualClock) -> datetime:
 async def tick(engine: Engine) -> int:
     """All that is due."""
     done = 0
-    while settled := await engine.schedule_tick():
+    while settled := await engine.loops.schedule_tick():
         done += settled
     return done
 
@@ -114,7 +114,7 @@ async def test_what_a_live_server_is_late_with_is_never_left_out(
     await tick(engine)
     for _ in range(4):
         await clock.advance(10)
-        await engine.schedule_tick()  # one portion only: it falls behind
+        await engine.loops.schedule_tick()  # one portion only: it falls behind
     assert sum([len(await keys(somebody, one)) for one in made]) < 40
     await tick(engine)
     expected = [(noon + timedelta(seconds=second)).isoformat() for second in range(1, 41)]
@@ -366,8 +366,8 @@ async def test_a_held_task_keeps_only_its_own_schedule_from_firing(
     async with somebody.transaction():
         await somebody.execute("select from windlass.task where id = $1 for update", task_id)
         await clock.advance(60)
-        assert await engine.schedule_tick() == 1
-        assert await engine.schedule_tick() == 0
+        assert await engine.loops.schedule_tick() == 1
+        assert await engine.loops.schedule_tick() == 0
     assert await keys(somebody, free) == at(noon, 1, 2)
     assert await keys(somebody, held) == at(noon, 1)
     await tick(engine)

@@ -170,7 +170,7 @@ async def test_whatever_happens_no_fire_is_lost_and_none_is_made_twice(
         latest = max(latest, await clock.advance(chance.choice([1, 5, 20, 61, 600, 1800, -30, -4000])))
         stop.left, stop.after_commit = chance.choice([None, None, chance.randrange(25)]), chance.random() < 0.5
         await asyncio.gather(
-            *[chance.choice(engines).schedule_tick() for _ in range(chance.randrange(1, 4))],
+            *[chance.choice(engines).loops.schedule_tick() for _ in range(chance.randrange(1, 4))],
             _meddle(chance.choice(engines), chance.choice(touched), chance),
             return_exceptions=True,
         )

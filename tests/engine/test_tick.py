@@ -22,9 +22,9 @@ async def test_an_attempt_that_takes_too_long_is_a_failure_and_is_retried(engine
     lease = await worker(engine, ttl_s=3600)
     claimed = await begin(engine, lease, policy=Policy(timeout_s=30, retry_delay_s=5))
     await clock.advance(29)
-    assert await engine.timer_tick() == 0
+    assert await engine.loops.timer_tick() == 0
     await clock.advance(1)
-    assert await engine.timer_tick() == 1
+    assert await engine.loops.timer_tick() == 1
     timed_out = await task(engine, claimed.task.id)
     assert (timed_out.state, timed_out.failures, timed_out.losses) == (State.QUEUED, 1, 0)
     assert (timed_out.outcome, timed_out.error.reason) == (Outcome.TIMED_OUT, "ATTEMPT_TIMEOUT")  # type: ignore[union-attr]
@@ -38,19 +38,19 @@ async def test_a_timeout_runs_from_the_start_of_each_attempt(engine: Engine, clo
     await clock.advance(300)
     [claimed] = await engine.claim(lease)
     await clock.advance(29)
-    assert await engine.timer_tick() == 0
+    assert await engine.loops.timer_tick() == 0
     await engine.release(claimed)
     await clock.advance(300)
-    assert await engine.timer_tick() == 0, "nothing runs, so nothing takes too long"
+    assert await engine.loops.timer_tick() == 0, "nothing runs, so nothing takes too long"
     await engine.claim(lease)
     await clock.advance(30)
-    assert await engine.timer_tick() == 1
+    assert await engine.loops.timer_tick() == 1
 
 
 async def test_the_last_timeout_fails_the_task(engine: Engine, clock: VirtualClock) -> None:
     claimed = await begin(engine, policy=Policy(timeout_s=30, max_attempts=1))
     await clock.advance(30)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     assert await state(engine, claimed.task.id) is State.FAILED
 
 
@@ -68,9 +68,9 @@ async def test_a_deadline_ends_a_task_wherever_it_is(engine: Engine, clock: Virt
     if where == "running":
         await engine.claim(lease)
     await clock.advance(59)
-    assert await engine.timer_tick() == 0
+    assert await engine.loops.timer_tick() == 0
     await clock.advance(1)
-    assert await engine.timer_tick() == 1
+    assert await engine.loops.timer_tick() == 1
     ended = await task(engine, id_)
     assert (ended.state, ended.error.reason) == (State.FAILED, "DEADLINE_EXCEEDED")  # type: ignore[union-attr]
     assert await engine.claim(lease) == []
@@ -84,7 +84,7 @@ async def test_a_deadline_comes_before_a_later_timeout_and_stays_through_a_retry
     await engine.fail(claimed, CRASH)
     await engine.claim(await worker(engine, ttl_s=3600))
     await clock.advance(60)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     assert await state(engine, claimed.task.id) is State.FAILED
 
 
@@ -92,14 +92,14 @@ async def test_a_result_in_time_takes_the_timer_away(engine: Engine, clock: Virt
     claimed = await begin(engine, policy=Policy(timeout_s=30))
     await engine.complete(claimed)
     await clock.advance(1000)
-    assert await engine.timer_tick() == 0
+    assert await engine.loops.timer_tick() == 0
     assert await state(engine, claimed.task.id) is State.SUCCEEDED
 
 
 async def test_timers_ring_once_whoever_ticks(engine: Engine, clock: VirtualClock) -> None:
     await engine.submit_many(jobs(30, deadline_at=await clock.now() + timedelta(seconds=1)))
     await clock.advance(1)
-    assert sum(await soon(asyncio.gather(*(engine.timer_tick() for _ in range(8))))) == 30
+    assert sum(await soon(asyncio.gather(*(engine.loops.timer_tick() for _ in range(8))))) == 30
     assert await engine.views.totals() == {State.FAILED: 30}
 
 
@@ -109,15 +109,15 @@ async def test_a_timer_of_a_row_that_somebody_holds_does_not_keep_others_waiting
     ids = await engine.submit_many(jobs(3, deadline_at=await clock.now() + timedelta(seconds=1)))
     await clock.advance(1)
     async with held(somebody, ids[0]):
-        assert await soon(engine.timer_tick()) == 2
-    assert await engine.timer_tick() == 1
+        assert await soon(engine.loops.timer_tick()) == 2
+    assert await engine.loops.timer_tick() == 1
 
 
 async def test_more_timers_than_one_tick_takes_all_ring(engine: Engine, clock: VirtualClock) -> None:
     await engine.submit_many(jobs(1100, deadline_at=await clock.now() + timedelta(seconds=1)))
     await clock.advance(1)
     rang = 0
-    while done := await engine.timer_tick():
+    while done := await engine.loops.timer_tick():
         rang += done
     assert rang == 1100
 

@@ -56,7 +56,7 @@ async def test_a_wake_up_for_everybody_does_not_end_it_early(engine: Engine, clo
     claimed = await begin(engine)
     waits = await waiting_for(engine, clock, claimed.task.id)
     for _ in range(3):
-        await engine.poll_tick()
+        await engine.loops.poll_tick()
         await asyncio.sleep(0.01)
     assert not waits.done()
     await until(lambda: any(alarm > 500 for alarm in clock.alarms))

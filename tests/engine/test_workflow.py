@@ -76,7 +76,7 @@ async def test_the_row_of_the_task_is_not_rewritten_for_a_step(engine: Engine, s
 async def test_a_superseded_attempt_records_nothing(engine: Engine, clock: VirtualClock) -> None:
     claimed = await begin(engine)
     await clock.advance(31)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     await clock.advance(10)
     [again] = await engine.claim(await worker(engine))
 
@@ -199,13 +199,13 @@ async def test_the_end_of_a_child_wakes_its_workflow(engine: Engine) -> None:
     parent, child = await parent_and_child(engine)
     assert await sleep(engine, parent, children=(child.task.id,)) is State.SLEEPING
     await engine.complete(child, b"42")
-    assert await engine.wake_tick() == 1
+    assert await engine.loops.wake_tick() == 1
     [again] = await engine.claim(await worker(engine))
 
     step = await engine.record_step(StepChild(*whose(again), Place(0, "child"), child_id=child.task.id))
 
     assert (step.state, step.result) == (StepState.SUCCEEDED, b"42")
-    assert await engine.wake_tick() == 0
+    assert await engine.loops.wake_tick() == 0
 
 
 async def test_a_workflow_does_not_sleep_over_the_end_of_its_child(engine: Engine) -> None:
@@ -223,9 +223,9 @@ async def test_a_workflow_whose_row_is_held_is_woken_later(
     await sleep(engine, parent, children=(child.task.id,))
     await engine.complete(child)
     async with held(somebody, parent.task.id):
-        assert await engine.wake_tick() == 0
+        assert await engine.loops.wake_tick() == 0
     await clock.advance(1)
-    assert await engine.wake_tick() == 1
+    assert await engine.loops.wake_tick() == 1
     assert await state(engine, parent.task.id) is State.QUEUED
 
 
@@ -246,7 +246,7 @@ async def test_effect_and_record_are_committed_together_or_not_at_all(
     first, again = await engine.transact_step(said, work), await engine.transact_step(said, work)
     assert first == again
     await clock.advance(31)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     await clock.advance(10)
     [_] = await engine.claim(await worker(engine))
     with pytest.raises(LeaseLost):
@@ -313,7 +313,7 @@ async def test_steps_and_signals_go_with_their_task(
         await engine.signal(one.task.id, "approval")
     await engine.complete(claimed)
     await clock.advance(8 * DAY)
-    while await engine.retention_tick():
+    while await engine.loops.retention_tick():
         pass
 
     for table in ("step", "signal"):
@@ -326,13 +326,13 @@ async def test_a_child_is_kept_for_as_long_as_its_workflow_lives(engine: Engine,
     await sleep(engine, parent)
     await engine.complete(child, b"42")
     await clock.advance(8 * DAY)
-    while await engine.retention_tick():
+    while await engine.loops.retention_tick():
         pass
     assert (await task(engine, child.task.id)).result == b"42"
 
     await engine.cancel(parent.task.id)
     await clock.advance(8 * DAY)
-    while await engine.retention_tick():
+    while await engine.loops.retention_tick():
         pass
     with pytest.raises(NotFound):
         await task(engine, child.task.id)

@@ -146,7 +146,7 @@ async def test_metrics_tell_how_late_fires_are(api: httpx.AsyncClient, engine: E
         )
     text = (await api.get("/metrics")).text
     assert "windlass_scheduler_lag_seconds 0.0" in text or "windlass_scheduler_lag_seconds" in text
-    assert await engine.schedule_tick() == 1
+    assert await engine.loops.schedule_tick() == 1
     fired = (await api.get(f"{S}/{made['id']}")).json()["fired"]
     text = (await api.get("/metrics")).text
     assert f'windlass_schedule_fires_total{{outcome="submitted"}} {float(fired)}' in text

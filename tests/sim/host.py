@@ -90,7 +90,7 @@ class Host:
 
     async def tick(self, name: str) -> None:
         with contextlib.suppress(Gone, Unavailable):
-            await self.ask(lambda engine: getattr(engine, f"{name}_tick")())
+            await self.ask(lambda engine: getattr(engine.loops, f"{name}_tick")())
 
     def _effects_due(self) -> None:
         """Something was written to the outbox: as the engine's loops would, look soon."""

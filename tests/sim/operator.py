@@ -49,7 +49,7 @@ class Operator:
             case "look" if self.world.model.known:
                 return self._question(self.stream.choice(self.world.model.known))
         stuck = self._stuck()
-        return stuck[0] if stuck else lambda engine: engine.poll_tick()
+        return stuck[0] if stuck else lambda engine: engine.loops.poll_tick()
 
     def _question(self, task_id: UUID) -> Any:
         """People look at what is there; whatever they ask has an answer."""

@@ -27,8 +27,7 @@ from tests.sim.world import World
 
 from windlass.contracts.callback.push import Pusher
 from windlass.contracts.callback.service import Service
-from windlass.core.callback import PUSH
-from windlass.core.delivery import Push
+from windlass.core.delivery import PUSH, Push
 from windlass.core.error import LeaseLost, Rejected, Unavailable, WindlassError
 from windlass.core.queue import QueueConfig
 from windlass.engine import callback as engine_callback
@@ -113,7 +112,7 @@ class PushWorld(World):
         async def dispatch() -> None:
             soon[0] = False
             try:
-                if await host.ask(lambda engine: engine.callbacks.dispatch_tick()):
+                if await host.ask(lambda engine: engine.sent.dispatch_tick()):
                     wake()
             except Gone:
                 wake()  # a loop is no caller far away: nothing gets lost on the way to it
@@ -127,9 +126,9 @@ class PushWorld(World):
             while not host.dead:
                 await asyncio.sleep(stream.around(2.0))
                 with contextlib.suppress(Gone, Unavailable):
-                    await host.ask(lambda engine: engine.callbacks.silence_tick())
+                    await host.ask(lambda engine: engine.sent.silence_tick())
 
-        engine.callbacks.dispatcher.wake = wake
+        engine.sent.dispatcher.wake = wake
         self.loop.call_soon(lambda: self.start(look()))
 
     def workers(self) -> list[Any]:

@@ -13,7 +13,7 @@ from tests.sim.push import PushWorld
 from tests.sim.runner import Simulator
 from tests.support import database as databases
 
-from windlass.core import callback
+from windlass.core import sent
 from windlass.core.transition import Transition
 
 SEEDS, HUNT = 4, 12
@@ -43,13 +43,13 @@ def zombies_too_early() -> Iterator[None]:
 @contextmanager
 def dispatched_without_an_effect() -> Iterator[None]:
     """An attempt begins, and nobody carries it to a worker."""
-    original = callback.dispatch
+    original = sent.send
 
-    def dispatch(task: Any) -> Transition:
-        made = original(task)
+    def send(task: Any, effect: str) -> Transition:
+        made = original(task, effect)
         return made if task.attempt == 1 else type(made)(made.verb, made.before, made.after)
 
-    with patched(callback, "dispatch", dispatch):
+    with patched(sent, "send", send):
         yield
 
 

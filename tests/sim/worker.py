@@ -162,7 +162,7 @@ class Worker:
         """While its own poll is on its way; an engine notices at once."""
         with contextlib.suppress(Gone, Unavailable):
             await self.host().ask(lambda engine: engine.end_lease(lease))
-            await self.host().ask(lambda engine: engine.expire_tick())
+            await self.host().ask(lambda engine: engine.loops.expire_tick())
 
     async def _ask(self, lease: Lease, limit: int, wait_s: float, call: Any) -> list[Claimed]:
         asked = self.host().ask(lambda engine: engine.claim(lease, limit, wait_s=wait_s), call)

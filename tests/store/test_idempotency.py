@@ -138,6 +138,6 @@ async def test_a_key_is_free_again_when_its_task_was_forgotten(
     claimed = await begin(engine, idempotency_key="k")
     await engine.complete(claimed)
     await clock.advance(8 * 86400)
-    await engine.retention_tick()
+    await engine.loops.retention_tick()
     assert await count(somebody, "idempotency") == 0
     assert await engine.submit(job(7, idempotency_key="k")) != claimed.task.id

@@ -28,9 +28,9 @@ async def test_a_claim_in_flight_keeps_its_lease_from_expiring(
         view = await tx.queues.open_claim(lease, "default", FIRST_LANE, 10)
         assert view.live
         await clock.advance(6)
-        assert await soon(engine.expire_tick()) == 0
+        assert await soon(engine.loops.expire_tick()) == 0
         assert await somebody.fetchval("select count(*) from windlass.lease") == 1
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     assert await somebody.fetchval("select count(*) from windlass.lease") == 0
 
 
@@ -49,7 +49,7 @@ async def test_what_was_claimed_while_the_lease_ran_out_is_recovered(
         await waits_for(somebody)
         await clock.advance(6)
     [claimed] = await soon(claim)  # live when the claim began
-    assert await engine.expire_tick() == lanes
+    assert await engine.loops.expire_tick() == lanes
     assert (await task(engine, task_id)).outcome is Outcome.LOST
     assert (await engine.complete(claimed)).state is State.SUCCEEDED, "and may still report until a newer one begins"
 
@@ -89,9 +89,9 @@ async def test_a_lease_that_a_heartbeat_has_just_extended_does_not_expire(
     async with store.begin() as tx:
         extended = await tx.leases.extend_leases([lease.id])
         await clock.advance(0.2)
-        assert await soon(engine.expire_tick()) == 0, "the row is being written: expiry passes it by"
+        assert await soon(engine.loops.expire_tick()) == 0, "the row is being written: expiry passes it by"
     assert extended[lease.id][0] > await clock.now()
-    assert await engine.expire_tick() == 0
+    assert await engine.loops.expire_tick() == 0
     assert await state(engine, claimed.task.id) is State.RUNNING
 
 
@@ -101,13 +101,13 @@ async def test_a_heartbeat_that_comes_too_late_revives_nothing(engine: Engine, c
     await clock.advance(5)
     with pytest.raises(LeaseLost):
         await engine.extend_lease(lease)
-    assert await engine.expire_tick() == 1
+    assert await engine.loops.expire_tick() == 1
 
 
 async def test_two_engines_that_expire_at_once_count_one_loss(engine: Engine, clock: VirtualClock) -> None:
     claimed = await begin(engine, await worker(engine, ttl_s=5))
     await clock.advance(5)
-    assert sum(await soon(asyncio.gather(*(engine.expire_tick() for _ in range(8))))) == 1
+    assert sum(await soon(asyncio.gather(*(engine.loops.expire_tick() for _ in range(8))))) == 1
     assert (await task(engine, claimed.task.id)).losses == 1
 
 
@@ -118,9 +118,9 @@ async def test_a_lease_is_kept_until_a_task_that_somebody_holds_is_recovered_too
     first, second = [await begin(engine, lease) for _ in range(2)]
     await clock.advance(5)
     async with held(somebody, second.task.id):
-        assert await soon(engine.expire_tick()) == 1
+        assert await soon(engine.loops.expire_tick()) == 1
         assert await somebody.fetchval("select count(*) from windlass.lease") == 1
-    assert await engine.expire_tick() == 1
+    assert await engine.loops.expire_tick() == 1
     assert await somebody.fetchval("select count(*) from windlass.lease") == 0
     assert [await state(engine, c.task.id) for c in (first, second)] == [State.QUEUED] * 2
 

@@ -121,10 +121,10 @@ async def test_whatever_ends_an_attempt_frees_its_place(engine: Engine, clock: V
         await engine.report([Park(held.task.id, held.task.attempt, held.task.lease_id, CRASH)])
     elif freed_by == "expire":
         await clock.advance(5)
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
     elif freed_by == "timeout":
         await clock.advance(60)
-        await engine.timer_tick()
+        await engine.loops.timer_tick()
     else:
         await engine.cancel(held.task.id, force=True)
     assert len(await engine.claim(lease)) == 1

@@ -29,7 +29,7 @@ async def partitions(somebody: asyncpg.Connection) -> list[str]:
 
 
 async def tidy(engine: Engine) -> None:
-    while await engine.retention_tick():
+    while await engine.loops.retention_tick():
         pass
 
 

@@ -32,11 +32,11 @@ async def test_a_task_that_somebody_holds_does_not_keep_other_runs_waiting(
     engine: Engine, clock: VirtualClock, pairs: list[list[UUID]], somebody: asyncpg.Connection
 ) -> None:
     async with held(somebody, pairs[0][1]):
-        assert await soon(engine.settle_tick()) == 1
+        assert await soon(engine.loops.settle_tick()) == 1
         assert await state(engine, pairs[1][1]) is State.QUEUED
-        assert await engine.settle_tick() == 0, "what is held does not stand at the head of the line"
+        assert await engine.loops.settle_tick() == 0, "what is held does not stand at the head of the line"
     await clock.advance(HELD_DELAY_S)
-    assert await engine.settle_tick() == 1
+    assert await engine.loops.settle_tick() == 1
     assert await state(engine, pairs[0][1]) is State.QUEUED
 
 
@@ -46,10 +46,10 @@ async def test_a_run_that_somebody_holds_does_not_keep_other_runs_waiting(
     run_id = (await engine.views.get(pairs[0][0])).task.run_id
     async with somebody.transaction():
         await somebody.execute("select from windlass.run where id = $1 for update", run_id)
-        assert await soon(engine.settle_tick()) == 1
+        assert await soon(engine.loops.settle_tick()) == 1
         assert await state(engine, pairs[1][1]) is State.QUEUED
     await clock.advance(HELD_DELAY_S)
-    assert await engine.settle_tick() == 1
+    assert await engine.loops.settle_tick() == 1
     assert await state(engine, pairs[0][1]) is State.QUEUED
 
 
@@ -58,7 +58,7 @@ async def test_what_is_held_for_a_moment_only_is_told_in_the_same_tick(
 ) -> None:
     monkeypatch.setattr(tick_module, "HELD_PATIENCE_MS", 60_000)
     async with held(somebody, pairs[0][1]):
-        tick = asyncio.create_task(engine.settle_tick())
+        tick = asyncio.create_task(engine.loops.settle_tick())
         await waits_for(somebody)
     assert await soon(tick) == 2
 
@@ -66,7 +66,7 @@ async def test_what_is_held_for_a_moment_only_is_told_in_the_same_tick(
 async def test_two_engines_that_settle_at_once_release_each_task_once(
     engine: Engine, pairs: list[list[UUID]], somebody: asyncpg.Connection
 ) -> None:
-    await soon(asyncio.gather(*(engine.settle_tick() for _ in range(8))))
+    await soon(asyncio.gather(*(engine.loops.settle_tick() for _ in range(8))))
     assert [await state(engine, pair[1]) for pair in pairs] == [State.QUEUED] * 2
     assert await somebody.fetchval("select count(*) from windlass.outbox") == 0
     assert await somebody.fetchval("select count(*) from windlass.edge") == 0

@@ -56,7 +56,7 @@ async def task(engine: Engine, task_id: UUID) -> Task:
 
 async def settle(engine: Engine) -> None:
     """Until nothing is left to tell anybody."""
-    while await engine.settle_tick():
+    while await engine.loops.settle_tick():
         pass
 
 

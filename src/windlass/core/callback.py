@@ -1,8 +1,7 @@
-"""Attempts that are sent to a worker nobody knows yet, and what such a worker says about them.
+"""What a worker that calls back says about its attempt, which was sent to it (see `sent`).
 
-The rules of a task are those of `task`; here is what sending adds: an attempt that nobody has taken up has no worker
-(`task.worker is None`), its lease has an id that everybody can derive, and every word of the worker is held against the
-scope of its token first. A refusal is a LeaseLost: whatever its reason, this worker has to stop.
+The rules of a task are those of `task`; every word of the worker is held against the scope of its token first. A
+refusal is a LeaseLost: whatever its reason, this worker has to stop.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from msgspec.structs import replace
 from windlass.core import task as rules
 from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
 from windlass.core.failure import Category, Failure
-from windlass.core.id import derived_id
+from windlass.core.sent import lease_of, runs
 from windlass.core.task import Cancel, Outcome, Task
-from windlass.core.transition import TERMINAL, Effect, Entry, Instant, State, Transition, Verb, move
+from windlass.core.transition import TERMINAL, Entry, Instant, State, Transition, Verb, move
 
 LEEWAY = timedelta(seconds=5)
 SKEW_MAX, CLOCK_SKEW = timedelta(minutes=5), "clockSkewS"
-PUSH = "push"
 DEFAULT_WORKSPACE = "default"
 
 
@@ -100,40 +98,6 @@ def tenant_of(namespace: str) -> tuple[str, str]:
 def scope_of(task: Fenced, now: Instant, life: timedelta) -> Scope:
     """What a token for the current attempt of a task is good for. A task without a run is one of its own."""
     return Scope(task.id, *tenant_of(task.namespace), task.run_id or task.id, task.attempt, now, now + life)
-
-
-def lease_of(task_id: UUID, attempt: int) -> UUID:
-    """The lease of an attempt that was sent out: one for each, and known without asking."""
-    return derived_id("attempt", task_id, attempt)
-
-
-# --------------------------------------------------------------------------------------------- what the engine does
-
-
-def dispatch(task: Task) -> Transition:
-    """An attempt that has begun is sent to whoever is there. Until one answers it has no worker."""
-    assert task.state is State.RUNNING, (task.id, task.state)
-    after = replace(task, lease_id=lease_of(task.id, task.attempt), worker=None)
-    effect = Effect(push_of(task), PUSH, task.namespace, task.id, task.attempt, {"queue": task.queue})
-    return move(Verb.NOTE, task, after, effects=(effect,))
-
-
-def push_of(task: Task) -> UUID:
-    """The effect that carries the current attempt to its worker."""
-    return derived_id(PUSH, task.id, task.attempt)
-
-
-def runs(task: Task, attempt: int) -> bool:
-    """Whether this attempt, which was sent out, goes on."""
-    return task.state is State.RUNNING and task.attempt == attempt and task.lease_id == lease_of(task.id, attempt)
-
-
-def silent(task: Task, now: Instant, jitter: float) -> Transition:
-    """Nothing was heard for too long: of a worker it is a zombie then, and without one nobody took the task up."""
-    if task.worker is None:
-        return rules.expire(task, now, jitter, "DISPATCH_TIMEOUT")
-    lost = rules.expire(task, now, jitter, "HEARTBEAT_TIMEOUT")
-    return replace(lost, history=(_entry(task, "zombie", now, {}), *lost.history))
 
 
 # --------------------------------------------------------------------------------------------- what a worker says

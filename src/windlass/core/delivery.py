@@ -124,6 +124,36 @@ class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=Tru
 Delivery = Pull | Push | Wakeup | Invoke | Machine | Stdio
 PULL = Pull()
 HEARTBEAT_TIMEOUT_MS = 90_000
+LAUNCH_TIMEOUT_MS = 3_600_000
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """How the attempts of a queue are sent out: by which effect, how long one may be silent once it was heard of, how
+    much longer a sign of life is written down for (those that come within it need not be), and how soon silence has to
+    be noticed."""
+
+    effect: str
+    timeout_ms: int
+    slack_ms: int
+    notice_ms: int
+
+
+PUSH, INVOKE, LAUNCH = "push", "invoke", "launch"
+OUTGOING_EFFECTS = frozenset({PUSH, INVOKE, LAUNCH})
+
+
+def outgoing_of(delivery: Delivery) -> Outgoing | None:
+    """None for a queue whose attempts begin when a worker asks for them."""
+    match delivery:
+        case Push():  # silence is looked for twice an interval, so that the slack is how long it goes unnoticed anyway
+            half_ms = delivery.heartbeat_interval_ms // 2
+            return Outgoing(PUSH, delivery.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS, half_ms, half_ms)
+        case Invoke():
+            return Outgoing(INVOKE, delivery.lease_ms, delivery.lease_ms // 8, delivery.lease_ms // 8)
+        case Machine():
+            return Outgoing(LAUNCH, LAUNCH_TIMEOUT_MS, 0, 1000)
+        case _:
+            return None
 
 
 class PushOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Workers that call back: their signs of life, their reports, and what follows when nothing is heard of them.
+"""Workers that call back: their signs of life and their reports.
 
 Heartbeats of thousands of attempts share one statement that reads, and one that writes what has to be. Everything else
 that a worker says is a command like any other. Tokens were read by whoever calls; their time is held against the
@@ -18,26 +18,19 @@ import msgspec
 from windlass.core import callback as rules
 from windlass.core.callback import Finish, HearCancel, Refusal, Scope, TakeUp
 from windlass.core.command import Command, storable
-from windlass.core.delivery import TOKEN_TTL_MAX_S, Push
+from windlass.core.delivery import TOKEN_TTL_MAX_S
 from windlass.core.error import LeaseLost, NotFound, WindlassError
 from windlass.core.note import Amount, Note
 from windlass.core.task import Cancel, Task
-from windlass.core.transition import Effect
 from windlass.engine.chance import Chance
-from windlass.engine.claim import Claimer
 from windlass.engine.committer import Committer, Later, Pause
 from windlass.engine.decide import Decider
-from windlass.engine.dispatch import Dispatcher
-from windlass.engine.hub import Hub
 from windlass.engine.note import Notes
-from windlass.engine.runner import Loop
 from windlass.store.heartbeat_table import Pulse
 from windlass.store.store import Store
 
 BEATS_MAX = 1000
-SILENT_BATCH = 500
 SECRET_BYTES = 32
-LOOK_MIN_S, LOOK_MAX_S = 0.25, 60.0
 CLOCK_FRESH_S = 5.0
 KEY_OPENS_S = TOKEN_TTL_MAX_S + 300.0  # after it was replaced: other engines may learn of that a little later
 PROGRESS_KEPT = 20_000
@@ -71,8 +64,6 @@ class Callbacks:
         self,
         store: Store,
         chance: Chance,
-        hub: Hub,
-        claimer: Claimer,
         decider: Decider,
         notes: Notes,
         *,
@@ -80,34 +71,17 @@ class Callbacks:
         stopwatch: Callable[[], float],
     ) -> None:
         self._store, self._chance, self._notes, self._stopwatch = store, chance, notes, stopwatch
-        self.dispatcher = Dispatcher(store, hub, claimer, stopwatch)
-        hub.on_queue = self.dispatcher.notice
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", decider.carry_out)
         self._beats: Committer[Beat, Heard] = Committer(self._hear, batch_max=BEATS_MAX, pause=pause)
         self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
-        self._loops: list[Loop] = []
         self._clock: tuple[datetime, float] | None = None
         self._progress: dict[UUID, tuple[int, Amount]] = {}
 
-    # ----------------------------------------------------------------------------------------- life
-
-    def start(self) -> None:
-        """Send tasks out and look for silence, until `close`."""
-        dispatching = Loop("dispatch", self.dispatcher.tick, every_s=LOOK_MAX_S)
-        silence = Loop("silence", self.silence_tick, every_s=LOOK_MIN_S)
-        self.dispatcher.wake, self.dispatcher.learned = dispatching.wake, self._look_often
-        self._loops = [dispatching, silence]
-        for loop in self._loops:
-            loop.start()
-
-    async def stop(self) -> None:
-        self.dispatcher.wake = lambda: None
-        for loop in self._loops:
-            await loop.stop()
-        self._loops = []
+    async def settled(self) -> None:
+        """Until all signs of life that have come by now are written down."""
+        await self._beats.settled()
 
     async def close(self) -> None:
-        await self.stop()
         await self._beats.close()
         await self._commands.close()
 
@@ -145,51 +119,6 @@ class Callbacks:
         if self._clock is None or self._stopwatch() - self._clock[1] > CLOCK_FRESH_S:
             return await self.now()
         return self._clock[0] + timedelta(seconds=self._stopwatch() - self._clock[1])
-
-    # ----------------------------------------------------------------------------------------- what was sent out
-
-    async def still_waits(self, effect: Effect) -> bool:
-        """Whether an attempt still has to be carried to a worker. If not, nothing more is expected of it here."""
-        async with self._store.begin() as tx:
-            task = (await tx.tasks.load_tasks_patiently([effect.task_id])).get(effect.task_id)
-            if task is not None and rules.runs(task, effect.attempt):
-                return task.worker is None
-            await tx.heartbeats.forget_heartbeats([(effect.task_id, effect.attempt)])
-        return False
-
-    async def delivered(self, effect: Effect, push: Push) -> None:
-        """The push has arrived: from now on the worker has its time to begin."""
-        async with self._store.single() as tx:
-            await tx.heartbeats.delivered(effect.task_id, effect.attempt, push.dispatch_timeout_ms / 1000)
-
-    async def dispatch_tick(self) -> int:
-        return await self.dispatcher.tick()
-
-    async def silence_tick(self) -> int:
-        """What was not heard of for too long is lost, and goes to the next who takes it."""
-        async with self._store.begin() as tx:
-            silent = await tx.heartbeats.silent_attempts(SILENT_BATCH)
-            ids = sorted({task_id for task_id, _ in silent})
-            tasks, now = await tx.tasks.load_tasks(ids) if ids else ({}, None)
-            held = await tx.tasks.existing_tasks([id_ for id_ in ids if id_ not in tasks]) if ids else set()
-            over = [(id_, attempt) for id_, attempt in silent if id_ not in held]
-            lost = [tasks[id_] for id_, attempt in over if id_ in tasks and rules.runs(tasks[id_], attempt)]
-            if now is not None:
-                await tx.apply([rules.silent(task, now, self._chance.jitter()) for task in lost])
-            await tx.heartbeats.forget_heartbeats(over)
-        self._look_often()
-        return len(over)
-
-    def _look_often(self) -> None:
-        """Twice in the shortest interval in which anybody promised to be heard of; at once if that has become shorter,
-        since the last look may have been long before anybody did."""
-        pushes = [settings.delivery for settings in self.dispatcher.queues.values()]
-        intervals = [push.heartbeat_interval_ms / 2000 for push in pushes if isinstance(push, Push)]
-        every_s = max(LOOK_MIN_S, min([LOOK_MAX_S, *intervals]))
-        for loop in self._loops[1:]:
-            sooner, loop.every_s = every_s < loop.every_s, every_s
-            if sooner:
-                loop.wake()
 
     # ----------------------------------------------------------------------------------------- keys
 

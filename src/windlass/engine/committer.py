@@ -79,6 +79,13 @@ class Committer(Generic[C, R]):
             raise outcome
         return outcome
 
+    async def settled(self) -> None:
+        """Until what is in line by now has been carried out."""
+        if not self._idle.is_set():
+            done: asyncio.Future[list[Later[R]]] = asyncio.get_running_loop().create_future()
+            self._line.append(([], done))
+            await done
+
     async def close(self) -> None:
         """Finish what is in line, take nothing more."""
         self._closed = True
@@ -130,7 +137,7 @@ class Committer(Generic[C, R]):
     async def _persist(self, commands: list[C]) -> Sequence[Later[R]]:
         """Run the batch again while the store is away, for as long as a caller may be expected to wait."""
         waited_s, pause_s = 0.0, FIRST_PAUSE_S
-        while True:
+        while commands:
             try:
                 return await self._commit(commands)
             except Unavailable:
@@ -139,3 +146,4 @@ class Committer(Generic[C, R]):
             await self._pause(pause_s)
             waited_s += pause_s
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        return []

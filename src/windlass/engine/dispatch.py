@@ -1,24 +1,26 @@
-"""Sends tasks out: attempts of queues that push are begun here, within the same limits and turns as any claim.
+"""Sends tasks out: attempts that no worker asks for are begun here, within the same limits and turns as any claim.
 
 An attempt, the effect that carries it to its worker, and the row for its signs of life are written in one transaction.
-A queue is looked at when something may have become claimable in it, and not otherwise.
+A queue is looked at when something may have become claimable in it, and not otherwise; one whose effects this engine
+cannot carry out is left to others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
 from uuid import UUID
 
-from windlass.core import callback
+from windlass.core import sent
 from windlass.core.command import Claimed
-from windlass.core.delivery import HEARTBEAT_TIMEOUT_MS, Push, QueueSettings
+from windlass.core.delivery import Outgoing, QueueSettings, outgoing_of
 from windlass.core.error import LeaseLost
 from windlass.core.lease import Lease
 from windlass.engine.claim import Claimer
 from windlass.engine.hub import Hub
+from windlass.engine.metrics import Tally
 from windlass.engine.scan import Scan
 from windlass.store.fault import CommitUnknown
 from windlass.store.store import Store
@@ -33,12 +35,15 @@ QueueKey = tuple[str, str]
 class Dispatcher:
     """What one engine sends out, of all namespaces."""
 
-    def __init__(self, store: Store, hub: Hub, claimer: Claimer, stopwatch: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, hub: Hub, claimer: Claimer, effects: Container[str], stopwatch: Callable[[], float]
+    ) -> None:
         self._store, self._hub, self._claimer, self._stopwatch = store, hub, claimer, stopwatch
+        self._effects = effects
         self.queues: dict[QueueKey, QueueSettings] = {}
         self.wake: Callable[[], None] = lambda: None
         self.learned: Callable[[], None] = lambda: None
-        self.started: Callable[[Sequence[Claimed]], None] = lambda _: None
+        self.tally: Tally | None = None
         self._scans: dict[QueueKey, Scan] = {}
         self._due: set[QueueKey] = set()
         self._stale = True
@@ -55,13 +60,14 @@ class Dispatcher:
         self.wake()
 
     async def learn(self) -> None:
-        """Which queues push, and how. What was not committed was not learnt; one after the other, so that what is known
+        """Which queues send, and how. What was not committed was not learnt; one after the other, so that what is known
         in the end is what was read last."""
         async with self._learning:
             self._stale = False
             try:
                 async with self._store.begin() as tx:
-                    queues = await tx.heartbeats.push_queues()
+                    all_queues = await tx.heartbeats.sending_queues()
+                    queues = {key: settings for key, settings in all_queues.items() if self._carries(settings)}
                     if queues:
                         await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
             except BaseException:
@@ -88,38 +94,41 @@ class Dispatcher:
                 raise
         return begun
 
+    def intervals_s(self) -> list[float]:
+        """How soon silence has to be noticed, queue by queue."""
+        return [_outgoing(settings).notice_ms / 1000 for settings in self.queues.values()]
+
+    def _carries(self, settings: QueueSettings) -> bool:
+        return _outgoing(settings).effect in self._effects
+
     async def _send_out(self, namespace: str, queue: str) -> int:
-        push = self.queues[namespace, queue].delivery
-        assert isinstance(push, Push), push
+        how = _outgoing(self.queues[namespace, queue])
         lease = Lease(DISPATCH_LEASE, namespace, "dispatch", (queue,), None, (), 0.0, datetime.max.replace(tzinfo=UTC))
         scan = self._scans.setdefault((namespace, queue), Scan())
         claimed: list[Claimed] = []
         next_in_s: float | None = None
         with contextlib.suppress(CommitUnknown):  # what was begun is in the outbox, or was not begun
             async with self._store.begin() as tx:
-                room = UNDELIVERED_MAX - await tx.heartbeats.undelivered(namespace, queue, UNDELIVERED_MAX)
+                room = UNDELIVERED_MAX - await tx.heartbeats.undelivered(how.effect, namespace, queue, UNDELIVERED_MAX)
                 if room > 0:
                     look = await self._claimer.look_within(tx, lease, queue, min(BATCH, room), scan)
                     claimed, next_in_s = look.claimed, look.next_in_s
                 else:
                     next_in_s = FULL_AGAIN_S
                 if claimed:
-                    await tx.apply([callback.dispatch(one.task) for one in claimed])
+                    await tx.apply([sent.send(one.task, how.effect) for one in claimed])
                     attempts = [(one.task.id, one.task.attempt) for one in claimed]
-                    await tx.heartbeats.send_out(attempts, timeout_ms(push), slack_ms(push))
+                    await tx.heartbeats.send_out(attempts, how.timeout_ms, how.slack_ms)
         if next_in_s is not None:
             self._hub.remind(namespace, queue, next_in_s, self._stopwatch())
         if claimed:
             self._due.add((namespace, queue))  # there may be more
-            self.started(claimed)
+            if self.tally is not None:
+                self.tally.started(claimed)
         return len(claimed)
 
 
-def timeout_ms(push: Push) -> int:
-    return push.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS
-
-
-def slack_ms(push: Push) -> int:
-    """By how much a heartbeat is written down ahead: those that come within it need not be. It is as long as silence
-    may go unnoticed anyway, since it is looked for twice an interval."""
-    return push.heartbeat_interval_ms // 2
+def _outgoing(settings: QueueSettings) -> Outgoing:
+    how = outgoing_of(settings.delivery)
+    assert how is not None, settings.delivery
+    return how

@@ -39,7 +39,6 @@ from windlass.core.step_command import StepCommand, StepResult
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import State
-from windlass.engine import tick
 from windlass.engine.access import Access
 from windlass.engine.callback import Callbacks
 from windlass.engine.chance import Chance, SystemChance
@@ -51,6 +50,7 @@ from windlass.engine.fire import STEADY, Fires, Pace
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.kind import Kinds
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
+from windlass.engine.loops import Loops
 from windlass.engine.metrics import Gauges, Tally
 from windlass.engine.note import Notes
 from windlass.engine.outbox import EffectHandler, Outbox
@@ -59,8 +59,8 @@ from windlass.engine.queue import Queues
 from windlass.engine.repair import Repair
 from windlass.engine.retention import Retention
 from windlass.engine.run import Runs
-from windlass.engine.runner import Loop
 from windlass.engine.schedule import Schedules
+from windlass.engine.sent import Sent
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
 from windlass.engine.worker import Workers
@@ -72,7 +72,6 @@ log = logging.getLogger("windlass.engine")
 
 CLAIM_MAX = 10_000
 RUN_PAGE = 500
-PULSE_S, SELDOM_S = 1.0, 60.0
 KEEP_FINISHED_S = 7 * 86400.0
 
 
@@ -110,7 +109,7 @@ class Engine:
         self.hub = Hub(timers or LoopTimers())
         self.effects = _checked({} if effects is None else effects)
         store.announce = self.hub.announce
-        self._listen, self._poll_s, self._stopwatch = listen, poll_s, stopwatch
+        self._stopwatch = stopwatch
         self._patience = Patience()
         self._decider = Decider(store, self._patience)
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self._decider.carry_out)  # no steps
@@ -129,22 +128,22 @@ class Engine:
         self.repair = Repair(store, self.chance, self._submitter, self._commands)
         self.retention = Retention(keep_finished_s)
         self._outbox = Outbox(store, self.chance, lambda: self.effects)
-        self.callbacks = Callbacks(
-            store, self.chance, self.hub, self._claimer, self._decider, self.notes, pause=pause, stopwatch=stopwatch
-        )
+        self.sent = Sent(store, self.chance, self.hub, self._claimer, self.effects, stopwatch)
+        self.callbacks = Callbacks(store, self.chance, self._decider, self.notes, pause=pause, stopwatch=stopwatch)
+        self.sent.settled.append(self.callbacks.settled)
         self.schedules = Schedules(store, self.chance)
         self.kinds = Kinds(store, stopwatch)
         self.declare_schedules, self.declare_kinds = self.schedules.declare, self.kinds.declare
         self.fires = Fires(store, self.chance, self.hub.timers, pace)
+        self.loops = Loops(store, self.chance, self.hub, self._outbox, self.fires, self.changes, self.retention)
+        self.loops.hear_by(None if listen else poll_s, self._hears)
         self.count(tally)
-        self._loops: list[Loop] = []
-        self._heard: asyncio.Event | None = None
 
     def count(self, tally: Tally | None) -> None:
         """Count in this tally what happens from now on."""
         if tally is not None:
             check_type("tally", tally, Tally)
-        self.tally = self._decider.tally = self.fires.tally = tally
+        self.tally = self._decider.tally = self.fires.tally = self.sent.dispatcher.tally = tally
         self.store.observer = tally
 
     # ----------------------------------------------------------------------------------------- life
@@ -161,21 +160,7 @@ class Engine:
 
     async def start(self) -> None:
         """Run the loops. Wake-ups of other processes are listened for from the first call that waits for something."""
-        self._expire = Loop("expire", self.expire_tick, every_s=SELDOM_S)
-        self._timers = Loop("timers", self.timer_tick, every_s=SELDOM_S)
-        self._settle = Loop("settle", self.settle_tick, every_s=SELDOM_S)
-        self._wake = Loop("wake", self.wake_tick, every_s=SELDOM_S)
-        self._effects = Loop("effects", self._outbox.flow, every_s=SELDOM_S)
-        fires = Loop("schedules", self.schedule_tick, every_s=self.fires.pace.interval_s)
-        self._loops = [
-            self._expire, self._timers, self._settle, self._wake, self._effects, fires,
-            Loop("pulse", self.pulse_tick, every_s=PULSE_S),
-            Loop("retention", self.retention_tick, every_s=SELDOM_S),
-        ]  # fmt: skip
-        self.hub.on_effects = self._effects_due
-        self.hub.on_schedules = self.fires.on_due = fires.wake
-        for loop in self._loops:
-            loop.start()
+        self.loops.start()
 
     async def ping(self) -> None:
         """Raise Unavailable unless the database answers."""
@@ -185,29 +170,17 @@ class Engine:
     async def hear(self) -> None:
         """Before anything waits: hear what other processes announce, or poll. A process that only submits does neither,
         and so is not woken by its own announcements."""
-        if self._heard is None:
-            self._heard = asyncio.Event()
-            if self._listen:
-                loop = Loop.forever("listen", lambda: self.store.listen(self.hub.announce, self._heard_now))
-            else:
-                loop = Loop("poll", self.poll_tick, every_s=self._poll_s)
-                self._heard.set()
-            self._loops.append(loop)
-            loop.start()
-        await self._heard.wait()
+        await self.loops.hear()
 
-    def _heard_now(self) -> None:
-        assert self._heard is not None
-        self._heard.set()
+    def _hears(self) -> None:
         self._claimer.hears = True
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
-        for loop in self._loops:
-            await loop.stop()
+        await self.loops.stop()
         for part in (
-            self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks, self._reports, self._commands,
-            self._patience, self.leases, self.workers, self.notes, self.changes,
+            self.sent, self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks, self._reports,
+            self._commands, self._patience, self.leases, self.workers, self.notes, self.changes,
         ):  # fmt: skip
             with contextlib.suppress(Unavailable):
                 await part.close()
@@ -442,52 +415,6 @@ class Engine:
         """End a task's sleep now."""
         check_type("task_id", task_id, UUID)
         return await self._commands.call(command.Wake(task_id))
-
-    # ----------------------------------------------------------------------------------------- ticks
-
-    async def pulse_tick(self) -> int:
-        """One query a second says which loops have something to do; an idle engine asks nothing else."""
-        async with self.store.single() as tx:
-            leases, timers, effects = await tx.pulse()
-        if leases:
-            self._expire.wake()
-        if timers:
-            self._timers.wake()
-        if effects:
-            self._effects_due()
-        return 0
-
-    def _effects_due(self) -> None:
-        self._settle.wake()
-        self._wake.wake()
-        self._effects.wake()
-
-    async def expire_tick(self) -> int:
-        return await tick.expire_leases(self.store, self.chance)
-
-    async def timer_tick(self) -> int:
-        return await tick.ring_timers(self.store, self.chance)
-
-    async def settle_tick(self) -> int:
-        return await tick.settle_runs(self.store)
-
-    async def wake_tick(self) -> int:
-        return await tick.wake_parents(self.store)
-
-    async def effects_tick(self) -> int:
-        return await self._outbox.tick()
-
-    async def schedule_tick(self) -> int:
-        return await self.fires.tick()
-
-    async def retention_tick(self) -> int:
-        await self.changes.forget()
-        return await self.retention.tick(self.store)
-
-    async def poll_tick(self) -> int:
-        """Without LISTEN: one look per queue that somebody waits for, not one per waiter."""
-        self.hub.wake_waiting()
-        return 0
 
 
 def _checked(effects: Mapping[str, EffectHandler]) -> dict[str, EffectHandler]:

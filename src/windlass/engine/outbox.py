@@ -11,13 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from windlass.core import callback
+from windlass.core import sent
 from windlass.core import task as rules
 from windlass.core.check import clean_text
 from windlass.core.error import Unavailable
 from windlass.core.retry import capped_power
-from windlass.core.task import Task
-from windlass.core.transition import Effect, State
+from windlass.core.transition import Effect
 from windlass.engine.chance import Chance
 from windlass.store.store import Store
 
@@ -124,12 +123,5 @@ async def _bury(store: Store, chance: Chance, effect: Effect, problem: str) -> N
     async with store.begin() as tx:
         await tx.outbox.bury_effect(effect.id, problem)
         task = (await tx.tasks.load_tasks_patiently([effect.task_id])).get(effect.task_id)
-        if task is not None and _needed(task, effect):
+        if task is not None and sent.needs(task, effect):
             await tx.apply([rules.expire(task, await tx.now(), chance.jitter(), "EFFECT_UNDELIVERABLE")])
-
-
-def _needed(task: Task, effect: Effect) -> bool:
-    """Whether an attempt cannot go on without this effect. What was sent out and taken up has arrived all the same."""
-    if callback.runs(task, effect.attempt):
-        return task.worker is None
-    return task.state is State.RUNNING and task.attempt == effect.attempt

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.callback import push_of
 from windlass.core.check import check_count, check_instant, check_list, check_name, check_type
-from windlass.core.delivery import Push, QueueSettings
+from windlass.core.delivery import OUTGOING_EFFECTS, Push, QueueSettings
 from windlass.core.error import Invalid, NotFound
 from windlass.core.lease import Lease
 from windlass.core.queue import admit
+from windlass.core.sent import effect_of
 from windlass.core.step import Step, StepKind
 from windlass.core.task import Task
 from windlass.core.transition import Entry, State
@@ -222,12 +222,13 @@ async def _why(views: Views, view: TaskView, now: datetime) -> list[Waiting]:
 
 async def _why_sent_out(views: Views, task: Task) -> Waiting:
     """It counts as running from the moment that it is sent, and may still be far from it."""
-    push = await views.get_effect(push_of(task))
-    if push is None:
+    ways = [await views.get_effect(effect_of(task, effect)) for effect in sorted(OUTGOING_EFFECTS)]
+    sending = next((way for way in ways if way is not None), None)
+    if sending is None:
         return Waiting("not_started", "its worker has taken it, and was not heard of yet")
-    if push.error is None:
+    if sending.error is None:
         return Waiting("not_delivered", "it is on its way to its worker")
-    return Waiting("not_delivered", f"its worker did not take it: {push.error}", push.available_at)
+    return Waiting("not_delivered", f"its worker did not take it: {sending.error}", sending.available_at)
 
 
 def _still_waits(step: Step, now: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""Attempts that were sent out: signs of life, silence, the queues that push, and the keys of their tokens."""
+"""Attempts that were sent out: signs of life, silence, the queues that send, and the keys of their tokens."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from windlass.store.session import Session
 
 
 class Pulse(msgspec.Struct, frozen=True, gc=False):
-    """What a heartbeat has to know of a task: whose turn it is (see `core.callback`), whether its lease has not run out
-    (`alive`), and whether that need not be written again (`covered`)."""
+    """What a heartbeat has to know of a task: whose turn it is (see `core.callback`), whether nobody has found it
+    silent (`alive`), and whether that need not be written again (`covered`)."""
 
     id: UUID
     namespace: str
@@ -66,12 +66,12 @@ class HeartbeatTable:
         if attempts:
             await self._session.fetch("forget_heartbeats", [a[0] for a in attempts], [a[1] for a in attempts])
 
-    async def undelivered(self, namespace: str, queue: str, limit: int) -> int:
-        [[count]] = await self._session.fetch("undelivered", namespace, queue, limit)
+    async def undelivered(self, effect: str, namespace: str, queue: str, limit: int) -> int:
+        [[count]] = await self._session.fetch("undelivered", effect, namespace, queue, limit)
         return int(count)
 
-    async def push_queues(self) -> dict[tuple[str, str], QueueSettings]:
-        rows = await self._session.fetch("push_queues")
+    async def sending_queues(self) -> dict[tuple[str, str], QueueSettings]:
+        rows = await self._session.fetch("sending_queues")
         return {(row[0], row[1]): record.settings_from(row[2:]) for row in rows}
 
     async def rotate_secret(self, namespace: str, queue: str, secret: str, overlap_s: float) -> bool:

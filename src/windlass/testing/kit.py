@@ -157,7 +157,7 @@ class Kit:
                 await asyncio.sleep(0.001)
 
     def _ticks(self) -> tuple[Any, ...]:
-        e = self.engine
+        e = self.engine.loops
         return (e.expire_tick, e.timer_tick, e.settle_tick, e.wake_tick, e.effects_tick, e.schedule_tick)
 
     def _busy(self) -> bool:

@@ -13,8 +13,9 @@ from uuid import UUID
 
 import jwt
 
-from windlass.core.callback import Scope, lease_of
+from windlass.core.callback import Scope
 from windlass.core.error import Unauthenticated
+from windlass.core.sent import lease_of
 from windlass.wire.id import parse_id, ulid
 
 ISSUER, AUDIENCE, ALGORITHM = "windlass", "windlass.callback", "HS256"

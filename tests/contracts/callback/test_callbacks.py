@@ -111,7 +111,7 @@ async def test_receipt_counts_and_not_what_the_clock_of_a_worker_says(world: Wor
     await world.clock.advance(80)
     await attempt.heartbeat(heartbeatAt="2001-01-01T00:00:00Z")
     await world.clock.advance(80)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
 
     assert (await world.task(attempt)).state is State.RUNNING
 
@@ -173,11 +173,11 @@ async def test_a_heartbeat_of_an_attempt_that_waits_for_its_retry_is_410(world: 
 async def test_a_worker_that_is_not_heard_of_is_a_zombie_and_the_task_is_tried_again(world: World) -> None:
     attempt = await world.started()
     await world.clock.advance(90)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
     assert (await world.task(attempt)).state is State.RUNNING
 
     await world.clock.advance(16)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
 
     task = await world.task(attempt)
     assert (task.state, task.losses, task.failures) == (State.QUEUED, 1, 0)
@@ -188,10 +188,16 @@ async def test_a_worker_that_is_not_heard_of_is_a_zombie_and_the_task_is_tried_a
     refused(await attempt.call("started"), 410, "task_expired")
 
 
-async def test_a_heartbeat_after_the_timeout_is_410_also_before_anybody_looked(world: World) -> None:
+async def test_a_heartbeat_after_the_timeout_counts_until_somebody_has_looked(world: World) -> None:
+    """Whoever was late, the worker or we: as long as the attempt was not given up, it goes on."""
     attempt = await world.started()
     await world.clock.advance(106)
+    assert (await attempt.heartbeat()).status_code == 200
+    await world.engine.sent.silence_tick()
+    assert (await world.task(attempt)).state is State.RUNNING
 
+    await world.clock.advance(106)
+    await world.engine.sent.silence_tick()
     refused(await attempt.heartbeat(), 410, "task_expired")
 
 
@@ -199,7 +205,7 @@ async def test_the_loss_that_reaches_the_most_allowed_ends_the_task(world: World
     await world.queue(retry=RetryForm(max_losses=1))
     attempt = await world.started()
     await world.clock.advance(106)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
 
     task = await world.task(attempt)
     assert task.error is not None
@@ -209,7 +215,7 @@ async def test_the_loss_that_reaches_the_most_allowed_ends_the_task(world: World
 async def test_what_was_delivered_and_nobody_began_is_lost(world: World) -> None:
     attempt = await world.dispatched()
     await world.clock.advance(31)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
 
     task = await world.task(attempt)
     assert task.error is not None
@@ -219,7 +225,7 @@ async def test_what_was_delivered_and_nobody_began_is_lost(world: World) -> None
 async def test_a_worker_that_comes_back_in_time_may_still_report(world: World) -> None:
     attempt = await world.started()
     await world.clock.advance(106)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
 
     assert (await attempt.completed(output=7)).json()["finalState"] == "SUCCEEDED"
     assert (await world.task(attempt)).result == b"7"
@@ -230,7 +236,7 @@ async def test_a_worker_that_comes_back_after_its_attempt_was_given_away_is_refu
 ) -> None:
     old = await world.started()
     await world.clock.advance(106)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
     await world.clock.advance(2)
     new = await world.next_attempt()
     assert new.number == 2
@@ -429,11 +435,11 @@ async def test_the_grace_runs_from_the_first_signal_and_then_the_task_has_failed
     await attempt.heartbeat()
     await world.clock.advance(29)
     await attempt.heartbeat()
-    await world.engine.timer_tick()
+    await world.engine.loops.timer_tick()
     assert (await world.task(attempt)).state is State.RUNNING
 
     await world.clock.advance(2)
-    await world.engine.timer_tick()
+    await world.engine.loops.timer_tick()
     task = await world.task(attempt)
     assert task.error is not None
     assert (task.state, task.error.reason) == (State.FAILED, "CANCEL_TIMEOUT")
@@ -461,6 +467,6 @@ async def test_a_worker_that_vanishes_after_a_cancel_ends_it_as_cancelled(world:
     attempt = await world.started()
     await world.engine.cancel(attempt.task_id)
     await world.clock.advance(106)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
 
     assert (await world.task(attempt)).state is State.CANCELLED

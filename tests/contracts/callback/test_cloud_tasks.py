@@ -92,12 +92,12 @@ async def test_the_same_attempt_again_has_the_same_name_and_a_name_that_is_taken
     task_id = await world.submit()
     await world.send_out()
     await world.clock.advance(2)
-    await world.engine.effects_tick()
+    await world.engine.loops.effects_tick()
 
     first, second = google.created()
     assert first.name == second.name
     await world.clock.advance(31)
-    await world.engine.callbacks.silence_tick()
+    await world.engine.sent.silence_tick()
     task = (await world.engine.views.get(task_id)).task
     assert task.error is not None
     assert (task.state, task.error.reason) == (State.QUEUED, "DISPATCH_TIMEOUT")  # it had been delivered
@@ -110,7 +110,7 @@ async def test_a_full_queue_is_asked_again(world: World, google: Google, status:
     await world.send_out()
     await world.clock.advance(2.1)
 
-    assert await world.engine.effects_tick() == 1
+    assert await world.engine.loops.effects_tick() == 1
     assert len(google.pushes) == 2
 
 

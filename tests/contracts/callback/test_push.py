@@ -77,7 +77,7 @@ async def test_while_a_secret_is_rotated_a_push_has_both_signatures(world: World
     assert len(world.worker.pushes[-1].headers["webhook-signature"].split(" ")) == 2
 
     await world.clock.advance(3601)
-    world.engine.callbacks.dispatcher.notice(None)
+    world.engine.sent.dispatcher.notice(None)
     await world.dispatched()
     assert len(world.worker.pushes[-1].headers["webhook-signature"].split(" ")) == 1
 
@@ -87,7 +87,7 @@ async def test_2xx_and_409_are_delivered(world: World, status: int) -> None:
     world.worker.answers = [(status, {})]
     attempt = await world.dispatched()
     await world.clock.advance(20)
-    assert await world.engine.effects_tick() == 0
+    assert await world.engine.loops.effects_tick() == 0
 
     assert len(world.worker.pushes) == 1
     assert (await world.task(attempt)).state is State.RUNNING
@@ -103,9 +103,9 @@ async def test_a_busy_worker_is_asked_again_when_it_says(
     world.worker.answers = [(status, headers), (202, {})]
     attempt = await world.dispatched()
     await world.clock.advance(wait_s - 0.5)
-    assert await world.engine.effects_tick() == 0
+    assert await world.engine.loops.effects_tick() == 0
     await world.clock.advance(0.6)
-    assert await world.engine.effects_tick() == 1
+    assert await world.engine.loops.effects_tick() == 1
 
     first, second = world.worker.pushes
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
@@ -117,7 +117,7 @@ async def test_a_worker_that_is_busy_for_an_hour_loses_the_attempt(world: World)
     attempt = await world.dispatched()
     for _ in range(14):
         await world.clock.advance(301)
-        await world.engine.effects_tick()
+        await world.engine.loops.effects_tick()
 
     task = await world.task(attempt)
     assert task.error is not None
@@ -129,7 +129,7 @@ async def test_any_other_answer_is_tried_again_with_the_same_id_and_a_new_token(
     world.worker.answers = [(status, {"Location": "/elsewhere"}), (202, {})]
     await world.dispatched()
     await world.clock.advance(2)
-    assert await world.engine.effects_tick() == 1
+    assert await world.engine.loops.effects_tick() == 1
 
     first, second = world.worker.pushes
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
@@ -142,7 +142,7 @@ async def test_a_push_that_never_arrives_is_a_loss_of_its_task(world: World) -> 
     attempt = await world.dispatched()
     for _ in range(12):
         await world.clock.advance(400)
-        await world.engine.effects_tick()
+        await world.engine.loops.effects_tick()
 
     task = await world.task(attempt)
     assert task.error is not None
@@ -155,7 +155,7 @@ async def test_a_worker_that_began_though_its_answer_was_lost_is_left_alone(worl
     attempt = await world.dispatched()
     assert (await attempt.call("started")).status_code == 200
     await world.clock.advance(20)
-    await world.engine.effects_tick()
+    await world.engine.loops.effects_tick()
 
     assert len(world.worker.pushes) == 1
     assert (await world.task(attempt)).state is State.RUNNING
@@ -163,9 +163,9 @@ async def test_a_worker_that_began_though_its_answer_was_lost_is_left_alone(worl
 
 async def test_what_was_cancelled_meanwhile_is_not_pushed(world: World) -> None:
     task_id = await world.submit()
-    assert await world.engine.callbacks.dispatch_tick() == 1
+    assert await world.engine.sent.dispatch_tick() == 1
     await world.engine.cancel(task_id)
-    await world.engine.effects_tick()
+    await world.engine.loops.effects_tick()
 
     assert world.worker.pushes == []
     async with world.engine.store.begin() as tx:
@@ -176,7 +176,7 @@ async def test_a_push_is_written_with_the_attempt_or_not_at_all(world: World, so
     await world.submit()
     await somebody.execute("alter table windlass.heartbeat rename to hidden")
     with pytest.raises(StoreBusy):
-        await world.engine.callbacks.dispatch_tick()
+        await world.engine.sent.dispatch_tick()
     assert await somebody.fetchval("select state from windlass.task") == "queued"
     assert await somebody.fetchval("select count(*) from windlass.outbox") == 0
 
@@ -197,7 +197,7 @@ async def test_limits_and_pauses_hold_for_what_is_pushed(world: World) -> None:
     assert len(world.worker.pushes) == 2
 
     await world.engine.queues.pause(QUEUE)
-    await world.engine.callbacks.dispatch_tick()
+    await world.engine.sent.dispatch_tick()
     first = world.worker.pushes[0].envelope
     headers = {"Authorization": f"Bearer {first['taskToken']}"}
     body = {"attempt": 1, "workerId": "w", "outcome": "SUCCEEDED"}
@@ -311,12 +311,12 @@ async def test_why_a_task_waits_that_was_sent_and_not_taken(world: World) -> Non
     task_id = await world.submit()
     assert [wait.reason for wait in await world.engine.views.why_waiting(task_id)] == ["in_line"]
 
-    await world.engine.callbacks.dispatch_tick()
+    await world.engine.sent.dispatch_tick()
     (on_its_way,) = await world.engine.views.why_waiting(task_id)
-    await world.engine.effects_tick()
+    await world.engine.loops.effects_tick()
     (refused_,) = await world.engine.views.why_waiting(task_id)
     await world.clock.advance(10)
-    await world.engine.effects_tick()
+    await world.engine.loops.effects_tick()
     (taken,) = await world.engine.views.why_waiting(task_id)
 
     assert (on_its_way.reason, on_its_way.until) == ("not_delivered", None)

@@ -17,8 +17,7 @@ import msgspec
 from windlass import Engine, Submission, Task
 from windlass.contracts.callback.mount import Front, make_callbacks, make_pusher
 from windlass.contracts.callback.service import Service
-from windlass.core.callback import PUSH
-from windlass.core.delivery import Push, PushOptions, RetryForm
+from windlass.core.delivery import PUSH, Push, PushOptions, RetryForm
 from windlass.core.queue import QueueConfig
 from windlass.http.api import make_api
 from windlass.http.server import listening
@@ -89,9 +88,9 @@ class World:
 
     async def send_out(self) -> None:
         """Until everything that can be pushed was pushed once."""
-        while await self.engine.callbacks.dispatch_tick():
+        while await self.engine.sent.dispatch_tick():
             pass
-        await self.engine.effects_tick()
+        await self.engine.loops.effects_tick()
 
     async def dispatched(self, **fields: Any) -> Attempt:
         """A task that was pushed, as its worker sees it."""

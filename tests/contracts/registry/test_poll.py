@@ -135,7 +135,7 @@ async def test_a_poll_is_answered_when_a_sleep_ends(still_client: Client, engine
     await waits_in_line(engine, 1)
 
     await clock.advance(10)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
 
     assert (await asyncio.wait_for(polling, 10)).run_id == run_id
 

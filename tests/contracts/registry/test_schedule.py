@@ -94,14 +94,14 @@ async def test_enabling_catches_up_from_the_last_fire_within_max_catchup(
     async def live(minutes: int) -> int:
         for _ in range(minutes * 4):
             await clock.advance(15)
-            await engine.schedule_tick()
+            await engine.loops.schedule_tick()
         return len((await runs()).workflow_runs)
 
     assert await live(1) == 1
     await enable(False)
     assert await live(10) == 1
     await enable(True)
-    while await engine.schedule_tick():
+    while await engine.loops.schedule_tick():
         pass
     assert len((await runs()).workflow_runs) == 3
     assert await live(1) == 4
@@ -111,7 +111,7 @@ async def test_a_fire_is_a_run_like_any_other(still_client: Client, engine: Engi
     made = await create(still_client, input=b'{"n": 1}', context=b'{"tenant": "acme"}', version="3")
     fire_at = made.next_fire_at.ToDatetime(tzinfo=UTC)
     await clock.advance((fire_at - await clock.now()).total_seconds())
-    assert await engine.schedule_tick() == 1
+    assert await engine.loops.schedule_tick() == 1
     [run] = (await still_client.ListWorkflowRuns()).workflow_runs
     assert (run.business_id, run.workflow_type, run.task_queue) == (made.schedule_id, "invoice", "billing")
     assert (json.loads(run.input), json.loads(run.context), run.version) == ({"n": 1}, {"tenant": "acme"}, "3")

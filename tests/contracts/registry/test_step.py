@@ -44,7 +44,7 @@ async def again(client: Client, engine: Engine, clock: VirtualClock, worker_id: 
     """The retry has come, and the worker polls the run once more."""
     await client.WorkerHeartbeat(worker_id=worker_id)
     await clock.advance(5)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
     assert (await client.poll(worker_id)).run_id == run_id
 
 
@@ -121,7 +121,7 @@ async def test_a_step_whose_worker_died_begins_again_with_the_next(
     await still_client.CompleteStep(run_id=run_id, step_id="done", output=b"1")
     await begun(still_client, run_id, "open")
     await clock.advance(31)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     await clock.advance(5)
     other = await still_client.register()
     assert (await still_client.poll(other)).run_id == run_id

@@ -180,10 +180,10 @@ async def test_a_run_sleeps_and_its_wake_up_uses_no_budget(
         assert run.HasField("wake_up_at")
         await clock.advance(10)
         await still_client.WorkerHeartbeat(worker_id=worker_id)
-        await engine.timer_tick()
+        await engine.loops.timer_tick()
         assert (await still_client.poll(worker_id)).run_id == run_id
     await clock.advance(31)
-    await engine.expire_tick()  # its worker dies once
+    await engine.loops.expire_tick()  # its worker dies once
 
     assert (await still_client.status(run_id), (await still_client.run(run_id)).attempts) == ("PENDING", 1)
 
@@ -224,7 +224,7 @@ async def test_a_deadline_is_enforced(
     run_id = await polled(still_client, worker_id, deadline_at=deadline)
 
     await clock.advance(20)
-    await engine.timer_tick()
+    await engine.loops.timer_tick()
 
     run = await still_client.run(run_id)
     assert await still_client.status(run_id) == "FAILED"
@@ -241,7 +241,7 @@ async def test_a_run_whose_workers_die_is_tried_as_often_as_its_policy_says(
         worker_id = await still_client.register()
         assert (await still_client.poll(worker_id)).run_id == run_id
         await clock.advance(31)
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
         await clock.advance(5)
 
     run = await still_client.run(run_id)
@@ -255,7 +255,7 @@ async def test_a_lost_run_may_still_be_completed_until_somebody_else_has_it(
 ) -> None:
     run_id = await polled(still_client, worker_id)
     await clock.advance(31)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     assert await still_client.status(run_id) == "PENDING"
 
     await still_client.CompleteWorkflow(run_id=run_id, output=b'"late"')
@@ -272,7 +272,7 @@ async def test_a_zombie_that_names_its_attempt_changes_nothing(
     await polling
     token = dict(await polling.trailing_metadata())["x-windlass-lease-token"]
     await clock.advance(31)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     await clock.advance(5)
     other = await still_client.register(pid=2, hostname="h")
     assert (await still_client.poll(other)).run_id == run_id
@@ -403,7 +403,7 @@ async def test_a_run_can_be_kept_alive_by_itself(
     for _ in range(4):
         await clock.advance(20)
         await still_client.RecordHeartbeat(run_id=run_id, worker_id=worker_id)
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
 
     assert await still_client.status(run_id) == "RUNNING"
     with Refused("FAILED_PRECONDITION", "PRECONDITION_FAILED"):

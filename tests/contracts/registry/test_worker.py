@@ -108,13 +108,13 @@ async def test_a_new_incarnation_leaves_the_runs_of_the_former_to_their_lease(
         await clock.advance(15)
         await still_client.WorkerHeartbeat(worker_id=worker_id)
         await still_client.WorkerHeartbeat(worker_id=worker_id, metadata=(("x-windlass-lease-token", token),))
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
     assert await still_client.status(run_id) == "RUNNING"
 
     for _ in range(3):  # the former falls silent, the new one does not
         await clock.advance(15)
         await still_client.WorkerHeartbeat(worker_id=worker_id)
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
 
     assert await still_client.status(run_id) == "PENDING"
     assert await status_of(still_client, worker_id) == "ONLINE"
@@ -135,7 +135,7 @@ async def test_a_heartbeat_counts_and_extends_all_that_the_worker_runs(
             worker_id=worker_id, active_count=2, completed_delta=beat, failed_delta=-1
         )
         assert (answer.accepted, answer.should_drain) == (True, False)
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
 
     worker = await worker_of(still_client, worker_id)
     assert (worker.active_count, worker.total_completed, worker.total_failed) == (2, 15, 0)
@@ -207,7 +207,7 @@ async def test_a_silent_worker_is_offline_and_its_runs_are_recovered(
     assert await status_of(still_client, worker_id) == "ONLINE"
     await clock.advance(2)
     assert await status_of(still_client, worker_id) == "OFFLINE"
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
 
     run = await still_client.run(run_id)
     assert (await still_client.status(run_id), run.attempts) == ("PENDING", 1)
@@ -227,7 +227,7 @@ async def test_how_soon_a_dead_worker_is_noticed_is_a_setting(
         run_id = await client.start()
         await client.poll(registered.worker_id)
         await clock.advance(10.001)
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
 
         assert await status_of(client, registered.worker_id) == "OFFLINE"
         assert await client.status(run_id) == "PENDING"
@@ -261,7 +261,7 @@ async def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new(
     for _ in range(8):
         await clock.advance(20)
         assert (await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=1)).should_drain
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
         with Refused("FAILED_PRECONDITION", "PRECONDITION_FAILED", "draining"):
             await still_client.poll(worker_id)
     await still_client.CompleteWorkflow(run_id=run_id, output=b'"done"')
@@ -278,13 +278,13 @@ async def test_a_drain_has_an_end(still_client: Client, engine: Engine, clock: V
     for _ in range(14):
         await clock.advance(20)
         await still_client.WorkerHeartbeat(worker_id=worker_id)
-        await engine.expire_tick()
+        await engine.loops.expire_tick()
     assert await still_client.status(run_id) == "RUNNING"
 
     await clock.advance(21)
     with Refused("NOT_FOUND", "NOT_FOUND"):
         await still_client.WorkerHeartbeat(worker_id=worker_id)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
 
     assert await status_of(still_client, worker_id) == "OFFLINE"
     assert await still_client.status(run_id) == "PENDING"
@@ -373,13 +373,13 @@ async def test_workers_that_went_are_forgotten_after_seven_days(
 ) -> None:
     worker_id = await still_client.register()
     await still_client.DeregisterWorker(worker_id=worker_id)
-    await engine.expire_tick()
+    await engine.loops.expire_tick()
     await clock.advance(6.9 * 86400)
-    await engine.retention_tick()
+    await engine.loops.retention_tick()
     assert await status_of(still_client, worker_id) == "OFFLINE"
 
     await clock.advance(0.2 * 86400)
-    await engine.retention_tick()
+    await engine.loops.retention_tick()
 
     with Refused("NOT_FOUND", "NOT_FOUND"):
         await still_client.GetWorker(worker_id=worker_id)

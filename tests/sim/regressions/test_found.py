@@ -128,8 +128,8 @@ async def test_retention_keeps_an_ended_task_until_those_who_wait_were_told(data
     lease = await engine.open_lease("w", ["default"])
     [claimed] = await engine.claim(lease)
     await engine.complete(claimed)
-    await engine.retention_tick()
-    await engine.settle_tick()
+    await engine.loops.retention_tick()
+    await engine.loops.settle_tick()
     [claimed] = await engine.claim(lease)
     assert claimed.task.id == second
     await engine.close()

@@ -11,8 +11,7 @@ from windlass.contracts.callback.app import PREFIX, CallbackApp
 from windlass.contracts.callback.cloud_tasks import ENDPOINT, CloudTasksCarrier, MetadataToken
 from windlass.contracts.callback.push import Pusher
 from windlass.contracts.callback.service import Service
-from windlass.core.callback import PUSH
-from windlass.core.delivery import PushOptions
+from windlass.core.delivery import PUSH, PushOptions
 from windlass.core.error import Forbidden, Invalid
 from windlass.engine.engine import Engine
 from windlass.wire.post import Unreachable, resolve, split
@@ -42,16 +41,10 @@ def make_callbacks(engine: Engine, version: str) -> tuple[Service, CallbackApp]:
 async def pushing(engine: Engine, service: Service, options: PushOptions, url: str) -> AsyncIterator[None]:
     """Send tasks out until the block ends. `url` is where we listen."""
     pusher = make_pusher(engine, service, options, url)
-    engine.effects[PUSH] = pusher.push
     engine.queues.check_target = lambda target: check_target(target, loopback=options.loopback)
-    engine.callbacks.dispatcher.started = lambda begun: None if engine.tally is None else engine.tally.started(begun)
     await engine.hear()
-    engine.callbacks.start()
-    try:
+    async with engine.sent.carrying(PUSH, pusher.push):
         yield
-    finally:
-        await engine.callbacks.stop()
-        engine.effects.pop(PUSH, None)
 
 
 def make_pusher(engine: Engine, service: Service, options: PushOptions, url: str) -> Pusher:

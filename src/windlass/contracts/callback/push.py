@@ -58,25 +58,23 @@ class Pusher:
             raise NotNow(f"{AT_ONCE_MAX} pushes of the queue are under way", FULL_AGAIN_S)
         self._under_way[key] += 1
         try:
-            await self._push(effect, *key)
+            await self._push(effect)
         finally:
             self._under_way[key] -= 1
             if not self._under_way[key]:
                 del self._under_way[key]
 
-    async def _push(self, effect: Effect, namespace: str, queue: str) -> None:
-        callbacks = self._engine.callbacks
-        if not await callbacks.still_waits(effect):
+    async def _push(self, effect: Effect) -> None:
+        sent = self._engine.sent
+        if not await sent.still_waits(effect):
             return
-        settings = await self._settings(namespace, queue)
-        push = settings.delivery
-        assert isinstance(push, Push), push
+        settings, push = await sent.settings(effect, Push)
         try:
             view = await self._engine.views.get(effect.task_id)
         except NotFound:
             return
         view = await self._with_results(view)
-        now = await callbacks.about_now()
+        now = await self._engine.callbacks.about_now()
         message_id, headers, body = await self._message(view, settings, push, now)
         if push.cloud_tasks is not None:
             if self._cloud_tasks is None:
@@ -84,16 +82,7 @@ class Pusher:
             await self._cloud_tasks(push, message_id, headers, body)
         else:
             await self._post(push.url, headers, body, now)
-        await callbacks.delivered(effect, push)
-
-    async def _settings(self, namespace: str, queue: str) -> QueueSettings:
-        dispatcher = self._engine.callbacks.dispatcher
-        if (namespace, queue) not in dispatcher.queues:
-            await dispatcher.learn()
-        settings = dispatcher.queues.get((namespace, queue))
-        if settings is None:
-            raise Undeliverable(f"the queue {queue} does not push any more")
-        return settings
+        await sent.delivered(effect, push.dispatch_timeout_ms / 1000)
 
     async def _with_results(self, view: TaskView) -> TaskView:
         """What other tasks returned goes along: who is pushed to has no engine to ask."""

@@ -23,11 +23,12 @@ from windlass.contracts.callback.form import (
     checked_worker,
     kept_json,
 )
-from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason, final_state, lease_of
+from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason, final_state
 from windlass.core.check import check_payload, clean_text
 from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound, WindlassError
 from windlass.core.failure import Category, Failure
 from windlass.core.note import Amount, Line, Note
+from windlass.core.sent import lease_of
 from windlass.core.task import Outcome
 from windlass.core.trace import is_traceparent
 from windlass.core.transition import State

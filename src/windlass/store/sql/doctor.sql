@@ -35,5 +35,5 @@ select (select count(*) from windlass.lease l
               and not exists (select from windlass.lease l where l.namespace = t.namespace and t.queue = any(l.queues)
                                  and l.expires_at > windlass.now())
               and not exists (select from windlass.queue q where q.namespace = t.namespace and q.name = t.queue
-                                 and q.delivery ->> 'type' = 'push')
+                                 and q.delivery ->> 'type' in ('push', 'invoke', 'machine', 'wakeup'))
             limit 20) q), '{}') as unattended

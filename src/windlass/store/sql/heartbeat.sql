@@ -20,9 +20,9 @@ update windlass.heartbeat h set expires_at = windlass.now() + $3::double precisi
 
 -- name: pulses
 -- What each of these attempts has to know to be answered, driven by their ids, in their order; takes no lock. `alive` if
--- it has not run out, `covered` if what is written down lasts for the timeout from now on.
+-- nobody has found it silent, `covered` if what is written down lasts for the timeout from now on.
 select u.task_id, t.namespace, t.run_id, t.state, t.attempt, t.outcome, t.lease_id, t.worker, t.cancel,
-       coalesce(h.attempt = u.attempt and h.expires_at > c.now, false) as alive,
+       coalesce(h.attempt = u.attempt, false) as alive,
        coalesce(h.heard_at is not null and h.expires_at >= c.now + h.timeout_ms * interval '1 millisecond', false) as covered,
        c.now
   from (select windlass.now() as now) c,
@@ -32,13 +32,15 @@ select u.task_id, t.namespace, t.run_id, t.state, t.attempt, t.outcome, t.lease_
  order by u.place
 
 -- name: keep_alive
--- Signs of life of many attempts in one statement: they last for their timeout from now on, and somewhat longer. What has
--- run out meanwhile is not written, and not returned.
+-- Signs of life of many attempts in one statement: they last for their timeout from now on, and somewhat longer. What was
+-- found silent meanwhile is gone, and not returned. Nobody waits for the disk: a database that crashes has lost less than a
+-- second of them, and is away for longer.
+with quickly as materialized (select set_config('synchronous_commit', 'off', true))
 update windlass.heartbeat h
    set expires_at = windlass.now() + (h.timeout_ms + h.slack_ms) * interval '1 millisecond', heard_at = windlass.now(),
        seen_at = coalesce(u.seen_at, windlass.now())
-  from unnest($1::uuid[], $2::integer[], $3::timestamptz[]) as u(task_id, attempt, seen_at)
- where h.task_id = u.task_id and h.attempt = u.attempt and h.expires_at > windlass.now()
+  from quickly, unnest($1::uuid[], $2::integer[], $3::timestamptz[]) as u(task_id, attempt, seen_at)
+ where h.task_id = u.task_id and h.attempt = u.attempt
 returning h.task_id, h.attempt
 
 -- name: silent_attempts
@@ -57,16 +59,16 @@ select h.heard_at from windlass.heartbeat h join windlass.task t on t.id = h.tas
  where h.task_id = $1
 
 -- name: undelivered
--- How many attempts of a queue were sent out and have not arrived, as far as a limit (index outbox_due).
+-- How many attempts of a queue were sent out by this effect and have not arrived, as far as a limit (index outbox_due).
 select count(*) from (
     select from windlass.outbox o
-     where o.kind = 'push' and o.dead_at is null and o.namespace = $1 and o.body ->> 'queue' = $2 limit $3) u
+     where o.kind = $1 and o.dead_at is null and o.namespace = $2 and o.body ->> 'queue' = $3 limit $4) u
 
--- name: push_queues
+-- name: sending_queues
 -- The queues whose tasks are sent out, in all namespaces.
 select q.namespace, q.name, q.config, q.delivery, q.policy, q.signing_secret,
        case when q.secret_until > windlass.now() then q.previous_secret end
-  from windlass.queue q where q.delivery ->> 'type' = 'push' order by q.namespace, q.name
+  from windlass.queue q where q.delivery ->> 'type' in ('push', 'invoke', 'machine') order by q.namespace, q.name
 
 -- name: rotate_secret
 -- A new secret signs the pushes of a queue; the one before signs them too, for so long.

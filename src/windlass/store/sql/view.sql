@@ -62,7 +62,8 @@ select (select count(*) from windlass.lease l
          where l.namespace = $1 and $2 = any(l.queues) and (l.kinds is null or $3 = any(l.kinds))
            and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now() and l.draining_until is null)
      + (select count(*) from windlass.queue q
-         where q.namespace = $1 and q.name = $2 and q.delivery ->> 'type' = 'push' and coalesce($4::text[], '{}') = '{}')
+         where q.namespace = $1 and q.name = $2 and q.delivery ->> 'type' in ('push', 'invoke', 'machine', 'wakeup')
+           and coalesce($4::text[], '{}') = '{}')
 
 -- name: unheard_cancels
 -- Whether something runs under a lease that is to be cancelled and whose worker has not been told (index
