@@ -214,6 +214,7 @@ async def soak(url: str, tasks: int, interval_s: float, seconds: float) -> dict[
         "zombies": await _zombies(url),
         "p50_ms": took_ms[len(took_ms) // 2],
         "p99_ms": took_ms[int(len(took_ms) * 0.99)],
+        "longest_ms": took_ms[-1],
         "server_cpu_us": 1e6 * spent_s / len(took_ms),
     }
 
@@ -231,11 +232,13 @@ async def _zombies(url: str) -> int:
 
 async def serve(url: str) -> None:
     from windlass.app import open_engine, open_server
+    from windlass.cli.process import keep_for_good
     from windlass.core.delivery import PushOptions
 
     async with open_engine(url) as engine, open_server(engine, http="127.0.0.1:0", push=PushOptions()) as place:
         engine.effects.clear()  # the worker is who started us
         print(urlsplit(place).port, flush=True)
+        keep_for_good()
         await asyncio.Event().wait()
 
 

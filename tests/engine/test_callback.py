@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 from tests.conftest import NewEngine
-from tests.support.work import job, jobs, task
+from tests.support.work import job, jobs, task, waits_for
 
 from windlass import Engine, State
 from windlass.core.callback import Finish, Scope, scope_of
@@ -22,6 +22,7 @@ from windlass.core.task import Outcome
 from windlass.core.transition import Effect
 from windlass.engine import outbox
 from windlass.engine.callback import Beat
+from windlass.engine.sent import Watch
 from windlass.testing.clock import VirtualClock
 
 PUSH = Push(url="http://worker.example/", heartbeat_interval_ms=1000, heartbeat_timeout_ms=3000)
@@ -90,6 +91,37 @@ async def test_signs_of_life_of_many_attempts_by_two_engines(
     assert [(await task(engine, id_)).state for id_ in ids[:20]] == [State.RUNNING] * 20
     assert {(await task(engine, id_)).state for id_ in ids[20:]} == {State.QUEUED}
     assert await somebody.fetchval("select count(*) from windlass.heartbeat") == 20
+
+
+async def test_what_was_heard_counts_however_slowly_it_is_written_down(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    """The database stands still for one attempt, and so for the one in line behind it, until both have run out."""
+    await set_up(engine)
+    held, behind = await engine.submit_many(jobs(2))
+    await engine.sent.dispatch_tick()
+    await asyncio.gather(beat(engine, held), beat(engine, behind))
+    await clock.advance(1)
+    async with somebody.transaction():
+        await somebody.execute("select from windlass.heartbeat where task_id = $1 for update", held)
+        beats = [asyncio.create_task(beat(engine, held))]
+        await waits_for(somebody)
+        beats.append(asyncio.create_task(beat(engine, behind)))
+        while not engine.callbacks._beats._line:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await clock.advance(3)
+        judging = asyncio.create_task(engine.sent.silence_tick())
+        await asyncio.sleep(0)
+    assert await asyncio.gather(judging, *beats)
+    assert [(await task(engine, id_)).state for id_ in (held, behind)] == [State.RUNNING] * 2
+
+
+def test_who_stood_still_itself_knows() -> None:
+    now_s = [100.0]
+    watch = Watch(lambda: now_s[0])
+    for passed_s, still in ((0.5, False), (1.0, False), (2.7, True), (0.5, False)):
+        now_s[0] += passed_s
+        assert watch.stood_still(0.5) is still, passed_s
 
 
 async def test_a_sign_of_life_and_the_end_of_patience_at_the_same_moment(engine: Engine, clock: VirtualClock) -> None:

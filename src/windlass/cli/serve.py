@@ -14,7 +14,7 @@ from windlass.app import open_engine, open_pools, open_server, open_sessions
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import Unusable, print_json, say
-from windlass.cli.process import run_async
+from windlass.cli.process import keep_for_good, run_async
 from windlass.cli.stop import stop_signal
 from windlass.core.delivery import PushOptions
 from windlass.engine.engine import Engine
@@ -49,6 +49,7 @@ def serve(
 async def run_serve(settings: Settings, url: str, *, as_json: bool) -> None:
     stop = stop_signal()
     async with open_engine(url, **engine_options(settings)) as engine, servers(engine, settings) as places:
+        keep_for_good()
         if as_json:
             print_json({**places, "database": without_password(url), "version": __version__})
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 from uuid import UUID
 
@@ -86,9 +87,10 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
 
     def half_over(self, now: Instant) -> bool:
         """Whether less than half of its life is left."""
-        return self.expires_at - now < (self.expires_at - self.not_before) / 2
+        return self.expires_at - now < now - self.not_before
 
 
+@lru_cache(maxsize=1024)
 def tenant_of(namespace: str) -> tuple[str, str]:
     """Tenant and workspace of a namespace: what stands before and behind its first slash."""
     tenant, _, workspace = namespace.partition("/")

@@ -146,25 +146,18 @@ class Callbacks:
 
     async def _hear(self, beats: list[Beat]) -> list[Heard | WindlassError]:
         """One statement reads, and one writes what has to be: the attempts whose rows do not last long enough."""
-        places: dict[tuple[int, int], int] = {}  # numbers, since ids are slow to compare
-        said: list[Beat] = []
-        turns = []
-        for beat in beats:
-            place = places.setdefault((beat.scope.task_id.int, beat.attempt), len(said))
-            if place == len(said):
-                said.append(beat)
-            turns.append(place)
         async with self._store.single() as tx:
-            pulses, now = await tx.heartbeats.pulses([(beat.scope.task_id, beat.attempt) for beat in said])
+            pulses, now = await tx.heartbeats.pulses([(beat.scope.task_id, beat.attempt) for beat in beats])
         assert now is not None, beats
         self._clock = (now, self._stopwatch())
-        outcomes = [_heard(beat, pulses[place], now) for beat, place in zip(beats, turns, strict=True)]
+        usual = Heard(now, None, True)
+        outcomes = [_heard(beat, pulse, usual) for beat, pulse in zip(beats, pulses, strict=True)]
         thin = {
-            place
-            for place, outcome in zip(turns, outcomes, strict=True)
-            if isinstance(outcome, Heard) and (pulse := pulses[place]) is not None and not pulse.covered
+            (beat.scope.task_id, beat.attempt): beat
+            for beat, pulse, outcome in zip(beats, pulses, outcomes, strict=True)
+            if pulse is not None and not pulse.covered and isinstance(outcome, Heard)
         }
-        gone = await self._gone([said[place] for place in sorted(thin)]) if thin else set()
+        gone = await self._gone(list(thin.values())) if thin else set()
         if not gone:
             return outcomes
         return [
@@ -192,17 +185,20 @@ class Callbacks:
         return True
 
 
-def _heard(beat: Beat, pulse: Pulse | None, now: datetime) -> Heard | WindlassError:
+def _heard(beat: Beat, pulse: Pulse | None, usual: Heard) -> Heard | WindlassError:
+    """The answer to one, which is the same for most."""
     if pulse is None:
         return NotFound(f"there is no task {beat.scope.task_id}", task_id=beat.scope.task_id)
     try:
-        beat.scope.check(pulse, beat.attempt, now)
+        beat.scope.check(pulse, beat.attempt, usual.now)
         rules.check_goes_on(pulse, starting=beat.starting)
     except WindlassError as error:
         return error
     if not pulse.alive:
         return _silent_too_long()
-    return Heard(now, pulse.cancel, pulse.worker is not None)
+    if pulse.cancel is None and pulse.worker is not None:
+        return usual
+    return Heard(usual.now, pulse.cancel, pulse.worker is not None)
 
 
 def _silent_too_long() -> LeaseLost:

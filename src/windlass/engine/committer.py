@@ -46,24 +46,25 @@ class Committer(Generic[C, R]):
 
     async def call(self, command: C) -> R:
         """Carry out one command; raise its error."""
-        [outcome] = await self.call_all([command])
+        [later] = await self._outcomes([command])
+        outcome = await asyncio.shield(later) if isinstance(later, asyncio.Future) else later
         if isinstance(outcome, WindlassError):
             raise outcome
         return outcome
 
     async def call_all(self, commands: Sequence[C]) -> list[R | WindlassError]:
         """Carry out commands in one transaction; outcomes in their order, errors as values."""
+        outcomes = await self._outcomes(list(commands)) if commands else []
+        return [await asyncio.shield(o) if isinstance(o, asyncio.Future) else o for o in outcomes]
+
+    def _outcomes(self, commands: list[C]) -> Awaitable[list[Later[R]]]:
         if self._closed:
             raise Draining
-        if not commands:
-            return []
         if self._idle.is_set():
-            outcomes = await self._lead(list(commands))
-        else:
-            done: asyncio.Future[list[Later[R]]] = asyncio.get_running_loop().create_future()
-            self._line.append((list(commands), done))
-            outcomes = await done
-        return [await asyncio.shield(o) if isinstance(o, asyncio.Future) else o for o in outcomes]
+            return self._lead(commands)
+        done: asyncio.Future[list[Later[R]]] = asyncio.get_running_loop().create_future()
+        self._line.append((commands, done))
+        return done
 
     async def _lead(self, commands: list[C]) -> list[Later[R]]:
         """Nobody is before us: no need to wait for a runner. Who comes meanwhile is carried out by one, behind us."""
@@ -127,6 +128,8 @@ class Committer(Generic[C, R]):
                 return [error] * len(groups)
             middle = len(groups) // 2
             return [*await self._carry_out(groups[:middle]), *await self._carry_out(groups[middle:])]
+        if len(flat) == len(groups):  # each of them alone, most often
+            return [[outcome] for outcome in flat]
         outcomes: list[list[Later[R]] | Exception] = []
         start = 0
         for group in groups:

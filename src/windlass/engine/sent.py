@@ -25,6 +25,18 @@ FROZEN_S = 0.5
 D = TypeVar("D")
 
 
+class Watch:
+    """Whether we ourselves stood still since we last asked: stopped, swapped out, or moved to another machine."""
+
+    def __init__(self, stopwatch: Callable[[], float]) -> None:
+        self._stopwatch, self._asked_s = stopwatch, stopwatch()
+
+    def stood_still(self, every_s: float) -> bool:
+        """For one who asks at least that often."""
+        asked_s, self._asked_s = self._asked_s, self._stopwatch()
+        return self._asked_s - asked_s > every_s + FROZEN_S
+
+
 class Sent:
     """What one engine has sent out, and looks after. `effects` are the handlers of its outbox."""
 
@@ -37,12 +49,12 @@ class Sent:
         effects: dict[str, EffectHandler],
         stopwatch: Callable[[], float],
     ) -> None:
-        self._store, self._chance, self._effects, self._stopwatch = store, chance, effects, stopwatch
+        self._store, self._chance, self._effects = store, chance, effects
         self.dispatcher = Dispatcher(store, hub, claimer, effects, stopwatch)
         hub.on_queue = self.dispatcher.notice
         self.settled: list[Callable[[], Awaitable[None]]] = []  # until what was heard by now is written down
         self._loops: list[Loop] = []
-        self._looked_s = stopwatch()
+        self._watch = Watch(stopwatch)
         self._carried: set[str] = set()
 
     # ----------------------------------------------------------------------------------------- life
@@ -111,10 +123,7 @@ class Sent:
 
     async def _listen_for_silence(self) -> int:
         """Who was frozen has heard nothing meanwhile, whoever spoke: it listens once more before it judges."""
-        now_s, silence = self._stopwatch(), self._loops[1]
-        frozen = now_s - self._looked_s > silence.every_s + FROZEN_S
-        self._looked_s = now_s
-        return 0 if frozen else await self.silence_tick()
+        return 0 if self._watch.stood_still(self._loops[1].every_s) else await self.silence_tick()
 
     async def silence_tick(self) -> int:
         """What was not heard of for too long is lost, and goes to the next who takes it. What was heard counts, however

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ class Served(Protocol):
     @property
     def state(self) -> Any: ...
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]: ...
 
 
 class _Server(uvicorn.Server):
@@ -41,7 +41,7 @@ async def listening(app: Served, host: str, port: int) -> AsyncIterator[str]:
     """Serve until the block ends; yields the URL. Port 0 takes any that is free."""
     bound = _bind(host, port)
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, access_log=False, server_header=False, backlog=BACKLOG,
+        app, interface="asgi3", lifespan="off", log_config=None, access_log=False, server_header=False, backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE_S, ws="none", proxy_headers=False,
     )  # fmt: skip
     server = _Server(config)

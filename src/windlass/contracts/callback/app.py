@@ -80,7 +80,8 @@ class CallbackApp:
         token = _bearer(headers)
         body = await _body(headers, receive)
         trace = headers.get(b"traceparent")
-        said = await self._service.admitted(token, parts[3], body, None if trace is None else trace.decode("latin-1"))
+        told = token, parts[3], body, None if trace is None else trace.decode("latin-1")
+        said = self._service.admitted_again(*told) or await self._service.admitted(*told)
         return 200, self._encode(await route(said)), []
 
     async def _described(

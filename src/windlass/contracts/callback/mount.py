@@ -25,11 +25,10 @@ class Front:
     def __init__(self, api: Application, callbacks: CallbackApp, state: Any) -> None:
         self._api, self._callbacks, self.state = api, callbacks, state
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
-            await self._callbacks(scope, receive, send)
-        else:
-            await self._api(scope, receive, send)
+            return self._callbacks(scope, receive, send)
+        return self._api(scope, receive, send)
 
 
 def make_callbacks(engine: Engine, version: str) -> tuple[Service, CallbackApp]:

@@ -32,7 +32,7 @@ from windlass.core.sent import lease_of
 from windlass.core.task import Outcome
 from windlass.core.trace import is_traceparent
 from windlass.core.transition import State
-from windlass.engine.callback import Beat, Callbacks
+from windlass.engine.callback import Beat, Callbacks, Heard
 from windlass.wire.envelope import Completed, Heartbeat, Started, TaskError
 from windlass.wire.id import parse_id
 from windlass.wire.token import Tokens, UnknownKey
@@ -76,6 +76,7 @@ class Service:
         self._started = msgspec.json.Decoder(Started)
         self._heartbeat = msgspec.json.Decoder(Heartbeat)
         self._completed = msgspec.json.Decoder(Completed)
+        self._usual: tuple[Heard | None, msgspec.Raw] = (None, msgspec.Raw())
 
     # ----------------------------------------------------------------------------------------- tokens
 
@@ -109,10 +110,17 @@ class Service:
 
     # ----------------------------------------------------------------------------------------- callbacks
 
+    def admitted_again(self, token: str, task: str, body: bytes | WindlassError, trace: str | None) -> Saying | None:
+        """The same at once, for one that has nothing wrong with it and whose token was read a moment ago."""
+        scope = self._known(token)
+        if scope is None or scope.task_id != _task_id(task) or isinstance(body, WindlassError):
+            return None
+        return Saying(scope, scope.task_id, body, trace if is_traceparent(trace) else None)
+
     async def admitted(self, token: str, task: str, body: bytes | WindlassError, trace: str | None) -> Saying:
         """The checks before the body is read. What fails fails in the order of the contract: an expired token is
         nothing but that."""
-        scope = self._known(token) or await self.admit(token)
+        scope = await self.admit(token)
         task_id = _task_id(task)
         problem: WindlassError | None = None
         if task_id is None:
@@ -135,13 +143,15 @@ class Service:
         _watch_clock(form.worker_id, form.started_at, heard.now)
         return StartedAnswer(server_time=heard.now)
 
-    async def heartbeat(self, said: Saying) -> HeartbeatAnswer:
+    async def heartbeat(self, said: Saying) -> HeartbeatAnswer | msgspec.Raw:
         form: Heartbeat = await self._read(said, self._heartbeat)
         beat = Beat(said.scope, form.attempt, form.worker_id, False, form.heartbeat_at)
         heard = await self._callbacks.hear(beat, _note(said.task_id, form))
         token, expires_at = None, None
         if said.scope.half_over(heard.now):
             token, expires_at = self.make_token(await self.tokens(), said.scope, heard.now)
+        elif heard.cancel is None:
+            return self._usual_answer(heard)
         return HeartbeatAnswer(
             should_cancel=heard.cancel is not None,
             cancel_reason=UNSET if heard.cancel is None else cancel_reason(heard.cancel),
@@ -149,6 +159,12 @@ class Service:
             task_token=UNSET if token is None else token,
             token_expires_at=UNSET if expires_at is None else expires_at,
         )
+
+    def _usual_answer(self, heard: Heard) -> msgspec.Raw:
+        """Those that were heard together are told the same, which is written once."""
+        if self._usual[0] is not heard:
+            self._usual = heard, msgspec.Raw(msgspec.json.encode(HeartbeatAnswer(server_time=heard.now)))
+        return self._usual[1]
 
     async def completed(self, said: Saying) -> CompletedAnswer:
         form: Completed = await self._read(said, self._completed)
