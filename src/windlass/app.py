@@ -170,6 +170,7 @@ async def open_server(
     """
     from windlass import __version__
     from windlass.contracts.callback.mount import Front, make_callbacks, pushing
+    from windlass.contracts.lease.mount import holding
     from windlass.http.api import make_api  # an extra that a plain worker does not carry
     from windlass.http.server import listening
 
@@ -182,6 +183,35 @@ async def open_server(
         url = await stack.enter_async_context(listening(Front(api, callbacks, api.state), address.host, address.port))
         if push is not None:
             await stack.enter_async_context(pushing(engine, service, push, url))
+            await stack.enter_async_context(holding(engine))
+        yield url
+
+
+@asynccontextmanager
+async def open_internal(
+    engine: Engine,
+    *,
+    internal: str | settings.Address,
+    certificate: Path | None,
+    key: Path | None,
+    authority: Path | None,
+    scratch_uri: str = settings.Settings().scratch_uri,
+) -> AsyncIterator[str]:
+    """`/internal/*` on this engine until the block ends, for callers with a certificate of the authority and for nobody
+    else; yields its URL. `internal` is HOST:PORT; port 0 takes any that is free. The files are PEM."""
+    from windlass import __version__
+    from windlass.contracts.lease.mount import make_lease_app
+    from windlass.http.certified import Certificates, guarded
+    from windlass.http.server import listening
+
+    address = settings.read_address(internal)
+    files = {"internal_certificate": certificate, "internal_key": key, "internal_ca": authority}
+    for name, file in files.items():
+        if file is None:
+            raise Invalid("the internal port needs it: see `windlass certs`", field=name)
+    guard = guarded(Certificates(*(Path(file) for file in files.values() if file is not None)))
+    app = make_lease_app(engine, __version__, scratch_uri)
+    async with listening(app, address.host, address.port, guard) as url:
         yield url
 
 

@@ -72,6 +72,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Path | None, Help("PEM file with the certificate (and its chain) of the gRPC server. None: no TLS.")
     ] = None
     grpc_key: Annotated[Path | None, Help("PEM file with the key of that certificate.")] = None
+    internal: Annotated[
+        Address | None,
+        Help("Where `/internal/*` listens, as HOST:PORT, for callers with a certificate. None: nowhere."),
+    ] = None
+    internal_certificate: Annotated[
+        Path | None, Help("PEM file with the certificate (and its chain) of the internal port.")
+    ] = None
+    internal_key: Annotated[Path | None, Help("PEM file with the key of that certificate.")] = None
+    internal_ca: Annotated[
+        Path | None, Help("PEM file with the authorities whose certificates callers of the internal port show.")
+    ] = None
+    scratch_uri: Annotated[
+        str, Help("The place under which tasks of the lease contract may leave batches, each in folders of its own.")
+    ] = "s3://windlass-scratch"
     open: Annotated[
         str | None,
         Help("Contracts that need no key, with commas between: registry. Only on loopback; for trying things out."),
@@ -391,6 +405,11 @@ def _check_api_url(url: str) -> None:
         raise Invalid("must begin with http:// or https://, such as http://127.0.0.1:8420")
 
 
+def _check_scratch_uri(uri: str) -> None:
+    if not urlsplit(uri).scheme or "://" not in uri or any(mark in uri for mark in "?#%\\ "):
+        raise Invalid("must be a plain URI, such as s3://bucket/folder")
+
+
 def _check_open(names: str) -> None:
     unknown = [name for name in opened(names) if name not in OPENABLE]
     if unknown:
@@ -414,6 +433,7 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "database_url": _check_database_url,
     "url": _check_api_url,
     "callback_url": _check_api_url,
+    "scratch_uri": _check_scratch_uri,
     "namespace": lambda value: check_name("", value),
     "scheduler_interval_s": lambda value: check_seconds("", value, least=0.1, most=3600.0),
     "open": _check_open,

@@ -58,6 +58,7 @@ DRIVERS: dict[str, set[str]] = {
     "uvicorn": {"http"},
     "h11": {"wire"},
     "jwt": {"wire"},
+    "cryptography": {"wire"},
     "grpc": {"wire", "contracts", "sdk"},
     "grpc_health": {"contracts"},
     "grpc_reflection": {"contracts"},

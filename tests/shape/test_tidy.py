@@ -19,6 +19,8 @@ LONG_MODULES: dict[str, int] = {}
 # The database's clock is the only one that counts. Who else reads the wall clock, and why that decides nothing:
 WALL_CLOCK_READERS = {
     "src/windlass/engine/chance.py",  # ids carry a time for their order only; no rule reads it
+    "src/windlass/cli/certs.py",  # from when to when a certificate is good
+    "src/windlass/http/certified.py",  # whether one is still good, as the handshake asked by the same clock
     "src/windlass/cli/doctor.py",  # tells a person how far this machine's clock is off
     "src/windlass/sdk/callback/worker.py",  # how old a signature is; what it lets through is still fenced
     "src/windlass/testing/callback/stand_in.py",  # stands in for an engine towards somebody else's worker

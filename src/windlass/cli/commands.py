@@ -95,6 +95,12 @@ keys.command("windlass.cli.key:list_keys", name="list", help="List keys.")
 keys.command("windlass.cli.key:revoke_key", name="revoke", help="Revoke a key.")
 app.command(keys)
 
+certs = App(name="certs", help="Certificates for the internal port, by an authority for development.")
+certs.command("windlass.cli.certs:make_authority", name="ca", help="Make an authority.")
+certs.command("windlass.cli.certs:issue_server", name="server", help="Make a certificate for a server.")
+certs.command("windlass.cli.certs:issue_client", name="client", help="Make a certificate for somebody who may call.")
+app.command(certs)
+
 conformance = App(name="conformance", help="Conformance: hold a worker of your own against its contract.")
 conformance.command("windlass.cli.conformance:callback", help="Check a worker that takes pushes and calls back.")
 conformance.command("windlass.cli.conformance:stdio", help="Check a program that speaks JSON lines.")

@@ -25,7 +25,7 @@ from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import print_json, say
 from windlass.cli.process import run_async
 from windlass.cli.sample import sample_payload
-from windlass.cli.serve import ApiKey, Grpc, Http, Open, engine_options, servers, tell_places
+from windlass.cli.serve import ApiKey, Grpc, Http, Internal, Open, engine_options, servers, tell_places
 from windlass.cli.stop import stop_signal
 from windlass.cli.worker import find_app, tell_the_app
 from windlass.engine.engine import Engine
@@ -38,13 +38,14 @@ def dev(
     *,
     http: Http = None,
     grpc: Grpc = None,
+    internal: Internal = None,
     api_key: ApiKey = None,
     open: Open = None,  # noqa: A002
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
     """Run PostgreSQL, the API, the loops of an engine, and on request a worker, on this machine, until Ctrl-C."""
-    settings = database.settings(http=http, grpc=grpc, api_key=api_key, open=open, **log.flags)
+    settings = database.settings(http=http, grpc=grpc, internal=internal, api_key=api_key, open=open, **log.flags)
     set_up_logs(settings)
     app = None if target is None else find_app(target)
     run_async(run_dev(settings, app, as_json=database.json))
@@ -57,8 +58,11 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
     async with dev_database(settings) as (url, shown), open_engine(url, **engine_options(settings)) as engine:
         tell_the_app(replace(settings, database_url=url))
         settings = replace(settings, api_key=settings.api_key or kept_key(settings), push_loopback=True, stdio=True)
+        settings = with_certificates(settings)
         async with servers(engine, settings) as places, dev_worker(app, engine) as worker, left_key(settings):
             told = {**places, "key": settings.api_key or "", "database": shown}
+            if settings.internal is not None and settings.internal_ca is not None:
+                told["certs"] = str(settings.internal_ca.parent)
             if as_json:
                 print_json({**told, "version": __version__, "worker": worker})
             else:
@@ -83,6 +87,18 @@ def tell(told: dict[str, str], app: App | None, worker: str | None) -> None:
         say(f"  windlass submit {kind} --payload '{escape(sample_payload(schema))}' --wait")
     say("  windlass tasks list")
     say("Stop with Ctrl-C.")
+
+
+def with_certificates(settings: Settings) -> Settings:
+    """For the internal port, if it is asked for: those that are set, else some that are made beside the data."""
+    if settings.internal is None or settings.internal_certificate is not None:
+        return settings
+    from windlass.cli.certs import dev_certificates
+
+    authority, server, _ = dev_certificates(settings.data_dir / "certs")
+    return replace(
+        settings, internal_certificate=server.certificate, internal_key=server.key, internal_ca=authority.certificate
+    )
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass import __version__
-from windlass.app import open_engine, open_pools, open_server, open_sessions
+from windlass.app import open_engine, open_internal, open_pools, open_server, open_sessions
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import Unusable, print_json, say
@@ -24,6 +24,9 @@ from windlass.settings import Settings, opened, without_password
 
 Http = Annotated[str | None, Parameter(help="Where the API listens, HOST:PORT; port 0 takes any that is free.")]
 Grpc = Annotated[str | None, Parameter(help="Where remote workers connect, HOST:PORT.")]
+Internal = Annotated[
+    str | None, Parameter(help="Where holders of tasks call, HOST:PORT; only those with a certificate are answered.")
+]
 ApiKey = Annotated[str | None, Parameter(help="An admin's key in all namespaces; default: WINDLASS_API_KEY.")]
 
 Open = Annotated[str | None, Parameter(help="Contracts that need no key, such as `registry`; only on loopback.")]
@@ -33,13 +36,14 @@ def serve(
     *,
     http: Http = None,
     grpc: Grpc = None,
+    internal: Internal = None,
     api_key: ApiKey = None,
     open: Open = None,  # noqa: A002
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
     """Serve the API and run the loops of an engine, until Ctrl-C or SIGTERM. Needs a database that was migrated."""
-    settings = database.settings(http=http, grpc=grpc, api_key=api_key, open=open, **log.flags)
+    settings = database.settings(http=http, grpc=grpc, internal=internal, api_key=api_key, open=open, **log.flags)
     if settings.database_url is None:
         raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or try `windlass dev`")
     set_up_logs(settings)
@@ -99,7 +103,15 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         engine.workers.drain_timeout_s = settings.drain_timeout_s
         if settings.stdio:
             await stack.enter_async_context(open_pools(engine))
-        yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
+        places = {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
+        if settings.internal is not None:
+            places["internal"] = await stack.enter_async_context(
+                open_internal(
+                    engine, internal=settings.internal, certificate=settings.internal_certificate,
+                    key=settings.internal_key, authority=settings.internal_ca, scratch_uri=settings.scratch_uri,
+                )
+            )  # fmt: skip
+        yield places
 
 
 def tell_places(places: dict[str, str]) -> None:

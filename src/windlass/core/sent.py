@@ -12,6 +12,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from windlass.core import task as rules
+from windlass.core.dataset import BUFFER, ROUTE
 from windlass.core.delivery import OUTGOING_EFFECTS
 from windlass.core.id import derived_id
 from windlass.core.task import Task
@@ -42,12 +43,18 @@ def runs(task: Task, attempt: int) -> bool:
 
 
 def needs(task: Task, effect: Effect) -> bool:
-    """Whether an attempt cannot go on without this effect. What was sent out and taken up has arrived all the same."""
+    """Whether an attempt cannot go on without this effect. What was sent out and taken up has arrived all the same;
+    what an attempt has told of is no longer its own."""
+    if effect.kind in (ROUTE, BUFFER):
+        return False
     return runs(task, effect.attempt) and (task.worker is None or effect.kind not in OUTGOING_EFFECTS)
 
 
 def silent(task: Task, now: Instant, jitter: float) -> Transition:
-    """Nothing was heard for too long: of a worker it is a zombie then, and without one nobody took the task up."""
+    """Nothing was heard for too long: of a worker it is a zombie then, and without one nobody took the task up. Whoever
+    claimed it by its id has lost its lease, which counts like a failed attempt."""
+    if task.lease_id != lease_of(task.id, task.attempt):
+        return rules.expire(task, now, jitter, as_failure=True)
     if task.worker is None:
         return rules.expire(task, now, jitter, "DISPATCH_TIMEOUT")
     lost = rules.expire(task, now, jitter, "HEARTBEAT_TIMEOUT")

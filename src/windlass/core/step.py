@@ -23,6 +23,7 @@ from windlass.core.task import Outcome, Task, wake
 from windlass.core.transition import Instant, State, Transition, Verb
 
 if TYPE_CHECKING:
+    from windlass.core.dataset import Outputs
     from windlass.core.step_attempt import StepAttempt
 
 SIGNAL_PREFIX = "signal:"
@@ -102,6 +103,9 @@ class Facts:
         children: Iterable[Task] = (),
         attempts: Iterable[StepAttempt] = (),
         positions: Mapping[UUID, int] | None = None,
+        holds: Mapping[UUID, tuple[int, Outputs]] | None = None,
+        events: Iterable[UUID] = (),
+        publishes: Mapping[UUID, tuple[UUID, int]] | None = None,
     ) -> None:
         self.steps = {step.key: step for step in steps}
         self.awaited = set(awaited)
@@ -111,6 +115,16 @@ class Facts:
         self._pending: dict[tuple[UUID, str], list[Signal]] = {}
         for signal in signals:
             self._pending.setdefault((signal.task_id, signal.name), []).append(signal)
+        self._holds = dict(holds or {})
+        self.events, self.publishes = set(events), dict(publishes or {})
+
+    def is_alive(self, task_id: UUID, attempt: int) -> bool:
+        """Whether the lease of this attempt, which somebody holds, has not run out."""
+        return task_id in self._holds and self._holds[task_id][0] == attempt
+
+    def outputs(self, task_id: UUID) -> Outputs:
+        """The datasets that a task may write."""
+        return self._holds[task_id][1] if task_id in self._holds else {}
 
     def step(self, task_id: UUID, place: Place) -> Step | None:
         return self.steps.get((task_id, place.name, place.occurrence))
@@ -145,6 +159,8 @@ class Facts:
             self._pending.setdefault((signal.task_id, signal.name), []).append(signal)
         for signal in move.consumed:
             self._pending[signal.task_id, signal.name].remove(signal)
+        self.events.update(event.id for event in move.events)
+        self.publishes.update((publish.id, publish.content) for publish in move.publishes)
 
 
 # --------------------------------------------------------------------------------------------- rules

@@ -172,21 +172,31 @@ def park(task: Task, attempt: int, lease_id: UUID, failure: Failure, now: Instan
 # --------------------------------------------------------------------------------------------- what the engine does
 
 
-def expire(task: Task, now: Instant, jitter: float, reason: str = "LEASE_EXPIRED", last_output: str = "") -> Transition:
-    """The lease ran out: the worker died, hangs, or is cut off. What it wrote last, if anybody knows, is kept.
+def expire(
+    task: Task,
+    now: Instant,
+    jitter: float,
+    reason: str = "LEASE_EXPIRED",
+    last_output: str = "",
+    *,
+    as_failure: bool = False,
+) -> Transition:
+    """The lease ran out: the worker died, hangs, or is cut off. What it wrote last, if anybody knows, is kept. Where a
+    contract counts that as a failure, it uses the budget of failures.
 
     Attempt and lease stay on the row, so that the current holder may still report until a newer attempt begins.
     """
     assert task.state is State.RUNNING, (task.id, task.state)
-    lost = replace(task, losses=task.losses + 1)
+    lost = replace(task, failures=task.failures + 1) if as_failure else replace(task, losses=task.losses + 1)
+    times, most = (lost.failures, task.policy.max_attempts) if as_failure else (lost.losses, task.policy.max_losses)
     who = f"the worker {task.worker} was lost in" if task.worker else "no worker took up"
     message = f"{who} attempt {task.attempt}"
     failure = Failure(Category.INFRASTRUCTURE, message, reason, last_output)
     if task.cancel is not None:
         return _end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
-    if lost.losses >= max(1, task.policy.max_losses):
+    if times >= max(1, most):
         return _end(Verb.EXPIRE, lost, State.FAILED, failure, now, Outcome.LOST, before=task)
-    delay = timedelta(seconds=retry_delay_s(task.policy, lost.losses, jitter))
+    delay = timedelta(seconds=retry_delay_s(task.policy, times, jitter))
     after = _requeued(lost, now + delay, outcome=Outcome.LOST, error=failure)
     return move(
         Verb.EXPIRE, task, after, (_entry(task, "lost", now, **_described(failure), retry_at=after.available_at),)

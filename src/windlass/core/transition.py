@@ -16,6 +16,7 @@ import msgspec
 from windlass.core.error import WindlassError
 
 if TYPE_CHECKING:
+    from windlass.core.dataset import DatasetEvent, Publish
     from windlass.core.step import Signal, Step
     from windlass.core.step_attempt import StepAttempt
     from windlass.core.task import Task
@@ -110,7 +111,8 @@ class Transition(msgspec.Struct, frozen=True):
 
     `before` is the record the rule saw under the row lock. A `refusal` is the answer to a report that changes
     nothing; it may still leave a history entry. `steps` are recorded, `signals` kept, `consumed` are used up; `told` is
-    the record of a step that stands already; `attempts` are tries at steps, begun or ended.
+    the record of a step that stands already; `attempts` are tries at steps, begun or ended. `events` and `publishes`
+    are recorded with it.
     """
 
     verb: Verb
@@ -124,6 +126,8 @@ class Transition(msgspec.Struct, frozen=True):
     consumed: tuple[Signal, ...] = ()
     told: Step | None = None
     attempts: tuple[StepAttempt, ...] = ()
+    events: tuple[DatasetEvent, ...] = ()
+    publishes: tuple[Publish, ...] = ()
 
     @property
     def changed(self) -> bool:

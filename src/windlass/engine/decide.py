@@ -56,6 +56,10 @@ class Decider:
             for i, command in enumerate(commands)
         ]  # fmt: skip
 
+    def is_waiting(self, task_id: UUID) -> bool:
+        """Whether commands on this task stand in line, so that others have to stand behind them."""
+        return task_id in self._lines
+
     async def carry_out_reports(self, reports: Sequence[Report]) -> list[Later[Task | State]]:
         """What workers say. Most of it is that a handler returned, about which there is nothing to weigh: that is
         written at once, and its outcome is the state of the task. What is left is decided like all other commands."""
@@ -135,7 +139,7 @@ def decide(
             continue
         moves.append(move)
         tasks[task.id] = move.after
-        if move.steps or move.signals or move.attempts:
+        if move.steps or move.signals or move.attempts or move.events or move.publishes:
             facts.note(move)
         about_step = move.steps[-1:] or move.attempts[-1:]
         outcomes[i] = move.refusal or move.told or (about_step[0] if about_step else move.after)

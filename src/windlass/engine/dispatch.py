@@ -29,6 +29,7 @@ DISPATCH_LEASE = UUID(int=1)
 BATCH = 100
 UNDELIVERED_MAX = 1000  # of a queue: more would only wait elsewhere, where nobody can set them back
 FULL_AGAIN_S = 0.5
+LOOKS_A_LEASE = 8
 QueueKey = tuple[str, str]
 
 
@@ -46,6 +47,7 @@ class Dispatcher:
         self.tally: Tally | None = None
         self._scans: dict[QueueKey, Scan] = {}
         self._due: set[QueueKey] = set()
+        self._shortest_ms: int | None = None
         self._stale = True
         self._learning = asyncio.Lock()
 
@@ -67,6 +69,7 @@ class Dispatcher:
             try:
                 async with self._store.begin() as tx:
                     all_queues = await tx.heartbeats.sending_queues()
+                    shortest_ms = await tx.heartbeats.shortest_lease_ms()
                     queues = {key: settings for key, settings in all_queues.items() if self._carries(settings)}
                     if queues:
                         await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
@@ -74,7 +77,7 @@ class Dispatcher:
                 self._stale = True
                 self.wake()  # it has to be looked at again, and nobody else will say so
                 raise
-            self.queues = queues
+            self.queues, self._shortest_ms = queues, shortest_ms
             self._due = set(queues)
         self.learned()
 
@@ -95,8 +98,9 @@ class Dispatcher:
         return begun
 
     def intervals_s(self) -> list[float]:
-        """How soon silence has to be noticed, queue by queue."""
-        return [_outgoing(settings).notice_ms / 1000 for settings in self.queues.values()]
+        """How soon silence has to be noticed, queue by queue; of those whose workers claim by id the soonest."""
+        sent_s = [_outgoing(settings).notice_ms / 1000 for settings in self.queues.values()]
+        return sent_s if self._shortest_ms is None else [*sent_s, self._shortest_ms / LOOKS_A_LEASE / 1000]
 
     def _carries(self, settings: QueueSettings) -> bool:
         return _outgoing(settings).effect in self._effects

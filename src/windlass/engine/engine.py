@@ -45,8 +45,10 @@ from windlass.engine.chance import Chance, SystemChance
 from windlass.engine.change import Changes
 from windlass.engine.claim import Claimer, claimed_task, lease_of
 from windlass.engine.committer import Committer, Later
+from windlass.engine.dataset import Datasets
 from windlass.engine.decide import Decider
 from windlass.engine.fire import STEADY, Fires, Pace
+from windlass.engine.holder import Holders
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.kind import Kinds
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
@@ -123,16 +125,16 @@ class Engine:
         self.notes, self.changes = Notes(store, pause=pause), Changes(store, pause=pause)
         self.gauges = Gauges(store, stopwatch)
         self.access = Access(store, self.chance, stopwatch=stopwatch)
-        self.runs, self.views = Runs(store), TaskViews(store)
+        self.runs, self.views, self.datasets = Runs(store), TaskViews(store), Datasets(store)
         self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
         self.repair = Repair(store, self.chance, self._submitter, self._commands)
         self.retention = Retention(keep_finished_s)
         self._outbox = Outbox(store, self.chance, lambda: self.effects)
         self.sent = Sent(store, self.chance, self.hub, self._claimer, self.effects, stopwatch)
         self.callbacks = Callbacks(store, self.chance, self._decider, self.notes, pause=pause, stopwatch=stopwatch)
-        self.sent.settled.append(self.callbacks.settled)
-        self.schedules = Schedules(store, self.chance)
-        self.kinds = Kinds(store, stopwatch)
+        self.holders = Holders(store, self.chance, self._decider, self._patience, pause=pause)
+        self.sent.settled += [self.callbacks.settled, self.holders.settled]
+        self.schedules, self.kinds = Schedules(store, self.chance), Kinds(store, stopwatch)
         self.declare_schedules, self.declare_kinds = self.schedules.declare, self.kinds.declare
         self.fires = Fires(store, self.chance, self.hub.timers, pace)
         self.loops = Loops(store, self.chance, self.hub, self._outbox, self.fires, self.changes, self.retention)
@@ -144,7 +146,7 @@ class Engine:
         if tally is not None:
             check_type("tally", tally, Tally)
         self.tally = self._decider.tally = self.fires.tally = self.sent.dispatcher.tally = tally
-        self.store.observer = tally
+        self.store.observer = self.holders.tally = tally
 
     # ----------------------------------------------------------------------------------------- life
 
@@ -179,8 +181,8 @@ class Engine:
         """Finish what was accepted, then stop."""
         await self.loops.stop()
         for part in (
-            self.sent, self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks, self._reports,
-            self._commands, self._patience, self.leases, self.workers, self.notes, self.changes,
+            self.sent, self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks, self.holders,
+            self._reports, self._commands, self._patience, self.leases, self.workers, self.notes, self.changes,
         ):  # fmt: skip
             with contextlib.suppress(Unavailable):
                 await part.close()

@@ -7,12 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from windlass.core.command import Command, Sleep
+from windlass.core.holder import Emit, Finish, PublishBatch
 from windlass.core.run_command import STEP_TRIES, RunSleep
 from windlass.core.step import Facts
 from windlass.core.step_command import STEP_COMMANDS, SendSignal, StepChild, StepResult, StepSignal
 from windlass.store.tx import Tx
 
-INFORMED = STEP_COMMANDS | STEP_TRIES | {Sleep, SendSignal, RunSleep}
+HOLDERS = (Finish, Emit, PublishBatch)
+INFORMED = STEP_COMMANDS | STEP_TRIES | {Sleep, SendSignal, RunSleep, *HOLDERS}
 
 
 async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
@@ -20,6 +22,8 @@ async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
     informed = [command for command in commands if type(command) in INFORMED]
     if not informed:
         return Facts()
+    if all(type(command) in HOLDERS for command in informed):
+        return await _load_holds(tx, informed)
     keys: set[tuple[UUID, str, int]] = set()
     signals: set[tuple[UUID, str]] = set()
     sent: set[tuple[UUID, str]] = set()
@@ -54,4 +58,18 @@ async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
         await tx.steps.child_tasks(children),
         [*await tx.attempts.latest_attempts(tried), *await tx.attempts.open_attempts(asleep)],
         await tx.attempts.next_positions({key[0] for key in tried} | asleep),
+    )
+
+
+async def _load_holds(tx: Tx, commands: Sequence[Any]) -> Facts:
+    """What those who tell of data are held against: their leases, what they may write, what is recorded."""
+    telling = {said.task_id for said in commands if type(said) is not Finish or said.events}
+    if not telling:
+        return Facts()
+    events = {one.id_of(said.task_id) for said in commands if type(said) is not PublishBatch for one in said.events}
+    batches = {said.batch.id_of(said.task_id, said.fence.attempt) for said in commands if type(said) is PublishBatch}
+    return Facts(
+        holds=await tx.holders.holds(telling),
+        events=await tx.datasets.known_events(events),
+        publishes=await tx.datasets.known_publishes(batches),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ import uvicorn
 from windlass.core.error import Invalid
 
 GRACE_S = 10
+KEEP_ALIVE_S, GUARDED_KEEP_ALIVE_S = 5, 75  # to begin again costs much where certificates are checked
 BACKLOG = 2048
 
 
@@ -36,14 +38,29 @@ class _Server(uvicorn.Server):
         yield
 
 
+class Guarded(Protocol):
+    """What makes a server ask its callers for certificates: see `http.certified`."""
+
+    @property
+    def context(self) -> ssl.SSLContext: ...
+    @property
+    def protocol(self) -> type[asyncio.Protocol]: ...
+
+
 @asynccontextmanager
-async def listening(app: Served, host: str, port: int) -> AsyncIterator[str]:
-    """Serve until the block ends; yields the URL. Port 0 takes any that is free."""
+async def listening(app: Served, host: str, port: int, guard: Guarded | None = None) -> AsyncIterator[str]:
+    """Serve until the block ends; yields the URL. Port 0 takes any that is free. With a `guard`, only to those whom it
+    lets in."""
     bound = _bind(host, port)
     config = uvicorn.Config(
         app, interface="asgi3", lifespan="off", log_config=None, access_log=False, server_header=False, backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE_S, ws="none", proxy_headers=False,
+        http="auto" if guard is None else guard.protocol,
+        timeout_keep_alive=KEEP_ALIVE_S if guard is None else GUARDED_KEEP_ALIVE_S,
     )  # fmt: skip
+    if guard is not None:
+        config.load()
+        config.ssl = guard.context
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     try:
@@ -51,7 +68,7 @@ async def listening(app: Served, host: str, port: int) -> AsyncIterator[str]:
             await asyncio.sleep(0.005)
         if serving.done():
             await serving
-        yield _url(bound)
+        yield _url(bound, "http" if guard is None else "https")
     finally:
         app.state.closing.set()
         server.should_exit = True
@@ -87,6 +104,6 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _url(bound: socket.socket) -> str:
+def _url(bound: socket.socket, scheme: str) -> str:
     host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"

@@ -74,6 +74,11 @@ class HeartbeatTable:
         rows = await self._session.fetch("sending_queues")
         return {(row[0], row[1]): record.settings_from(row[2:]) for row in rows}
 
+    async def shortest_lease_ms(self) -> int | None:
+        """Of the queues whose workers claim tasks by their ids."""
+        [[shortest]] = await self._session.fetch("shortest_lease")
+        return None if shortest is None else int(shortest)
+
     async def rotate_secret(self, namespace: str, queue: str, secret: str, overlap_s: float) -> bool:
         """Whether there is such a queue, and it pushes."""
         return bool(await self._session.fetch("rotate_secret", namespace, queue, secret, overlap_s))

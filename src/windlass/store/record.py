@@ -98,11 +98,15 @@ def config_from(text: str | None) -> QueueConfig:
     return QueueConfig() if text is None else _decode_config(text)
 
 
+def delivery_from(text: str | None) -> Delivery:
+    return PULL if text is None else _decode_delivery(text)
+
+
 def settings_from(row: Row) -> QueueSettings:
     config, delivery, policy, secret, previous = row
     return QueueSettings(
         config_from(config),
-        PULL if delivery is None else _decode_delivery(delivery),
+        delivery_from(delivery),
         DEFAULT_POLICY if policy is None else _decode_policy(policy),
         secret,
         previous,

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from windlass.core.command import Complete
 from windlass.core.delivery import QueueSettings
+from windlass.core.holder import Finish
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.submission import Submission
@@ -20,9 +21,11 @@ from windlass.core.task import Task
 from windlass.core.transition import Transition, Verb
 from windlass.store.access_table import AccessTable
 from windlass.store.attempt_table import AttemptTable
+from windlass.store.dataset_table import DatasetTable
 from windlass.store.fault import Duplicate
 from windlass.store.gauge import GaugeView
 from windlass.store.heartbeat_table import HeartbeatTable
+from windlass.store.holder_table import HolderTable
 from windlass.store.kind_table import KindTable
 from windlass.store.lease_table import LeaseTable
 from windlass.store.outbox_table import OutboxTable
@@ -43,9 +46,11 @@ class Tx:
     __slots__ = (
         "access",
         "attempts",
+        "datasets",
         "finished",
         "gauges",
         "heartbeats",
+        "holders",
         "kinds",
         "leases",
         "moves",
@@ -71,6 +76,8 @@ class Tx:
         self.runs = RunTable(session)
         self.leases = LeaseTable(session)
         self.heartbeats = HeartbeatTable(session)
+        self.holders = HolderTable(session)
+        self.datasets = DatasetTable(session)
         self.queues = QueueTable(session)
         self.outbox = OutboxTable(session)
         self.retention = RetentionTable(session)
@@ -110,10 +117,20 @@ class Tx:
         await self.attempts.put_attempts([attempt for move in moves for attempt in move.attempts])
         await self.steps.insert_signals([signal for move in moves for signal in move.signals])
         await self.steps.consume_signals([signal for move in moves for signal in move.consumed])
+        await self.datasets.insert_events([event for move in moves for event in move.events])
+        await self.datasets.insert_publishes([publish for move in moves for publish in move.publishes])
+        self.wakes.effects = self.wakes.effects or any(move.effects for move in moves)
 
     async def complete(self, said: Sequence[Complete]) -> set[UUID]:
         """End the attempts that returned, where there is nothing to decide; returns the ids of their tasks."""
         finished, woken = await self.tasks.complete_at_once(said)
+        self.wakes.queues |= woken
+        self.finished += finished.values()
+        return set(finished)
+
+    async def finish(self, said: Sequence[Finish]) -> set[UUID]:
+        """The same for what holders say."""
+        finished, woken = await self.holders.finish_at_once(said)
         self.wakes.queues |= woken
         self.finished += finished.values()
         return set(finished)

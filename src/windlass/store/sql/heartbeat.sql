@@ -70,6 +70,10 @@ select q.namespace, q.name, q.config, q.delivery, q.policy, q.signing_secret,
        case when q.secret_until > windlass.now() then q.previous_secret end
   from windlass.queue q where q.delivery ->> 'type' in ('push', 'invoke', 'machine') order by q.namespace, q.name
 
+-- name: shortest_lease
+-- The shortest lease of any queue whose workers claim tasks by their ids.
+select min((q.delivery ->> 'lease_ms')::bigint) from windlass.queue q where q.delivery ->> 'type' = 'wakeup'
+
 -- name: rotate_secret
 -- A new secret signs the pushes of a queue; the one before signs them too, for so long.
 update windlass.queue q

@@ -27,6 +27,10 @@ with old as (
     delete from windlass.step_attempt a where a.task_id = any(array(select o.id from old o where o.gone))
 ), signals as (
     delete from windlass.signal g where g.task_id = any(array(select o.id from old o where o.gone))
+), events as (
+    delete from windlass.event e where e.task_id = any(array(select o.id from old o where o.gone))
+), publishes as (
+    delete from windlass.publish p where p.task_id = any(array(select o.id from old o where o.gone))
 )
 select (select count(*) from gone), (select max(o.id::text)::uuid from old o), (select count(*) from old)
 

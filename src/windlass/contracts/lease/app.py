@@ -1,0 +1,126 @@
+"""The routes of the lease contract as a plain ASGI application, for a server that asks its callers for certificates.
+
+Who calls is known by the certificate of its connection, which the server has checked and put into the scope. A server
+that does not gets no route to work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from windlass.contracts.lease.document import openapi_document
+from windlass.contracts.lease.form import refused
+from windlass.contracts.lease.service import Service
+from windlass.core.check import PAYLOAD_MAX_BYTES
+from windlass.core.error import Invalid, TooLarge, WindlassError
+from windlass.core.holder import Caller
+from windlass.wire.lease import RefusedAnswer
+
+log = logging.getLogger("windlass.lease")
+
+PREFIX = "/internal/"
+CALLER = "caller"  # in the state of a connection
+BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
+JSON = (b"content-type", b"application/json")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
+
+
+class Gone(Exception):
+    """The caller went while it was sending."""
+
+
+class LeaseApp:
+    """Serves one engine."""
+
+    def __init__(self, service: Service, version: str) -> None:
+        self._service = service
+        self._encode = msgspec.json.Encoder().encode
+        self._posts: dict[str, Callable[[bytes, Caller], Awaitable[object]]] = {
+            "/internal/task-claim": service.claim,
+            "/internal/heartbeat": service.heartbeat,
+            "/internal/task-complete": service.complete,
+            "/internal/events": service.events,
+            "/internal/buffer-publish": service.publish,
+        }
+        self._document = self._encode(openapi_document(version))
+        self.state = SimpleNamespace(closing=asyncio.Event())
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            caller: Caller = scope["state"][CALLER]
+            status, content, extra = await self._answer(scope, receive, caller)
+        except Gone:
+            return
+        except WindlassError as error:
+            status, body, more = refused(error)
+            content = self._encode(body)
+            extra = [(name.encode(), value.encode()) for name, value in more.items()]
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            told = RefusedAnswer(error="internal", message="something is wrong on the server's side")
+            status, content, extra = 500, self._encode(told), []
+        length = (b"content-length", str(len(content)).encode())
+        await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *extra]})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _answer(self, scope: MutableMapping[str, Any], receive: Receive, caller: Caller) -> Answer:
+        method, path = scope["method"], scope["path"]
+        log.debug("%s %s by %s", method, path, caller.subject)
+        post = self._posts.get(path)
+        if post is not None:
+            if method != "POST":
+                return self._refused(405, "method_not_allowed", "only POST is allowed here", b"POST")
+            return 200, self._encode(await post(await _body(dict(scope["headers"]), receive), caller)), []
+        if path not in ("/internal/task-fetch", "/internal/openapi.json"):
+            return self._refused(404, "not_found", "no route has this path")
+        if method != "GET":
+            return self._refused(405, "method_not_allowed", "only GET is allowed here", b"GET")
+        if path == "/internal/openapi.json":
+            return 200, self._document, []
+        return 200, self._encode(await self._service.fetch(_asked_for(scope["query_string"]))), []
+
+    def _refused(self, status: int, error: str, message: str, allow: bytes = b"") -> Answer:
+        headers = [(b"allow", allow)] if allow else []
+        return status, self._encode(RefusedAnswer(error=error, message=message)), headers
+
+
+def _asked_for(query: bytes) -> str:
+    try:
+        asked = parse_qs(query.decode("ascii"), max_num_fields=20).get("task_id", [])
+    except ValueError:
+        asked = []
+    if len(asked) != 1:
+        raise Invalid("give one task_id", field="task_id")
+    return asked[0]
+
+
+async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    """All of it; of one that is too long nothing is kept."""
+    declared = headers.get(b"content-length", b"")
+    if declared.isdigit() and int(declared[:20]) > BODY_MAX_BYTES:
+        raise TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > BODY_MAX_BYTES:
+            raise TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)

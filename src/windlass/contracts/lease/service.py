@@ -1,0 +1,156 @@
+"""The routes of the lease contract, from what was sent to the answer. Knows no HTTP and no TLS; `app` does."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET
+
+from windlass.contracts.lease import form
+from windlass.core.check import PAYLOAD_MAX_BYTES, check_name, check_payload, clean_text
+from windlass.core.dataset import SaidPublish, prefixes_of
+from windlass.core.error import Invalid, LeaseLost
+from windlass.core.failure import Category, Failure
+from windlass.core.holder import Caller, Fence, Finish
+from windlass.core.task import Outcome
+from windlass.engine.engine import Engine
+from windlass.engine.holder import Held
+from windlass.wire.id import parse_id
+from windlass.wire.lease import (
+    AcceptedAnswer,
+    ClaimedAnswer,
+    ClaimRequest,
+    CompleteAnswer,
+    CompleteRequest,
+    ErrorDetails,
+    EventsRequest,
+    FetchAnswer,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    NotClaimedAnswer,
+    PublishAnswer,
+    PublishRequest,
+)
+
+log = logging.getLogger("windlass.lease")
+
+T = TypeVar("T")
+_OUTCOMES = {"Completed": Outcome.SUCCEEDED, "Failed": Outcome.FAILED, "Canceled": Outcome.CANCELLED}
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (ClaimRequest, HeartbeatRequest, EventsRequest, PublishRequest, CompleteRequest)
+}
+
+
+class Service:
+    """What holders say to one engine. `scratch_uri` is where they may leave their batches."""
+
+    def __init__(self, engine: Engine, scratch_uri: str) -> None:
+        self._engine, self._scratch_uri = engine, scratch_uri
+
+    async def claim(self, body: bytes, caller: Caller) -> ClaimedAnswer | NotClaimedAnswer:
+        said = _read(ClaimRequest, body)
+        check_name("worker_id", said.worker_id)
+        found = await self._engine.holders.claim(_task_id(said.task_id), said.worker_id, caller)
+        if isinstance(found, Held):
+            return form.claimed(found, self._scratch_uri)
+        return form.not_claimed(found, None if found.until is None else await self._engine.views.time())
+
+    async def fetch(self, task_id: str) -> FetchAnswer:
+        view = await self._engine.views.get(_task_id(task_id))
+        return form.fetched(view.task, view.payload, view.wire)
+
+    async def heartbeat(self, body: bytes, caller: Caller) -> HeartbeatAnswer:
+        said = _read(HeartbeatRequest, body)
+        extended = await self._engine.holders.extend(
+            Fence(_task_id(said.task_id), said.attempt, said.lease_token), caller
+        )
+        cancel = extended.cancel
+        return HeartbeatAnswer(
+            lease_expires_at=extended.expires_at,
+            status="Running" if cancel is None else "Canceled",
+            cancel_reason=UNSET if cancel is None else cancel.reason,
+            server_time=extended.now,
+        )
+
+    async def events(self, body: bytes, caller: Caller) -> AcceptedAnswer:
+        said = _read(EventsRequest, body)
+        fence = Fence(_task_id(said.task_id), said.attempt, said.lease_token)
+        await self._engine.holders.emit(fence, caller, form.said_events(said.events))
+        return AcceptedAnswer(accepted=len(said.events))
+
+    async def publish(self, body: bytes, caller: Caller) -> PublishAnswer:
+        said = _read(PublishRequest, body)
+        fence = Fence(_task_id(said.task_id), said.attempt, said.lease_token)
+        batch = SaidPublish(said.dataset_uuid, said.dataset_version, said.batch_uri, said.record_count)
+        batch.check()
+        prefixes = prefixes_of(self._scratch_uri, batch.dataset_uuid, fence.task_id, fence.attempt)
+        return PublishAnswer(publish_id=await self._engine.holders.publish(fence, caller, batch, prefixes))
+
+    async def complete(self, body: bytes, caller: Caller) -> CompleteAnswer:
+        said = _read(CompleteRequest, body)
+        finish = _finish(said, caller)
+        try:
+            state = await self._engine.holders.finish(finish)
+        except LeaseLost as error:
+            log.warning("ignored: attempt %s of task %s by %s: %s", said.attempt, said.task_id, caller.subject, error)
+            raise
+        return CompleteAnswer(status=form.REPORTED[state])
+
+
+def _finish(said: CompleteRequest, caller: Caller) -> Finish:
+    outcome = _OUTCOMES[said.status]
+    fence = Fence(_task_id(said.task_id), said.attempt or 0, said.lease_token)
+    if outcome is not Outcome.CANCELLED and (said.attempt is None or said.lease_token is None):
+        raise Invalid("is missing", field="attempt" if said.attempt is None else "lease_token")
+    if outcome is not Outcome.SUCCEEDED and (said.events or said.outputs):
+        raise Invalid("only what is Completed has events and outputs", field="events" if said.events else "outputs")
+    events = form.said_events(said.events)
+    outputs = msgspec.to_builtins(said.outputs or [])
+    result, kept = None, {}
+    if outcome is Outcome.SUCCEEDED:
+        given = not isinstance(said.result, msgspec.UnsetType)
+        result = bytes(said.result) if isinstance(said.result, msgspec.Raw) else _encoded({"outputs": outputs})
+        check_payload("result" if given else "outputs", result)
+        if given and outputs:
+            kept["outputs"] = outputs
+    return Finish(fence, caller, outcome, result, _failure(said, outcome), events, kept)
+
+
+def _encoded(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _failure(said: CompleteRequest, outcome: Outcome) -> Failure | None:
+    if outcome is Outcome.SUCCEEDED:
+        return None
+    message = clean_text("error_message", said.error_message or "")
+    if outcome is Outcome.CANCELLED:
+        return Failure(Category.CANCELLED, message)
+    more = said.error or ErrorDetails()
+    return Failure(
+        Category(more.category), message or "the worker did not say why", more.reason, more.stack_trace, more.retryable,
+        more.retry_after_s,
+    )  # fmt: skip
+
+
+def _task_id(text: str) -> UUID:
+    found = parse_id("task", text)
+    if found is None:
+        raise Invalid(f"{text[:100]!r} is not an id of a task", field="task_id")
+    return found
+
+
+def _read(kind: type[T], body: bytes) -> T:
+    assert len(body) <= PAYLOAD_MAX_BYTES, len(body)
+    try:
+        found: T = _DECODERS[kind].decode(body)
+    except RecursionError:
+        raise Invalid("the body cannot be read: it is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message, _, path = str(error).partition(" - at `$.")
+        raise Invalid(f"the body cannot be read: {message}", field=path.rstrip("`")) from None
+    return found

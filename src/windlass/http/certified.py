@@ -1,0 +1,101 @@
+"""Servers that ask their callers for certificates, and know by them who calls.
+
+TLS 1.3 with a certificate of a configured authority, or the handshake fails and nothing is answered. Sessions are not
+resumed, so that each connection shows its certificate anew; one that runs out while its connection is open ends it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import ssl
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from windlass.core.check import clean_text
+from windlass.core.error import Invalid
+from windlass.core.holder import Caller
+
+log = logging.getLogger("windlass.internal")
+
+CALLER = "caller"
+NAME_MAX, NAMES_MAX = 500, 20
+_SHORT = {
+    "commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C",
+    "localityName": "L", "stateOrProvinceName": "ST",
+}  # fmt: skip
+
+
+class Certificates(NamedTuple):
+    """PEM files: the server's certificate (with its chain), its key, and the authorities whose clients are let in."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+class Guard(NamedTuple):
+    """For `http.server.listening`."""
+
+    context: ssl.SSLContext
+    protocol: type[HttpToolsProtocol]
+
+
+def guarded(files: Certificates) -> Guard:
+    """Raises Invalid that names the file which cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    context.verify_mode = ssl.CERT_REQUIRED
+    for field, file in (
+        ("internal_certificate", files.certificate), ("internal_key", files.key), ("internal_ca", files.authority),
+    ):  # fmt: skip
+        try:
+            file.read_bytes()
+        except OSError as error:
+            raise Invalid(f"the file {file} cannot be read: {error.strerror}", field=field) from None
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+    except (ssl.SSLError, OSError) as error:
+        raise Invalid(f"{files.certificate} and {files.key} are no certificate with its key: {error}",
+                      field="internal_certificate") from None  # fmt: skip
+    try:
+        context.load_verify_locations(files.authority)
+    except (ssl.SSLError, OSError) as error:
+        raise Invalid(f"{files.authority} holds no authority: {error}", field="internal_ca") from None
+    return Guard(context, CertifiedProtocol)
+
+
+class CertifiedProtocol(HttpToolsProtocol):
+    """One connection, whose caller stands in the state of each of its requests."""
+
+    good_until_s = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        shown = transport.get_extra_info("ssl_object")
+        plain = shown.getpeercert() if shown is not None else None
+        if not plain:  # the handshake does not let such a one through; nor do we
+            transport.abort()
+            return
+        self.good_until_s = ssl.cert_time_to_seconds(plain["notAfter"])
+        self.app_state = {**self.app_state, CALLER: caller_of(plain, shown.getpeercert(binary_form=True))}
+
+    def data_received(self, data: bytes) -> None:
+        if time.time() > self.good_until_s:
+            log.warning("the certificate of %s has run out: its connection is closed", self.app_state.get(CALLER))
+            self.transport.abort()
+            return
+        super().data_received(data)
+
+
+def caller_of(plain: dict[str, Any], encoded: bytes) -> Caller:
+    """Who this certificate is for."""
+    parts = [(name, value) for relative in plain.get("subject", ()) for name, value in relative]
+    subject = ",".join(f"{_SHORT.get(name, name)}={value}" for name, value in parts)
+    names = [clean_text("name", f"{kind}:{value}", NAME_MAX) for kind, value in plain.get("subjectAltName", ())]
+    fingerprint = hashlib.sha256(encoded).hexdigest()
+    return Caller(clean_text("subject", subject, NAME_MAX), fingerprint, tuple(names[:NAMES_MAX]))

@@ -1,0 +1,218 @@
+"""The messages of the lease contract, in its own words: what holders send to `/internal/*`, and what they are answered.
+
+Both sides use these types. Fields that are not here are ignored when they come; those that the document of the contract
+does not name are ours, and may be left out by others.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Position = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Id = Annotated[str, Meta(min_length=1, max_length=100, description="A UUID, or `task_` and a ULID.")]
+MANY = 10_000
+
+Reason = Literal["AlreadyRunning", "Completed", "Canceled", "NotFound"]
+ReportStatus = Literal["Completed", "Failed", "Canceled"]
+TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+
+
+class Job(Struct, frozen=True):
+    """Outside of a DAG: the namespace, and the kind of the task."""
+
+    dag_name: str
+    name: str
+
+
+class TaskDetails(Struct, frozen=True, kw_only=True):
+    """What to run. `config` is the payload; from `namespace` on the fields are ours."""
+
+    task_id: UUID
+    attempt: int
+    job: Job
+    operator: str
+    config: Raw
+    inputs: Raw
+    namespace: str
+    queue: str
+    kind: str
+    outputs: Raw | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET
+    ends_at: datetime | UnsetType = UNSET
+    cancel_grace_s: float
+
+
+# --------------------------------------------------------------------------------------------- claim
+
+
+class ClaimRequest(Struct, frozen=True, kw_only=True):
+    """Hold this task."""
+
+    task_id: Id
+    worker_id: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class ClaimedAnswer(Struct, frozen=True, kw_only=True):
+    """It is held from now on. `scratch_uri` is the folder of this attempt."""
+
+    status: Literal["Claimed"] = "Claimed"
+    attempt: int
+    lease_token: UUID
+    lease_expires_at: datetime
+    task: TaskDetails
+    scratch_uri: str
+    server_time: datetime
+
+
+class NotClaimedAnswer(Struct, frozen=True, kw_only=True):
+    """It is not: do not run it, and forget its message. `detail`, `waits_for` and `retry_after_s` say more."""
+
+    status: Literal["NotClaimed"] = "NotClaimed"
+    reason: Reason
+    detail: str | UnsetType = UNSET
+    waits_for: str | UnsetType = UNSET
+    retry_after_s: float | UnsetType = UNSET
+
+
+# --------------------------------------------------------------------------------------------- fetch
+
+
+class FetchAnswer(TaskDetails, frozen=True, kw_only=True):
+    """A task as it is, without what only its holder may know."""
+
+    status: TaskStatus
+
+
+# --------------------------------------------------------------------------------------------- signs of life
+
+
+class HeartbeatRequest(Struct, frozen=True, kw_only=True):
+    """The lease is to be extended."""
+
+    task_id: Id
+    attempt: Number
+    lease_token: UUID
+
+
+class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
+    """It is. `Canceled`: somebody asked the task to stop; from now on it has `cancel_grace_s` to report."""
+
+    lease_expires_at: datetime
+    status: Literal["Running", "Canceled"]
+    cancel_reason: str | UnsetType = UNSET
+    server_time: datetime
+
+
+# --------------------------------------------------------------------------------------------- events
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """A dataset has reached a cursor, or a partition of it is there. Ranges are inclusive."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    cursor: Position | None = None
+    partition_key: str | None = None
+    start: Position | None = None
+    end: Position | None = None
+
+
+class EventsRequest(Struct, frozen=True, kw_only=True):
+    """Data is there."""
+
+    task_id: Id
+    attempt: Number
+    lease_token: UUID
+    events: Annotated[list[Event], Meta(min_length=1, max_length=MANY)]
+
+
+class AcceptedAnswer(Struct, frozen=True, kw_only=True):
+    """Recorded, now or before."""
+
+    status: Literal["Accepted"] = "Accepted"
+    accepted: int = 1
+
+
+class PublishRequest(Struct, frozen=True, kw_only=True):
+    """A batch of records was written, and is to get into the table of its dataset."""
+
+    task_id: Id
+    attempt: Number
+    lease_token: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
+    batch_uri: Annotated[str, Meta(min_length=1, max_length=2000)]
+    record_count: Amount
+
+
+class PublishAnswer(Struct, frozen=True, kw_only=True):
+    """Recorded, now or before, under this id."""
+
+    status: Literal["Accepted"] = "Accepted"
+    publish_id: UUID
+
+
+# --------------------------------------------------------------------------------------------- the end
+
+
+class Output(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that the task has made."""
+
+    output_index: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    dataset_uuid: UUID
+    dataset_version: UUID
+    location: Annotated[str, Meta(max_length=2000)] | None = None
+    cursor: Position | None = None
+    partition_key: Annotated[str, Meta(max_length=500)] | None = None
+    start: Position | None = None
+    end: Position | None = None
+    row_count: Amount | None = None
+
+
+class ErrorDetails(Struct, frozen=True, kw_only=True):
+    """Ours: more about a failure than its message."""
+
+    category: Literal["USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED"] = (
+        "USER_CODE"
+    )
+    reason: str = ""
+    stack_trace: str = ""
+    retryable: bool | None = None
+    retry_after_s: Annotated[float, Meta(ge=0, le=100 * 365 * 86400)] | None = None
+
+
+class CompleteRequest(Struct, frozen=True, kw_only=True):
+    """The attempt is over. Only a success has outputs and events. `result` is ours: what the task gives to whoever
+    waits for it, instead of its outputs."""
+
+    task_id: Id
+    attempt: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    lease_token: UUID | None = None
+    status: ReportStatus
+    events: Annotated[list[Event], Meta(max_length=MANY)] | None = None
+    outputs: Annotated[list[Output], Meta(max_length=MANY)] | None = None
+    error_message: str | None = None
+    error: ErrorDetails | None = None
+    result: Raw | UnsetType = UNSET
+
+
+class CompleteAnswer(Struct, frozen=True, kw_only=True):
+    """What the engine made of it, also when another attempt follows."""
+
+    status: ReportStatus
+
+
+class RefusedAnswer(Struct, frozen=True, kw_only=True):
+    """Why not. `error` is a stable word, `message` is for people; `task_status` and `current_attempt` say how it is."""
+
+    error: str
+    message: str
+    field: str | UnsetType = UNSET
+    task_status: TaskStatus | UnsetType = UNSET
+    current_attempt: int | UnsetType = UNSET

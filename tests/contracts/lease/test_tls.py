@@ -1,0 +1,152 @@
+"""Who is let in: only callers with a certificate of our authority that is good now, and only on the internal port."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from tests.contracts.lease.world import SCRATCH, Papers, World, client, nobody, ok
+
+from windlass import Engine
+from windlass.app import open_internal, open_server
+from windlass.contracts.lease.mount import make_lease_app
+from windlass.core.error import Invalid
+from windlass.http import certified
+from windlass.http.certified import Certificates, guarded
+from windlass.http.server import listening
+from windlass.wire.certificate import Files
+
+ROUTES = [
+    ("POST", "/internal/task-claim"), ("GET", "/internal/task-fetch"), ("POST", "/internal/heartbeat"),
+    ("POST", "/internal/task-complete"), ("POST", "/internal/events"), ("POST", "/internal/buffer-publish"),
+    ("GET", "/internal/openapi.json"), ("GET", "/"), ("GET", "/internal/other"),
+]  # fmt: skip
+
+
+async def gets_no_answer(world: World, shown: Files | None) -> None:
+    task_id = await world.submit()
+    before = await world.rows()
+    for method, path in ROUTES:
+        async with client(world.url, world.papers, shown) as http:
+            with pytest.raises(httpx.TransportError):
+                await http.request(method, path, json={"task_id": str(task_id), "worker_id": "w"})
+    assert await world.rows() == before
+
+
+async def test_a_caller_without_a_certificate_gets_no_answer_from_any_route(world: World) -> None:
+    await gets_no_answer(world, None)
+
+
+async def test_a_caller_with_a_certificate_of_another_authority_gets_no_answer_from_any_route(world: World) -> None:
+    await gets_no_answer(world, world.papers.foreign)
+
+
+async def test_a_caller_whose_certificate_has_expired_gets_no_answer_from_any_route(world: World) -> None:
+    await gets_no_answer(world, world.papers.expired)
+
+
+async def test_the_certificate_of_a_server_lets_nobody_in(world: World) -> None:
+    await gets_no_answer(world, world.papers.server)
+
+
+async def test_plain_http_gets_no_answer(world: World) -> None:
+    async with httpx.AsyncClient(base_url=world.url.replace("https", "http")) as http:
+        with pytest.raises(httpx.TransportError):
+            await http.get("/internal/openapi.json")
+
+
+async def test_older_tls_is_not_spoken(world: World) -> None:
+    context = ssl.create_default_context(cafile=str(world.papers.authority))
+    context.load_cert_chain(*world.papers.client)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with httpx.AsyncClient(base_url=world.url, verify=context) as http:
+        with pytest.raises(httpx.ConnectError):
+            await http.get("/internal/openapi.json")
+
+
+async def test_a_certificate_that_runs_out_while_its_connection_is_open_ends_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok(await world.http.get("/internal/openapi.json"))
+    later = certified.time.time() + 6 * 86400
+    monkeypatch.setattr(certified, "time", SimpleNamespace(time=lambda: later))
+
+    with pytest.raises(httpx.TransportError):
+        await world.http.get("/internal/openapi.json")
+
+
+async def test_a_session_is_not_resumed_so_that_each_connection_shows_its_certificate(world: World) -> None:
+    context = ssl.create_default_context(cafile=str(world.papers.authority))
+    context.load_cert_chain(*world.papers.client)
+    host, port = httpx.URL(world.url).host, httpx.URL(world.url).port
+    assert port is not None
+
+    def ask(session: Any) -> Any:
+        with (
+            socket.create_connection((host, port)) as raw,
+            context.wrap_socket(raw, server_hostname=host, session=session) as secured,
+        ):
+            secured.sendall(b"GET /internal/openapi.json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert secured.recv(100).startswith(b"HTTP/1.1 200")
+            return secured.session, secured.session_reused
+
+    first, _ = await asyncio.to_thread(ask, None)
+    _, reused = await asyncio.to_thread(ask, first)
+
+    assert not reused
+
+
+async def test_the_public_port_never_serves_internal(world: World) -> None:
+    key = {"Authorization": "Bearer root"}
+    async with (
+        open_server(world.engine, http="127.0.0.1:0", api_key="root") as url,
+        httpx.AsyncClient(base_url=url, headers=key) as http,
+    ):
+        for method, path in ROUTES[:7]:
+            body = {"task_id": nobody(), "worker_id": "w"}
+            assert (await http.request(method, path, json=body)).status_code == 404, path
+
+
+async def test_a_server_that_knows_no_callers_gets_no_route_to_work(world: World) -> None:
+    app = make_lease_app(world.engine, "test", SCRATCH)
+    async with listening(app, "127.0.0.1", 0) as url, httpx.AsyncClient(base_url=url) as http:
+        answer = await http.post("/internal/task-claim", json={"task_id": nobody(), "worker_id": "w"})
+
+    assert (answer.status_code, answer.json()["error"]) == (500, "internal")
+
+
+async def test_open_internal_serves_with_the_files_that_are_set(engine: Engine, papers: Papers) -> None:
+    server = papers.server
+    async with open_internal(
+        engine, internal="127.0.0.1:0", certificate=server.certificate, key=server.key, authority=papers.authority
+    ) as url:
+        assert url.startswith("https://127.0.0.1:")
+        async with client(url, papers, papers.client) as http:
+            assert (await http.get("/internal/openapi.json")).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["certificate", "key", "authority"])
+async def test_a_file_that_is_not_given_missing_or_no_certificate_is_named(
+    engine: Engine, papers: Papers, tmp_path: Path, name: str
+) -> None:
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("this is no certificate")
+    good = papers.certificates
+    for file in (tmp_path / "missing.pem", rubbish):
+        with pytest.raises(Invalid, match=f"internal_.*{file.name}"):
+            guarded(good._replace(**{name: file}))
+    files: dict[str, Path | None] = {**good._asdict(), name: None}
+    with pytest.raises(Invalid, match="windlass certs"):
+        async with open_internal(engine, internal="127.0.0.1:0", **files):  # type: ignore[arg-type]
+            pass
+
+
+def test_a_key_that_belongs_to_another_certificate_is_refused(papers: Papers) -> None:
+    with pytest.raises(Invalid, match="internal_certificate"):
+        guarded(Certificates(papers.server.certificate, papers.client.key, papers.authority))
