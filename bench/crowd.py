@@ -1,6 +1,7 @@
 """Idle workers, many in one process: `python -m bench.crowd polls|sessions HOST:PORT KEY COUNT`. Says when all wait.
 
-Each has a connection of its own, as workers on many machines have; heartbeats every 10 s, spread over them.
+Each has a connection of its own, as workers on many machines have; heartbeats of polls every 10 s, of sessions as often
+as the SDK sends them when it is idle, spread over them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 
 import grpc
 
+from windlass.sdk.worker import IDLE_BEATS_PER_LEASE
 from windlass.wire.channel import SESSION
 from windlass.wire.protos import kagzi_pb2, session_pb2
 
 HEARTBEAT_S, POLL_S = 10.0, 70.0
+LEASE_S = 30.0
 AT_ONCE = 50
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
@@ -66,17 +69,18 @@ class Crowd:
             channel = grpc.aio.insecure_channel(self.address, options=OWN_CONNECTION)
             open_stream = channel.stream_stream(SESSION, pb.FromWorker.SerializeToString, pb.ToWorker.FromString)
             stream = open_stream(metadata=self.metadata)
-            hello = pb.Hello(worker=f"bench {number}", queues=["idle"], kinds=["idle"], lease_ttl_s=30.0)
+            hello = pb.Hello(worker=f"bench {number}", queues=["idle"], kinds=["idle"], lease_ttl_s=LEASE_S)
             await stream.write(pb.FromWorker(hello=hello))
             assert (await stream.read()).WhichOneof("message") == "welcome"
             await stream.write(pb.FromWorker(credit=pb.Credit(tasks=10)))
         self.arrived()
-        await asyncio.sleep(HEARTBEAT_S * random.random())
+        beat_s = LEASE_S / IDLE_BEATS_PER_LEASE
+        await asyncio.sleep(beat_s * random.random())
         for beat in range(1, sys.maxsize):
             await stream.write(pb.FromWorker(heartbeat=pb.Heartbeat(number=beat)))
             while (await stream.read()).WhichOneof("message") != "extended":
                 pass
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(beat_s)
 
 
 async def main(kind: str, address: str, key: str, count: str) -> None:

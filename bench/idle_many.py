@@ -25,7 +25,7 @@ def idle_polls(stage: Stage, who: Contestant) -> Figures:
 
 
 def idle_sessions(stage: Stage, who: Contestant) -> Figures:
-    """Workers of our SDK, each with an open stream and heartbeats every 10 s."""
+    """Workers of our SDK, each with an open stream and its heartbeats."""
     return _idle(stage, who, "sessions")
 
 

@@ -48,7 +48,7 @@ Attempt = tuple[UUID, int]
 
 CLAIM_WAIT_S = 60.0
 AFTER_ERROR_S = 1.0
-BEATS_PER_LEASE = 3
+BEATS_PER_LEASE, IDLE_BEATS_PER_LEASE = 3, 2  # who holds nothing loses little with its lease
 BATCH_MAX = 500
 STOP_NOW_S = 2.0  # for handlers to notice that they are to end
 
@@ -306,7 +306,8 @@ class Worker:
 
     async def _beat_loop(self, lease: Lease) -> None:
         while True:
-            await self._source.await_news(lease, self._lease_ttl_s / BEATS_PER_LEASE)
+            beats = BEATS_PER_LEASE if self._held else IDLE_BEATS_PER_LEASE
+            await self._source.await_news(lease, self._lease_ttl_s / beats)
             now = time.monotonic()
             try:
                 extension = await self._source.extend_lease(lease, list({task_id for task_id, _ in self._held}))

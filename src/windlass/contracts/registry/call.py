@@ -30,7 +30,7 @@ class Options:
     poll_timeout_s: float = 60.0
     heartbeat_s: float = 10.0
     stale_s: float = 30.0
-    gather_s: float = 0.5  # how long a heartbeat waits for others to go along, if the threshold allows that
+    gather_s: float = 1.0  # how long a heartbeat waits for others to go along, if the threshold allows that
     open: bool = False  # whoever can reach the port needs no key
 
 

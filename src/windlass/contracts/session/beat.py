@@ -10,7 +10,7 @@ from windlass.core.lease import Extension, Lease
 from windlass.engine.engine import Engine
 from windlass.engine.gather import Gather
 
-GATHER_S = 0.5
+GATHER_S = 1.0
 PART_OF_LEASE = 0.05  # of a lease, at most, does its beat wait
 
 
