@@ -43,6 +43,8 @@ SLOW = (
     "tests/e2e/",
     "tests/engine/test_schedule_proof",
     "tests/engine/test_worker",
+    "tests/export/test_machine_",
+    "tests/export/test_mods_hostile",
     "tests/http/test_change",
     "tests/sdk/test_callback",
     "tests/sdk/test_process",

@@ -18,6 +18,7 @@ SEES: dict[str, set[str]] = {
     "engine": {"store", "core"},
     "stdio": set(),  # runs where nothing else of Windlass is installed
     "sdk": {"wire", "core", "stdio"},
+    "export": {"sdk"},  # programs on machines of their own: what any user's program could import
     "contracts": ADAPTER,
     "launchers": ADAPTER,
     "queues": ADAPTER,
@@ -66,6 +67,7 @@ DRIVERS: dict[str, set[str]] = {
     "cyclopts": {"cli"},
     "rich": {"cli"},
     "prometheus_client": {"http"},
+    "lxml": {"export"},
     "structlog": {"cli"},
 }
 SERVER_ONLY = {*DRIVERS, "windlass.store", "windlass.engine", "windlass.app", "windlass.cli"}

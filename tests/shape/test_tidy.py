@@ -23,6 +23,9 @@ WALL_CLOCK_READERS = {
     "src/windlass/http/certified.py",  # whether one is still good, as the handshake asked by the same clock
     "src/windlass/cli/doctor.py",  # tells a person how far this machine's clock is off
     "src/windlass/sdk/callback/worker.py",  # how old a signature is; what it lets through is still fenced
+    "src/windlass/sdk/machine/job.py",  # part of a file's name
+    "src/windlass/sdk/machine/s3.py",  # S3 wants the time in its signatures
+    "src/windlass/export/mods/program.py",  # the day on which a minimal record was made
     "src/windlass/testing/callback/stand_in.py",  # stands in for an engine towards somebody else's worker
 }
 WALL_CLOCKS = re.compile(r"(^|\.)(time\.(time|time_ns|localtime|gmtime)|(datetime|date)\.(now|utcnow|today))$")

@@ -1,0 +1,209 @@
+"""From the words of an archive to those of MODS 3.8, in a fixed order. Pure; what is empty is left out.
+
+A record has three parts: what stands before its related items, these (see `related`), and what follows them.
+An entity whose metadata is missing or unreadable has a minimal record, which says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from windlass.export.mods import graph as graphs
+from windlass.export.mods.entity import W3CDTF, Manifest, text, texts
+from windlass.export.mods.graph import Graph
+from windlass.export.mods.node import Node, group, identifier, leaf, link, note
+from windlass.export.mods.options import Mode
+
+PLACEHOLDER = "PLACEHOLDER"
+RESOURCES = {
+    "Text": "text",
+    "Event": "text",
+    "Service": "text",
+    "Image": "still image",
+    "StillImage": "still image",
+    "MovingImage": "moving image",
+    "Sound": "sound recording",
+    "Dataset": "software, multimedia",
+    "InteractiveResource": "software, multimedia",
+    "Software": "software, multimedia",
+    "Collection": "mixed material",
+    "PhysicalObject": "three dimensional object",
+}
+LANGUAGES = {
+    "en": "eng", "es": "spa", "fr": "fre", "de": "ger", "it": "ita",
+    "pt": "por", "zh": "chi", "ja": "jpn", "ar": "ara", "ru": "rus",
+}  # fmt: skip
+
+
+def _quoted(part: str) -> str:
+    return quote(part, safe="", errors="replace")
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Where entities and files are found by whoever reads the record."""
+
+    api: str
+    gateway: str
+    web: str
+
+    def page(self, pi: str) -> str:
+        return f"{self.web}/{_quoted(pi)}"
+
+    def manifest(self, pi: str) -> str:
+        return f"{self.api}/entities/{_quoted(pi)}"
+
+    def file(self, cid: str) -> str:
+        return f"{self.gateway}/ipfs/{_quoted(cid)}"
+
+    def api_file(self, cid: str) -> str:
+        return f"{self.api}/cat/{_quoted(cid)}"
+
+
+class Entity(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a record is made from, but for its related files. `pinax` is None if it is missing or unreadable."""
+
+    manifest: Manifest
+    pinax: Mapping[str, Any] | None
+    problem: str = ""
+    description: str = ""
+    graph: Graph = Graph()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a record stands in the tree: `path` is from the root to itself."""
+
+    path: tuple[str, ...]
+
+    @property
+    def depth(self) -> int:
+        return len(self.path) - 1
+
+
+def before(entity: Entity, mode: Mode) -> Iterator[Node]:
+    """What stands before the related items."""
+    manifest, pinax, graph = entity.manifest, entity.pinax or {}, entity.graph
+    if entity.pinax is None:
+        title = leaf("title", f"[Incomplete Record: {manifest.pi}]")
+        yield group("titleInfo", title, type="alternative")
+    elif title_said := text(pinax.get("title")):
+        yield group("titleInfo", leaf("title", title_said))
+    yield from _names(pinax)
+    if entity.pinax is not None:
+        yield leaf("typeOfResource", RESOURCES.get(text(pinax.get("type")), "text"))
+    if created := text(pinax.get("created")):
+        yield group("originInfo", _date("dateCreated", created, keyDate="yes"))
+    if language := text(pinax.get("language")):
+        yield group("language", _language(language_code(language)))
+    if abstract := entity.description or text(pinax.get("description")):
+        yield leaf("abstract", abstract)
+    yield from _notes(entity, mode)
+    yield from _subjects(pinax, graph, mode)
+
+
+def after(entity: Entity, addresses: Addresses, place: Place | None, today: str, origin: str) -> Iterator[Node]:
+    """What follows the related items."""
+    tail = _tail(entity, addresses) if entity.pinax is not None else _minimal_tail(entity, addresses, today, origin)
+    yield from tail
+    if place is not None:
+        parent = f", parent: {place.path[-2]}" if place.depth else ""
+        yield note("hierarchy", "Tree Position", f"depth: {place.depth}{parent}, path: /{'/'.join(place.path)}")
+
+
+def language_code(said: str) -> str:
+    """ISO 639-2/B where we know it; of other tags the first three letters of the language, without its region."""
+    language = said.strip().partition("-")[0].partition("_")[0]
+    return LANGUAGES.get(language.lower(), language[:3])
+
+
+def _names(pinax: Mapping[str, Any]) -> Iterator[Node]:
+    for kind, field, role in (("personal", "creator", "creator"), ("corporate", "institution", "repository")):
+        for name in texts(pinax.get(field)):
+            term = leaf("roleTerm", role, type="text")
+            yield group("name", leaf("namePart", name), group("role", term), type=kind)
+
+
+def _notes(entity: Entity, mode: Mode) -> Iterator[Node]:
+    manifest, pinax = entity.manifest, entity.pinax
+    if pinax is None:
+        yield note("metadata-status", "Metadata Status", f"Incomplete: {entity.problem}")
+        yield note(
+            "metadata-remediation", "Remediation Note", "Store a valid pinax.json with this entity and export it again."
+        )
+    else:
+        version = [f"Version {manifest.ver}"] if manifest.ver else []
+        version += [f"Manifest CID: {manifest.cid}"] if manifest.cid else []
+        if version:
+            yield note("version", "Arke Version", " • ".join(version))
+        summary = text(pinax.get("description"))
+        if summary and entity.description and summary != entity.description:
+            yield note("summary", "PINAX Description", summary)
+        if source := text(pinax.get("source")):
+            yield note("source", "Source System", source)
+    yield from graphs.notes(entity.graph, mode)
+    if manifest.children:
+        yield note("children-inventory", "Child Entities", f"{len(manifest.children)} child entities")
+    files = "\n".join([f"Component inventory ({len(manifest.components)} files):", *sorted(manifest.components)])
+    yield note("component-inventory", "Component Files", files)
+
+
+def _subjects(pinax: Mapping[str, Any], graph: Graph, mode: Mode) -> Iterator[Node]:
+    for tag, field in (("topic", "subjects"), ("geographic", "place"), ("temporal", "")):
+        said = (group("subject", leaf(tag, item)) for item in texts(pinax.get(field)))
+        yield from chain(said, graphs.subjects(graph, mode, tag))
+    yield from graphs.names(graph, mode)
+
+
+def _tail(entity: Entity, addresses: Addresses) -> Iterator[Node]:
+    manifest, pinax = entity.manifest, entity.pinax or {}
+    page = text(pinax.get("access_url"))
+    page = addresses.page(manifest.pi) if page in {"", PLACEHOLDER} else page
+    if own_id := text(pinax.get("id")):
+        yield identifier("local", own_id, "PINAX ID")
+    yield identifier("arke-pi", manifest.pi, "Arke Persistent Identifier")
+    yield identifier("uri", page, "Arke URI")
+    places = [leaf("physicalLocation", name) for name in texts(pinax.get("institution"))]
+    places.append(link(page, "View in Arke", usage="primary display", access="object in context"))
+    if manifest.cid:
+        places.append(link(addresses.file(manifest.cid), "IPFS Manifest"))
+    yield group("location", *places)
+    if rights := text(pinax.get("rights")):
+        yield leaf("accessCondition", rights, type="use and reproduction")
+    yield group(
+        "recordInfo",
+        leaf("recordContentSource", "Arke Institute"),
+        leaf("recordIdentifier", manifest.pi, source="arke-pi"),
+        *([_date("recordCreationDate", manifest.ts)] if manifest.ts else []),
+        leaf("descriptionStandard", "pinax"),
+    )
+
+
+def _minimal_tail(entity: Entity, addresses: Addresses, today: str, origin: str) -> Iterator[Node]:
+    manifest = entity.manifest
+    yield identifier("arke-pi", manifest.pi, "Arke Persistent Identifier")
+    if manifest.cid:
+        yield identifier("arke-manifest-cid", manifest.cid, "Manifest CID")
+    yield group("location", leaf("url", addresses.manifest(manifest.pi), usage="primary"))
+    yield group(
+        "recordInfo",
+        leaf("recordContentSource", "Arke Institute"),
+        leaf("recordIdentifier", manifest.pi, source="arke-pi"),
+        _date("recordCreationDate", today),
+        leaf("recordOrigin", origin),
+        group("languageOfCataloging", _language("eng")),
+        leaf("descriptionStandard", "mods"),
+    )
+
+
+def _language(code: str) -> Node:
+    return leaf("languageTerm", code, type="code", authority="iso639-2b")
+
+
+def _date(tag: str, said: str, **attributes: str) -> Node:
+    """What is no W3CDTF does not claim to be it."""
+    encoding = {"encoding": "w3cdtf"} if W3CDTF.fullmatch(said) else {}
+    return leaf(tag, said, **encoding, **attributes)

@@ -1,0 +1,105 @@
+"""What an archive says of an entity, as far as it can be understood. Pure; nothing that was sent is believed.
+
+Whatever has another type than it should have counts as not said. Only a manifest that is no manifest is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+PINAX, DESCRIPTION, GRAPH, REF = "pinax.json", "description.md", "cheimarros.json", ".ref.json"
+INTERNAL = frozenset({"cheimarros-raw.txt", "reorganization-description.txt"})
+PI = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")  # safe in a path, and as an ID in XML
+W3CDTF = re.compile(
+    r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01])(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?)?)?", re.ASCII
+)
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """An entity, its files (`components`: name to CID) and its place among others."""
+
+    pi: str
+    ver: str = ""
+    ts: str = ""
+    cid: str = ""
+    components: dict[str, str] = {}
+    children: tuple[str, ...] = ()
+    parent: str = ""
+
+    @property
+    def refs(self) -> list[str]:
+        return [key for key in self.components if key.endswith(REF)]
+
+    @property
+    def others(self) -> list[str]:
+        """Files that no part of a record is made from."""
+        known = {PINAX, DESCRIPTION, GRAPH, *INTERNAL}
+        return [key for key in self.components if key not in known and not key.endswith(REF)]
+
+
+def decode(body: bytes | bytearray) -> Any:
+    """JSON, also where some of its bytes are no UTF-8. Raises ValueError."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(text_of(body))
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def text_of(body: bytes | bytearray) -> str:
+    """UTF-8, with a mark in place of what is not, and without the mark at the beginning."""
+    return str(body, "utf-8", "replace").removeprefix("\ufeff")
+
+
+def read_manifest(pi: str, body: bytes | bytearray) -> Manifest:
+    """Raises ValueError with the reason."""
+    try:
+        said = decode(body)
+    except ValueError:
+        raise ValueError("it is not JSON") from None
+    if not isinstance(said, dict):
+        raise ValueError("it is not a JSON object")  # noqa: TRY004
+    if text(said.get("pi")) not in {"", pi}:
+        raise ValueError(f"it is that of {text(said['pi'])[:100]!r}")
+    components = said.get("components")
+    return Manifest(
+        pi=pi,
+        ver=text(said.get("ver")),
+        ts=text(said.get("ts")),
+        cid=cid(said.get("manifest_cid")),
+        components={key: cid(value) for key, value in mapping(components).items() if key.strip()},
+        children=tuple(texts(said.get("children_pi"))),
+        parent=text(said.get("parent_pi")),
+    )
+
+
+def cid(value: object) -> str:
+    """The id of a file; a link of dag-json looks like {"/": cid}."""
+    said = value.get("/") if isinstance(value, dict) else value
+    return said if isinstance(said, str) else ""
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def text(value: object) -> str:
+    """What can be written as it is; blank text is none."""
+    if isinstance(value, str):
+        return value if value.strip() else ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    return str(value)
+
+
+def texts(value: object) -> list[str]:
+    """One text, or a list of them."""
+    return [said for item in (value if isinstance(value, list) else [value]) if (said := text(item))]

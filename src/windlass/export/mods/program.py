@@ -1,0 +1,83 @@
+"""The program `windlass-export-mods`: one task in the environment of its machine, as `windlass.sdk.machine` reads it.
+
+Where entities come from is set by WINDLASS_MODS_API_URL and WINDLASS_MODS_GATEWAY_URL; WINDLASS_MODS_WEB_URL is where
+people look at them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from windlass.export.mods.crosswalk import Addresses
+from windlass.export.mods.entity import PI
+from windlass.export.mods.options import Options
+from windlass.export.mods.source import Source
+from windlass.sdk import machine
+
+ADDRESSES = {
+    "WINDLASS_MODS_API_URL": "https://api.arke.institute",
+    "WINDLASS_MODS_GATEWAY_URL": "https://ipfs.arke.institute",
+    "WINDLASS_MODS_WEB_URL": "https://arke.institute",
+}
+
+
+M_MMAP_THRESHOLD = -3  # of mallopt(3)
+
+
+def main() -> NoReturn:
+    _give_large_blocks_back()
+    machine.main(export)
+
+
+def _give_large_blocks_back() -> None:
+    """glibc learns to keep large blocks, once for each of many threads; a fixed threshold stops that."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 * 1024)
+
+
+def export(job: machine.Job) -> dict[str, int]:
+    """Raises machine.ExportError, if only the root of a tree cannot be read."""
+    if importlib.util.find_spec("lxml") is None:
+        raise machine.ExportError("lxml is not installed on this machine: pip install 'windlass[mods]'")
+    from windlass.export.mods.record import EntityFailed, Frame
+    from windlass.export.mods.tree import export_one, export_tree
+
+    options, addresses = job.read_options(Options), read_addresses(job.settings)
+    if not PI.fullmatch(job.pi):
+        raise machine.ExportError("PI is no persistent identifier")
+    name = f"{job.pi}-collection.xml" if options.recursive else f"{job.pi}.xml"
+    output = job.output(name, content_type="application/xml")
+    source = Source(addresses.api, addresses.gateway, width=options.parallel_batch_size)
+    with source, output.path.open("wb") as file:
+        frame = Frame(source, options, addresses, datetime.now(UTC).date().isoformat())
+        try:
+            counts = (export_tree if options.recursive else export_one)(frame, job.pi, file)
+        except EntityFailed as error:
+            raise machine.ExportError(str(error)) from None
+    return {
+        "entities_exported": counts.exported,
+        "entities_failed": counts.failed,
+        "entities_incomplete": counts.incomplete,
+    }
+
+
+def read_addresses(settings: Mapping[str, str]) -> Addresses:
+    found = [_address(name, settings.get(name) or default) for name, default in ADDRESSES.items()]
+    return Addresses(*found)
+
+
+def _address(name: str, url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None
+    except ValueError:
+        good = False
+    if not good:
+        raise machine.ExportError(f"{name} must be an http or https URL")
+    return url.rstrip("/")

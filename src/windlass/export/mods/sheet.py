@@ -1,0 +1,55 @@
+"""Writes records as XML, piece by piece, by lxml: two spaces per level, and no text is ever touched by that.
+
+What XML 1.0 cannot hold is left out: control characters, lone surrogates, two non-characters. Long text is written in
+slices, so that no copy of all of it is made on the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, BinaryIO
+
+from lxml import etree
+
+from windlass.export.mods.node import Node
+
+NAMESPACE = "http://www.loc.gov/mods/v3"
+XSI = "http://www.w3.org/2001/XMLSchema-instance"
+SCHEMA = f"{NAMESPACE} https://www.loc.gov/standards/mods/mods-3-8.xsd"
+DECLARATION = b'<?xml version="1.0" encoding="UTF-8"?>\n'
+SLICE_CHARS = 32 * 1024
+_OUTSIDE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ROOT = f'xmlns="{NAMESPACE}" xmlns:xsi="{XSI}" xsi:schemaLocation="{SCHEMA}"'
+COLLECTION_BEGIN = DECLARATION + f"<modsCollection {_ROOT}>".encode()
+COLLECTION_END = b"\n</modsCollection>\n"
+
+
+def clean(text: str) -> str:
+    """Without the characters that XML 1.0 does not know."""
+    return _OUTSIDE.sub("", text)
+
+
+def write_record(file: BinaryIO, nodes: Iterable[Node], *, level: int = 0, record_id: str = "") -> None:
+    """One `mods` element; in a collection one level deep and with an ID. Nodes may be made while it is written."""
+    attributes = {f"{{{XSI}}}schemaLocation": SCHEMA, **({"ID": record_id} if record_id else {})}
+    with (
+        etree.xmlfile(file, encoding="utf-8") as sheet,
+        sheet.element(f"{{{NAMESPACE}}}mods", attributes, nsmap={None: NAMESPACE, "xsi": XSI}),
+    ):
+        for node in nodes:
+            _write(sheet, node, level + 1)
+            del node  # it may be large, and the next one may be a while in coming
+        sheet.write("\n" + "  " * level)
+
+
+def _write(sheet: Any, node: Node, level: int) -> None:
+    """Tags are without a namespace: they stand inside `mods`, whose default namespace is theirs."""
+    sheet.write("\n" + "  " * level)
+    with sheet.element(node.tag, {name: clean(value) for name, value in node.attributes.items()}):
+        for child in node.children:
+            _write(sheet, child, level + 1)
+        if node.children:
+            sheet.write("\n" + "  " * level)
+        for start in range(0, len(node.text), SLICE_CHARS):
+            sheet.write(clean(node.text[start : start + SLICE_CHARS]))

@@ -1,0 +1,132 @@
+"""The environment of a machine, read and checked. Values that are secret appear in no message.
+
+| variable | |
+| --- | --- |
+| TASK_ID, PI, CALLBACK_URL | required; PI may be absent where a PAYLOAD says what to do |
+| EXPORT_OPTIONS | a JSON object; {} if absent |
+| R2_ACCOUNT_ID, R2_ACCESS_KEY_ID, R2_SECRET_ACCESS_KEY | where the result goes: R2, or with R2_ENDPOINT any S3 |
+| UPLOAD_URL | or: the server takes it, by PUT; the name of the file goes before the `?` |
+| PAYLOAD, PAYLOAD_URL | the payload of the task as JSON, or where to GET it |
+| BATCH_ID, EXPORT_FORMAT, R2_BUCKET, R2_REGION, R2_PREFIX | `default`, `mods`, `arke-exports`, `auto`, none |
+| TASK_ATTEMPT, TRACEPARENT, FLY_MACHINE_ID | 1, the trace to go on with, the name in the log |
+| UPLOAD_TIMEOUT_MS, CALLBACK_TIMEOUT_MS, CALLBACK_PATIENCE_MS | 120000; 10000 for a call, 60000 for all of them |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from windlass.sdk.machine.job import Job, Misconfigured
+from windlass.sdk.machine.store import Bucket, ObjectStore, SignedUrl
+
+TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+REQUIRED = ("TASK_ID", "PI", "CALLBACK_URL")
+BUCKET = ("R2_ACCOUNT_ID", "R2_ACCESS_KEY_ID", "R2_SECRET_ACCESS_KEY")
+SECRETS = ("R2_SECRET_ACCESS_KEY", "R2_ACCESS_KEY_ID", "UPLOAD_URL", "CALLBACK_URL", "PAYLOAD_URL")
+
+
+def read(environ: Mapping[str, str]) -> Job:
+    """Raises Misconfigured with everything that is missing, or the first value that is wrong."""
+    missing = [name for name in REQUIRED if not environ.get(name) and not (name == "PI" and _payload_told(environ))]
+    store = _store(environ)
+    if store is None:
+        missing += [name for name in BUCKET if not environ.get(name)]
+    if missing or store is None:
+        raise Misconfigured(f"Missing required environment variables: {', '.join(missing)}")
+    if not TASK_ID.fullmatch(environ["TASK_ID"]):
+        raise Misconfigured("TASK_ID is no id of a task")
+    _check_url("CALLBACK_URL", environ["CALLBACK_URL"])
+    return Job(
+        task_id=environ["TASK_ID"],
+        pi=environ.get("PI", ""),
+        callback_url=environ["CALLBACK_URL"],
+        store=store,
+        options=_options(environ.get("EXPORT_OPTIONS") or "{}"),
+        format=environ.get("EXPORT_FORMAT") or "mods",
+        batch_id=environ.get("BATCH_ID") or "default",
+        machine_id=environ.get("FLY_MACHINE_ID") or "local",
+        traceparent=environ.get("TRACEPARENT", ""),
+        attempt=int(environ["TASK_ATTEMPT"]) if environ.get("TASK_ATTEMPT", "").isdigit() else 1,
+        upload_timeout_s=_seconds(environ, "UPLOAD_TIMEOUT_MS", 120_000),
+        callback_timeout_s=_seconds(environ, "CALLBACK_TIMEOUT_MS", 10_000),
+        callback_patience_s=_seconds(environ, "CALLBACK_PATIENCE_MS", 60_000),
+        settings=dict(environ),
+    )
+
+
+def who_asked(environ: Mapping[str, str]) -> Job | None:
+    """As much of the job as is needed to call back when the rest cannot be read; the path of the URL ends in the id."""
+    try:
+        url = environ.get("CALLBACK_URL", "")
+        _check_url("CALLBACK_URL", url)
+    except Misconfigured:
+        return None
+    told, path = environ.get("TASK_ID", ""), unquote(urlsplit(url).path.rpartition("/")[2])
+    return Job(
+        task_id=told if TASK_ID.fullmatch(told) else path,
+        pi="",
+        callback_url=url,
+        store=SignedUrl(url),
+        batch_id=environ.get("BATCH_ID") or "default",
+    )
+
+
+def secrets(environ: Mapping[str, str]) -> list[str]:
+    """What must not be seen in logs or messages: keys, and what signs the URLs."""
+    values = [environ.get(name, "") for name in SECRETS]
+    signed = [value.partition("?")[2] for value in values[2:]]
+    parts = [part.partition("=")[2] for query in signed for part in query.split("&")]
+    return sorted({value for value in [*values[:2], *signed, *parts] if len(value) >= 4}, key=len, reverse=True)
+
+
+def _payload_told(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("PAYLOAD") or environ.get("PAYLOAD_URL"))
+
+
+def _store(environ: Mapping[str, str]) -> ObjectStore | None:
+    """Keys for a bucket are used where they are all there: nothing goes through the server then."""
+    key, secret = environ.get("R2_ACCESS_KEY_ID"), environ.get("R2_SECRET_ACCESS_KEY")
+    account, endpoint = environ.get("R2_ACCOUNT_ID"), environ.get("R2_ENDPOINT")
+    if key and secret and (account or endpoint):
+        endpoint = endpoint or f"https://{account}.r2.cloudflarestorage.com"
+        _check_url("R2_ENDPOINT", endpoint)
+        bucket, region = environ.get("R2_BUCKET") or "arke-exports", environ.get("R2_REGION") or "auto"
+        return Bucket(endpoint.rstrip("/"), bucket, key, secret, region, environ.get("R2_PREFIX", "").strip("/"))
+    if url := environ.get("UPLOAD_URL"):
+        _check_url("UPLOAD_URL", url)
+        return SignedUrl(url)
+    return None
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise Misconfigured(f"EXPORT_OPTIONS is no JSON: {error}") from None
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise Misconfigured("EXPORT_OPTIONS must be a JSON object")
+    return options
+
+
+def _check_url(name: str, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or 1) and not re.search(r"\s", url)
+    except ValueError:
+        good = False
+    if not good:
+        raise Misconfigured(f"{name} must be an http or https URL")
+
+
+def _seconds(environ: Mapping[str, str], name: str, default_ms: int) -> float:
+    told = environ.get(name) or str(default_ms)
+    if not (told.isascii() and told.isdigit() and 0 < int(told[:12]) <= 86_400_000):
+        raise Misconfigured(f"{name} must be a number of milliseconds")
+    return int(told) / 1000

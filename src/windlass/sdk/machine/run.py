@@ -1,0 +1,87 @@
+"""One task from the environment to the exit code: read, work, upload, clean up, call back.
+
+The order matters. Files are gone before the callback, since who hears it may take the machine away. What was uploaded
+is a success whatever becomes of the callback. Every failure is told, that of a wrong environment too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+
+from windlass.sdk.machine import environment
+from windlass.sdk.machine.callback import call_back, failure, success
+from windlass.sdk.machine.job import ExportError, Job
+from windlass.sdk.machine.memory import peak_mb
+from windlass.sdk.machine.secret import Discreet, scrub
+from windlass.sdk.machine.stop import Stop, Stopped
+from windlass.sdk.machine.store import UploadFailed, upload
+
+Metrics = Mapping[str, Any] | None
+Export = Callable[[Job], Metrics | Awaitable[Metrics]]
+log = logging.getLogger("windlass.machine")
+
+
+def main(export: Export) -> NoReturn:
+    """What a program on its machine calls: `export` makes one output and returns metrics, if it has any. Exits."""
+    secrets = environment.secrets(os.environ)
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(Discreet(os.environ.get("FLY_MACHINE_ID") or "local", secrets))
+    logging.basicConfig(level=logging.INFO, handlers=[lines])
+    sys.exit(run(export))
+
+
+def run(export: Export, environ: Mapping[str, str] | None = None) -> int:
+    """The same without logging and exit: 0 is a success, 1 a failure."""
+    environ = os.environ if environ is None else environ
+    started, stop = time.monotonic(), Stop()
+    with stop.heard():
+        job: Job | None = None
+        try:
+            job = environment.read(environ)
+            log.info("task %s: %s of %s", job.task_id, job.format, job.pi)
+            with stop.interrupts():
+                report = _work(export, job, started, stop)
+        except BaseException as error:
+            job = job or environment.who_asked(environ)
+            told = scrub(_said(error), environment.secrets(environ))
+            trace = None if isinstance(error, ExportError | UploadFailed | Stopped) else error
+            log.log(logging.ERROR, "%s", told, exc_info=trace)
+            report = failure(job, told) if job else {}
+        if job is None:
+            return 1
+        job.remove_files()
+        call_back(job, report, stop.wait)
+    return 0 if report["status"] == "success" else 1
+
+
+def _work(export: Export, job: Job, started: float, stop: Stop) -> dict[str, Any]:
+    made = export(job)
+    metrics = asyncio.run(_awaited(made)) if inspect.isawaitable(made) else made
+    output = job.made()
+    key, size = f"exports/{job.task_id}/{output.name}", output.path.stat().st_size
+    upload(job.store, key, output.path, output.content_type, timeout_s=job.upload_timeout_s, wait=stop.wait)
+    counted = {
+        "total_time_ms": round((time.monotonic() - started) * 1000),
+        **(metrics or {}),
+        "peak_memory_mb": peak_mb(),
+    }
+    log.info("task %s: %d bytes stored as %s, %s", job.task_id, size, key, counted)
+    return success(job, key, output.name, size, counted)
+
+
+async def _awaited(made: Awaitable[Metrics]) -> Metrics:
+    return await made
+
+
+def _said(error: BaseException) -> str:
+    """What is told to whoever asked. The message alone, where somebody wrote it for them."""
+    if isinstance(error, ExportError | UploadFailed | Stopped):
+        return str(error)
+    return f"{type(error).__name__}: {error}".rstrip(": ")

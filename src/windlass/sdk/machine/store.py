@@ -1,0 +1,79 @@
+"""Where the result goes: a bucket (S3, R2), or the server, by a signed URL. Streams from the disk, all or nothing.
+
+The key of an object is `exports/{task_id}/{file}`. What was tried again is the same object again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from windlass.sdk.machine import s3
+from windlass.sdk.machine.http import Client
+from windlass.sdk.machine.patience import Transient
+from windlass.sdk.machine.send import Refused, Slice, send
+
+
+class UploadFailed(Exception):
+    """The result could not be stored."""
+
+
+class SignedUrl(msgspec.Struct, frozen=True):
+    """Whoever knows it may write the objects of this attempt: PUT to it, with the name of the file before its query."""
+
+    url: str
+
+    def __repr__(self) -> str:
+        return f"SignedUrl({self.url.partition('?')[0]!r})"
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    endpoint: str
+    name: str
+    access_key: str
+    secret_key: str
+    region: str = "auto"
+    prefix: str = ""
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.endpoint!r}, {self.name!r})"
+
+
+ObjectStore = SignedUrl | Bucket
+
+
+def upload(
+    store: ObjectStore,
+    key: str,
+    path: Path,
+    content_type: str,
+    *,
+    timeout_s: float,
+    wait: Callable[[float], object] = time.sleep,
+) -> None:
+    """Store the file under the key. Raises UploadFailed; then nothing is stored, not even a part of it."""
+    until = time.monotonic() + timeout_s
+    try:
+        if isinstance(store, SignedUrl):
+            base, mark, query = store.url.partition("?")
+            name = quote(key.rpartition("/")[2], safe="")
+            _put(f"{base}{name}{mark}{query}", path, content_type, until, wait)
+        else:
+            to = s3.Upload(store.endpoint, store.name, store.access_key, store.secret_key, store.region, until, wait)
+            to.send(f"{store.prefix}/{key}" if store.prefix else key, path, content_type)
+    except (Transient, Refused, OSError) as error:
+        raise UploadFailed(f"Failed to upload {key}: {error}") from error
+
+
+def _put(url: str, path: Path, content_type: str, until: float, wait: Callable[[float], object]) -> None:
+    client, size = Client(), path.stat().st_size
+    headers = {"Content-Type": content_type, "Content-Length": str(size)}
+    with path.open("rb") as file:
+        send(
+            client, "PUT", url,
+            headers=lambda: headers, body=lambda: Slice(file, 0, size, until), until=until, wait=wait,
+        )  # fmt: skip
