@@ -76,11 +76,11 @@ def test_serve_needs_a_database_and_a_schema(bare_database: str) -> None:
     assert "run `windlass migrate`" in bare.stderr
 
 
-def serve(database: str, *arguments: str) -> subprocess.Popen[str]:
+def serve(database: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     flags = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--json", "--api-key", "k", "--database-url", database]
     return subprocess.Popen(
         [str(WINDLASS), "serve", *flags, *arguments],
-        cwd="/", env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd="/", env=environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ tasks.command("windlass.cli.task:replay_tasks", name="replay", help="Do again al
 tasks.command("windlass.cli.task:task_history", name="history", help="What happened to a task, in order.")
 tasks.command("windlass.cli.workflow:list_steps", name="steps", help="The steps that a workflow has recorded.")
 tasks.command("windlass.cli.workflow:fork_task", name="fork", help="Do a workflow again from one of its steps.")
+tasks.command("windlass.cli.task:task_events", name="events", help="The data that a task has told of.")
 tasks.command("windlass.cli.task:task_logs", name="logs", help="What the attempts of a task have logged.")
 tasks.command("windlass.cli.task:why_waiting", name="why", help="Why a task does not run.")
 app.command(tasks)

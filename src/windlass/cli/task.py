@@ -142,7 +142,28 @@ def task_history(task_id: str, *, api: ApiOptions = HERE) -> None:
 
 
 def _detail(detail: dict[str, Any]) -> str:
-    return ", ".join(str(detail[name]) for name in ("category", "reason", "error") if detail.get(name))
+    told = [str(detail[name]) for name in ("category", "reason", "error") if detail.get(name)]
+    caller = detail.get("caller")
+    return ", ".join([*told, f"by {caller.get('subject')}"] if isinstance(caller, dict) else told)
+
+
+def task_events(task_id: str, *, api: ApiOptions = HERE) -> None:
+    """What a task has told of its datasets, and the batches that it has handed over."""
+    client = api.client()
+    events = list(client.items(f"/tasks/{task_id}/events", {}, 1000))
+    batches = list(client.items(f"/tasks/{task_id}/publishes", {}, 1000))
+    rows = [
+        (instant(one["at"]), one["attempt"], one["dataset_uuid"], one["partition_key"] or one["cursor"],
+         "" if one["declared"] else "not declared: kept for audit")
+        for one in events
+    ]  # fmt: skip
+    rows += [
+        (instant(one["at"]), one["attempt"], one["dataset_uuid"], f"{one['record_count']} records", one["batch_uri"])
+        for one in batches
+    ]
+    columns = ("time", "attempt", "dataset", "what", "")
+    told = {"events": events, "publishes": batches}
+    show(told, api.json, lambda: table(columns, rows, nothing="It has told of no data."))
 
 
 def task_logs(task_id: str, *, attempt: int | None = None, api: ApiOptions = HERE) -> None:

@@ -12,6 +12,8 @@ from windlass.core.check import check_count, check_instant, check_type
 from windlass.store.dataset_table import EventView, PublishView
 from windlass.store.store import Store
 
+__all__ = ["Datasets", "EventView", "PublishView", "Records"]
+
 T = TypeVar("T")
 Position = tuple[datetime, UUID]
 PAGE_DEFAULT, PAGE_MAX = 50, 1000

@@ -22,6 +22,7 @@ from windlass.core.error import WindlassError
 from windlass.engine.engine import Engine
 from windlass.http import (
     change,
+    dataset,
     health,
     key,
     namespace,
@@ -39,8 +40,8 @@ from windlass.http.read import bearer_key, decode_body, decode_query, read_body
 from windlass.http.route import Call, Route, Table
 
 TABLES: tuple[Table, ...] = (
-    task.table, workflow.table, run.table, schedule.table, queue.table, worker.table, namespace.table, key.table,
-    outbox.table, change.table, health.table,
+    task.table, workflow.table, dataset.table, run.table, schedule.table, queue.table, worker.table, namespace.table,
+    key.table, outbox.table, change.table, health.table,
 )  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for table in TABLES for route in table.routes)
 NOBODY = Principal("nobody", Role.VIEWER)

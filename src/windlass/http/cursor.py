@@ -5,9 +5,12 @@ from __future__ import annotations
 import binascii
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from windlass.core.error import Malformed
+
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
 def of_id(position: UUID | None) -> str | None:
@@ -53,6 +56,24 @@ def to_pair(cursor: str | None) -> tuple[int, int] | None:
     if first < 0 or second < -1:
         raise Malformed("is not a cursor of this list", field="after")
     return first, second
+
+
+def of_moment(position: tuple[datetime, UUID] | None) -> str | None:
+    if position is None:
+        return None
+    at, id_ = position
+    return _spelled(struct.pack(">q", (at - _EPOCH) // _MICROSECOND) + id_.bytes)
+
+
+def to_moment(cursor: str | None) -> tuple[datetime, UUID] | None:
+    if cursor is None:
+        return None
+    content = _read(cursor)
+    try:
+        [microseconds] = struct.unpack(">q", content[:8])
+        return _EPOCH + microseconds * _MICROSECOND, UUID(bytes=content[8:])
+    except (struct.error, ValueError, OverflowError):
+        raise Malformed("is not a cursor of this list", field="after") from None
 
 
 def _spelled(content: bytes) -> str:

@@ -139,7 +139,8 @@ def _word(name: str) -> str:
 
 
 def files_of(folder: Path, name: str) -> Files:
-    if not name or name != _word(name) or name.startswith("."):
+    check_text("name", name, 64)
+    if name != _word(name) or name.startswith("."):
         raise Invalid("must be letters, digits, dashes and dots", field="name")
     return Files(folder / f"{name}.pem", folder / f"{name}-key.pem")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
@@ -41,9 +41,11 @@ class Gone(Exception):
 
 
 class LeaseApp:
-    """Serves one engine."""
+    """Serves one engine. `more` are routes that others bring: what was posted, to what is told."""
 
-    def __init__(self, service: Service, version: str) -> None:
+    def __init__(
+        self, service: Service, version: str, more: Mapping[str, Callable[[bytes], Awaitable[object]]] | None = None
+    ) -> None:
         self._service = service
         self._encode = msgspec.json.Encoder().encode
         self._posts: dict[str, Callable[[bytes, Caller], Awaitable[object]]] = {
@@ -53,6 +55,8 @@ class LeaseApp:
             "/internal/events": service.events,
             "/internal/buffer-publish": service.publish,
         }
+        for path, answer in (more or {}).items():
+            self._posts[path] = _without_caller(answer)
         self._document = self._encode(openapi_document(version))
         self.state = SimpleNamespace(closing=asyncio.Event())
 
@@ -95,6 +99,12 @@ class LeaseApp:
     def _refused(self, status: int, error: str, message: str, allow: bytes = b"") -> Answer:
         headers = [(b"allow", allow)] if allow else []
         return status, self._encode(RefusedAnswer(error=error, message=message)), headers
+
+
+def _without_caller(
+    answer: Callable[[bytes], Awaitable[object]],
+) -> Callable[[bytes, Caller], Awaitable[object]]:
+    return lambda body, _: answer(body)
 
 
 def _asked_for(query: bytes) -> str:
