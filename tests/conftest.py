@@ -37,6 +37,7 @@ SLOW = (
     "tests/contracts/callback/test_push",
     "tests/contracts/callback/test_soak",
     "tests/contracts/callback/test_token",
+    "tests/contracts/lease/",
     "tests/contracts/registry/",
     "tests/contracts/session/test_broken",
     "tests/contracts/session/test_session",

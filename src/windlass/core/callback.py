@@ -190,7 +190,7 @@ class Finish(msgspec.Struct, frozen=True):
     def _judged(self, task: Task, now: Instant) -> Transition:
         lease_id = lease_of(task.id, self.attempt)
         if self.outcome is Outcome.SUCCEEDED:
-            return rules.complete(task, self.attempt, lease_id, _as_known(task, self.result), now)
+            return rules.complete(task, self.attempt, lease_id, as_known(task, self.result), now)
         if self.outcome is Outcome.CANCELLED:
             message = "" if self.failure is None else self.failure.message
             return rules.report_cancelled(task, self.attempt, lease_id, message, now)
@@ -214,7 +214,7 @@ def _taken_up(task: Task, worker: str) -> Task:
     return replace(task, worker=worker)
 
 
-def _as_known(task: Task, result: bytes | None) -> bytes | None:
+def as_known(task: Task, result: bytes | None) -> bytes | None:
     """The same JSON in another spelling is the same output."""
     known = task.result
     if known is None or result is None or known == result:

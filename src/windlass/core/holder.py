@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
+from windlass.core.callback import as_known
 from windlass.core.command import Informed
 from windlass.core.dataset import DatasetEvent, Publish, SaidEvent, SaidPublish, routed
 from windlass.core.delivery import Delivery, Wakeup
@@ -196,7 +197,7 @@ class Finish(Informed, frozen=True):
         attempt, lease_id = self.fence.attempt, self.fence.lease_id
         assert lease_id is not None, self.fence
         if self.outcome is Outcome.SUCCEEDED:
-            return rules.complete(task, attempt, lease_id, self.result, now)
+            return rules.complete(task, attempt, lease_id, as_known(task, self.result), now)
         if self.outcome is Outcome.CANCELLED:
             message = "" if self.failure is None else self.failure.message
             return rules.report_cancelled(task, attempt, lease_id, message, now)

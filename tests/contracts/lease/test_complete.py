@@ -143,6 +143,17 @@ async def test_the_same_report_again_gets_the_same_answer_and_changes_nothing(
     assert await world.rows() == before
 
 
+async def test_the_same_result_in_another_spelling_is_the_same(world: World) -> None:
+    holder = await world.held()
+    first = b'{"status": "Completed", "result": {"a": 1, "b": 2}, '
+    again = b'{"status": "Completed", "result": {"b":2,"a":1}, '
+    rest = msgspec.json.encode(holder.fence)[1:]
+    ok(await world.http.post("/internal/task-complete", content=first + rest))
+
+    ok(await world.http.post("/internal/task-complete", content=again + rest))
+    refused(await holder.complete(result={"a": 1}), 409, "conflict")
+
+
 async def test_the_same_report_many_times_at_once_is_one(world: World) -> None:
     holder = await world.writing()
 
