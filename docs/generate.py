@@ -18,7 +18,7 @@ from windlass.core.transition import TABLE, TERMINAL, State, Verb
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "python -m docs.generate"
-PUBLIC_MODULES = ("windlass", "windlass.sdk", "windlass.stdio", "windlass.testing")
+PUBLIC_MODULES = ("windlass", "windlass.sdk", "windlass.sdk.machine", "windlass.stdio", "windlass.testing")
 
 # Who does it, and what it means. A verb without an entry stops the generator: write it here and in the glossary.
 VERBS: dict[Verb, tuple[str, str]] = {

@@ -100,14 +100,14 @@ def breaches(root: etree._Element) -> list[str]:
     found += [f"the ID {id_} is there {times} times" for id_, times in ids.items() if times > 1]
     if root.tag not in {f"{NAMESPACE}mods", f"{NAMESPACE}modsCollection"}:
         found.append(f"the root is {root.tag}")
-    if any(node for node in root.iter(etree.Comment, etree.ProcessingInstruction)):
+    if next(root.iter(etree.Comment, etree.ProcessingInstruction), None) is not None:
         found.append("comments or instructions")
     return found
 
 
 def _breaches(element: etree._Element) -> list[str]:
     tag = element.tag.removeprefix(NAMESPACE)
-    children = [child.tag.removeprefix(NAMESPACE) for child in element]
+    children = [child.tag.removeprefix(NAMESPACE) for child in element.iterchildren(etree.Element)]
     where = f"{tag} (line {element.sourceline})"
     found = [] if element.tag.startswith(NAMESPACE) and tag in KNOWN else [f"{where}: unknown"]
     found += [f"{where}: {child} inside" for child in children if child not in CHILDREN.get(tag, set())]

@@ -15,7 +15,7 @@ from tests.export.rclone import KEY, S3, serve_s3
 from tests.export.samples import simple
 
 from windlass.export.mods.program import export
-from windlass.sdk.machine import s3
+from windlass.sdk.machine import environment, s3
 from windlass.sdk.machine.send import Refused
 from windlass.sdk.machine.store import Bucket, SignedUrl, UploadFailed, upload
 
@@ -44,14 +44,14 @@ def bucket(store: S3, secret: str = SECRET, name: str = "arke-exports") -> Bucke
 
 def test_a_signature_is_the_one_that_amazon_publishes_as_an_example() -> None:
     moment = datetime(2013, 5, 24, tzinfo=UTC)
-    keys = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
+    keys = s3.Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
     host = "https://examplebucket.s3.amazonaws.com"
 
-    got = s3.sign("GET", f"{host}/test.txt", {}, {"Range": "bytes=0-9"}, s3.EMPTY, *keys, at=moment)
+    got = s3.sign("GET", f"{host}/test.txt", {}, {"Range": "bytes=0-9"}, s3.EMPTY, keys, at=moment)
     digest = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072"
     sent = {"Date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"}
-    put = s3.sign("PUT", f"{host}/test%24file.text", {}, sent, digest, *keys, at=moment)
-    listed = s3.sign("GET", f"{host}/", {"max-keys": "2", "prefix": "J"}, {}, s3.EMPTY, *keys, at=moment)
+    put = s3.sign("PUT", f"{host}/test%24file.text", {}, sent, digest, keys, at=moment)
+    listed = s3.sign("GET", f"{host}/", {"max-keys": "2", "prefix": "J"}, {}, s3.EMPTY, keys, at=moment)
 
     assert [signed["Authorization"].rpartition("=")[2] for signed in (got, put, listed)] == [
         "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
@@ -78,7 +78,7 @@ def test_a_large_file_is_stored_in_parts(store: S3, tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(os.urandom(12_000_001))
 
-    sender = s3.Upload(store.url, "arke-exports", KEY, SECRET, "auto", time.monotonic() + 60)
+    sender = s3.Upload(store.url, "arke-exports", s3.Keys(KEY, SECRET), time.monotonic() + 60)
     sender.send("exports/x/large.bin", path, "text/plain", whole_max_bytes=1_000_000, part_bytes=5 * 1024 * 1024)
 
     assert store.objects["arke-exports/exports/x/large.bin"] == path.read_bytes()
@@ -103,7 +103,7 @@ def test_parts_that_come_to_nothing_are_given_up(archive: Archive, file: Path) -
         Answer(403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"),
         Answer(204),
     ]
-    sender = s3.Upload(archive.url, "arke-exports", KEY, SECRET, "auto", time.monotonic() + 60, lambda _: False)
+    sender = s3.Upload(archive.url, "arke-exports", s3.Keys(KEY, SECRET), time.monotonic() + 60, lambda _: False)
 
     with pytest.raises(Refused, match="403 Forbidden AccessDenied: no"):
         sender.send("exports/x", file, "text/plain", whole_max_bytes=1, part_bytes=1_000_000)
@@ -123,7 +123,7 @@ def test_a_store_that_says_yes_and_then_no_has_not_stored_it(archive: Archive, f
         Answer(200, b"<Error><Code>InternalError</Code></Error>"),
     ]
 
-    sender = s3.Upload(archive.url, "b", KEY, SECRET, "auto", time.monotonic() + 60)
+    sender = s3.Upload(archive.url, "b", s3.Keys(KEY, SECRET), time.monotonic() + 60)
     with pytest.raises(Refused, match="InternalError"):
         sender.send("exports/x", file, "text/plain", whole_max_bytes=1, part_bytes=10_000_000)
 
@@ -183,6 +183,34 @@ def test_an_upload_ends_when_its_time_is_up(archive: Archive, file: Path) -> Non
 
     with pytest.raises(UploadFailed, match="503"):
         upload(SignedUrl(f"{archive.url}/objects/"), "exports/x/a.xml", file, "text/xml", timeout_s=0.7)
+
+
+@pytest.mark.parametrize(
+    ("variables", "where"),
+    [
+        ({"R2_ACCOUNT_ID": "abc"}, ("https://abc.r2.cloudflarestorage.com", "arke-exports", "auto")),
+        ({"R2_ACCOUNT_ID": "none", "R2_BUCKET": "b"}, ("https://s3.us-east-1.amazonaws.com", "b", "us-east-1")),
+        ({"R2_ACCOUNT_ID": "none", "R2_REGION": "eu-1"}, ("https://s3.eu-1.amazonaws.com", "arke-exports", "eu-1")),
+        ({"R2_ENDPOINT": "http://minio:9000/"}, ("http://minio:9000", "arke-exports", "us-east-1")),
+    ],
+)
+def test_where_a_bucket_is(machine: Machine, variables: dict[str, str], where: tuple[str, str, str]) -> None:
+    machine.env |= {"R2_ACCESS_KEY_ID": KEY, "R2_SECRET_ACCESS_KEY": SECRET, **variables}
+
+    found = environment.read(machine.env).store
+
+    assert isinstance(found, Bucket)
+    assert (found.endpoint, found.name, found.region) == where
+
+
+def test_keys_that_expire_are_sent_with_their_token(archive: Archive, file: Path) -> None:
+    temporary = Bucket(archive.url, "b", KEY, SECRET, "auto", "", "the token")
+
+    upload(temporary, "exports/x/y", file, "text/xml", timeout_s=60)
+
+    (request,) = archive.requests
+    assert request.headers["x-amz-security-token"] == "the token"
+    assert "x-amz-security-token" in request.headers["Authorization"]
 
 
 def test_keys_are_not_shown(store: S3) -> None:

@@ -4,10 +4,11 @@
 | --- | --- |
 | TASK_ID, PI, CALLBACK_URL | required; PI may be absent where a PAYLOAD says what to do |
 | EXPORT_OPTIONS | a JSON object; {} if absent |
-| R2_ACCOUNT_ID, R2_ACCESS_KEY_ID, R2_SECRET_ACCESS_KEY | where the result goes: R2, or with R2_ENDPOINT any S3 |
+| R2_ACCOUNT_ID, R2_ACCESS_KEY_ID, R2_SECRET_ACCESS_KEY | where the result goes: R2; Amazon if the account is `none` |
+| R2_ENDPOINT, R2_REGION, R2_SESSION_TOKEN | any other S3; `auto` for R2, else `us-east-1`; with keys that expire |
 | UPLOAD_URL | or: the server takes it, by PUT; the name of the file goes before the `?` |
 | PAYLOAD, PAYLOAD_URL | the payload of the task as JSON, or where to GET it |
-| BATCH_ID, EXPORT_FORMAT, R2_BUCKET, R2_REGION, R2_PREFIX | `default`, `mods`, `arke-exports`, `auto`, none |
+| BATCH_ID, EXPORT_FORMAT, R2_BUCKET, R2_PREFIX | `default`, `mods`, `arke-exports`, none |
 | TASK_ATTEMPT, TRACEPARENT, FLY_MACHINE_ID | 1, the trace to go on with, the name in the log |
 | UPLOAD_TIMEOUT_MS, CALLBACK_TIMEOUT_MS, CALLBACK_PATIENCE_MS | 120000; 10000 for a call, 60000 for all of them |
 """
@@ -27,7 +28,8 @@ from windlass.sdk.machine.store import Bucket, ObjectStore, SignedUrl
 TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 REQUIRED = ("TASK_ID", "PI", "CALLBACK_URL")
 BUCKET = ("R2_ACCOUNT_ID", "R2_ACCESS_KEY_ID", "R2_SECRET_ACCESS_KEY")
-SECRETS = ("R2_SECRET_ACCESS_KEY", "R2_ACCESS_KEY_ID", "UPLOAD_URL", "CALLBACK_URL", "PAYLOAD_URL")
+KEYS = ("R2_SECRET_ACCESS_KEY", "R2_ACCESS_KEY_ID", "R2_SESSION_TOKEN")
+URLS = ("UPLOAD_URL", "CALLBACK_URL", "PAYLOAD_URL")
 
 
 def read(environ: Mapping[str, str]) -> Job:
@@ -78,10 +80,10 @@ def who_asked(environ: Mapping[str, str]) -> Job | None:
 
 def secrets(environ: Mapping[str, str]) -> list[str]:
     """What must not be seen in logs or messages: keys, and what signs the URLs."""
-    values = [environ.get(name, "") for name in SECRETS]
-    signed = [value.partition("?")[2] for value in values[2:]]
+    keys = [environ.get(name, "") for name in KEYS]
+    signed = [environ.get(name, "").partition("?")[2] for name in URLS]
     parts = [part.partition("=")[2] for query in signed for part in query.split("&")]
-    return sorted({value for value in [*values[:2], *signed, *parts] if len(value) >= 4}, key=len, reverse=True)
+    return sorted({value for value in [*keys, *signed, *parts] if len(value) >= 4}, key=len, reverse=True)
 
 
 def _payload_told(environ: Mapping[str, str]) -> bool:
@@ -93,10 +95,20 @@ def _store(environ: Mapping[str, str]) -> ObjectStore | None:
     key, secret = environ.get("R2_ACCESS_KEY_ID"), environ.get("R2_SECRET_ACCESS_KEY")
     account, endpoint = environ.get("R2_ACCOUNT_ID"), environ.get("R2_ENDPOINT")
     if key and secret and (account or endpoint):
-        endpoint = endpoint or f"https://{account}.r2.cloudflarestorage.com"
+        of_r2 = not endpoint and account != "none"
+        region = environ.get("R2_REGION") or ("auto" if of_r2 else "us-east-1")
+        amazon, r2 = f"https://s3.{region}.amazonaws.com", f"https://{account}.r2.cloudflarestorage.com"
+        endpoint = endpoint or (r2 if of_r2 else amazon)
         _check_url("R2_ENDPOINT", endpoint)
-        bucket, region = environ.get("R2_BUCKET") or "arke-exports", environ.get("R2_REGION") or "auto"
-        return Bucket(endpoint.rstrip("/"), bucket, key, secret, region, environ.get("R2_PREFIX", "").strip("/"))
+        return Bucket(
+            endpoint.rstrip("/"),
+            environ.get("R2_BUCKET") or "arke-exports",
+            key,
+            secret,
+            region,
+            environ.get("R2_PREFIX", "").strip("/"),
+            environ.get("R2_SESSION_TOKEN", ""),
+        )
     if url := environ.get("UPLOAD_URL"):
         _check_url("UPLOAD_URL", url)
         return SignedUrl(url)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from urllib.parse import quote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -28,6 +28,15 @@ PARTS_MAX = 9_000  # the protocol allows 10,000
 EMPTY = hashlib.sha256(b"").hexdigest()
 
 
+class Keys(NamedTuple):
+    """Who signs, and for which region."""
+
+    access_key: str
+    secret_key: str
+    region: str = "auto"
+    session_token: str = ""
+
+
 class Upload:
     """One file to one bucket, until an instant of `time.monotonic`."""
 
@@ -35,14 +44,12 @@ class Upload:
         self,
         endpoint: str,
         bucket: str,
-        access_key: str,
-        secret_key: str,
-        region: str,
+        keys: Keys,
         until: float,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._base = f"{endpoint}/{quote(bucket, safe='')}"
-        self._keys = access_key, secret_key, region
+        self._keys = keys
         self._until, self._wait = until, wait
         self._client = Client()
 
@@ -112,7 +119,7 @@ class Upload:
             self._client,
             method,
             f"{url}?{canonical_query(query)}" if query else url,
-            headers=lambda: sign(method, url, query or {}, headers, digest, *self._keys, at=datetime.now(UTC)),
+            headers=lambda: sign(method, url, query or {}, headers, digest, self._keys, at=datetime.now(UTC)),
             body=lambda: Slice(file, start, size, self._until) if file else body,
             until=self._until,
             wait=self._wait,
@@ -125,27 +132,27 @@ def sign(
     query: Mapping[str, str],
     headers: Mapping[str, str],
     digest: str,
-    access_key: str,
-    secret_key: str,
-    region: str,
+    keys: Keys,
     *,
     at: datetime,
     service: str = "s3",
 ) -> dict[str, str]:
     """The headers of the request with its signature among them."""
     where, moment = urlsplit(url), at.strftime("%Y%m%dT%H%M%SZ")
-    scope = f"{moment[:8]}/{region}/{service}/aws4_request"
+    scope = f"{moment[:8]}/{keys.region}/{service}/aws4_request"
     sent = {**headers, "Host": where.netloc, "x-amz-content-sha256": digest, "x-amz-date": moment}
+    if keys.session_token:
+        sent["x-amz-security-token"] = keys.session_token
     lower = {name.lower(): " ".join(value.split()) for name, value in sent.items()}
     lower.pop("content-length", None)  # proxies may change it
     names = ";".join(sorted(lower))
     lines = "".join(f"{name}:{lower[name]}\n" for name in sorted(lower))
     canonical = "\n".join([method, where.path or "/", canonical_query(query), lines, names, digest])
     to_sign = "\n".join(["AWS4-HMAC-SHA256", moment, scope, hashlib.sha256(canonical.encode()).hexdigest()])
-    key = f"AWS4{secret_key}".encode()
-    for part in (moment[:8], region, service, "aws4_request", to_sign):
+    key = f"AWS4{keys.secret_key}".encode()
+    for part in (moment[:8], keys.region, service, "aws4_request", to_sign):
         key = hmac.digest(key, part.encode(), "sha256")
-    credential = f"Credential={access_key}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+    credential = f"Credential={keys.access_key}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
     return {**sent, "Authorization": f"AWS4-HMAC-SHA256 {credential}"}
 
 

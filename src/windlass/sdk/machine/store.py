@@ -38,6 +38,7 @@ class Bucket(msgspec.Struct, frozen=True):
     secret_key: str
     region: str = "auto"
     prefix: str = ""
+    session_token: str = ""
 
     def __repr__(self) -> str:
         return f"Bucket({self.endpoint!r}, {self.name!r})"
@@ -63,7 +64,8 @@ def upload(
             name = quote(key.rpartition("/")[2], safe="")
             _put(f"{base}{name}{mark}{query}", path, content_type, until, wait)
         else:
-            to = s3.Upload(store.endpoint, store.name, store.access_key, store.secret_key, store.region, until, wait)
+            keys = s3.Keys(store.access_key, store.secret_key, store.region, store.session_token)
+            to = s3.Upload(store.endpoint, store.name, keys, until, wait)
             to.send(f"{store.prefix}/{key}" if store.prefix else key, path, content_type)
     except (Transient, Refused, OSError) as error:
         raise UploadFailed(f"Failed to upload {key}: {error}") from error
