@@ -33,6 +33,8 @@ OTHER_VARIABLES = {
     "scheduler_fires_max": "KAGZI_SCHEDULER_MAX_WORKFLOWS_PER_TICK",
     "poll_timeout_s": "KAGZI_POLL_TIMEOUT_SECS",
     "worker_stale_s": "KAGZI_WORKER_STALE_THRESHOLD_SECS",
+    "aws_region": "AWS_REGION",
+    "aws_endpoint_url": "AWS_ENDPOINT_URL",
 }
 MASK = "********"
 OPENABLE = ("registry",)
@@ -124,6 +126,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     google_token: Annotated[
         str | None, Help("Access token for Google Cloud Tasks. None: the one of the machine, from Google.", True)
     ] = None
+    nats_url: Annotated[
+        str | None, Help("NATS server for wake-ups, such as nats://HOST:4222; several with commas. None: no NATS.", True)
+    ] = None
+    nats_credentials: Annotated[Path | None, Help("File with the credentials for NATS.")] = None
+    aws_region: Annotated[
+        str | None, Help("Region of AWS, for wake-ups by SQS and for functions of Lambda. None: no AWS.")
+    ] = None
+    aws_endpoint_url: Annotated[str | None, Help("Where AWS is, if it is not the real one.")] = None
     worker_metrics: Annotated[
         Address | None, Help("Where a worker beside the database serves its own metrics, as HOST:PORT. None: nowhere.")
     ] = None
@@ -410,6 +420,12 @@ def _check_scratch_uri(uri: str) -> None:
         raise Invalid("must be a plain URI, such as s3://bucket/folder")
 
 
+def _check_nats_url(urls: str) -> None:
+    for url in urls.split(","):
+        if urlsplit(url).scheme not in ("nats", "tls", "ws", "wss") or not urlsplit(url).hostname:
+            raise Invalid("must begin with nats:// or tls://, such as nats://127.0.0.1:4222")
+
+
 def _check_open(names: str) -> None:
     unknown = [name for name in opened(names) if name not in OPENABLE]
     if unknown:
@@ -434,6 +450,8 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "url": _check_api_url,
     "callback_url": _check_api_url,
     "scratch_uri": _check_scratch_uri,
+    "aws_endpoint_url": _check_api_url,
+    "nats_url": _check_nats_url,
     "namespace": lambda value: check_name("", value),
     "scheduler_interval_s": lambda value: check_seconds("", value, least=0.1, most=3600.0),
     "open": _check_open,

@@ -64,9 +64,17 @@ queues.command("windlass.cli.queue:pause_queue", name="pause", help="Stop claims
 queues.command("windlass.cli.queue:resume_queue", name="resume", help="Let claims from a queue go on.")
 queues.command("windlass.cli.queue:drain_queue", name="drain", help="Pause, and wait until nothing runs.")
 queues.command("windlass.cli.queue_delivery:push_queue", name="push", help="Push the tasks of a queue to a service.")
+queues.command("windlass.cli.queue_wakeup:wake_queue", name="wakeup", help="Wake the workers of a queue by messages.")
+queues.command("windlass.cli.queue_wakeup:invoke_queue", name="invoke", help="Call a function for each task of a queue.")
 queues.command("windlass.cli.queue_delivery:pull_queue", name="pull", help="Let workers claim from a queue again.")
 queues.command("windlass.cli.queue_delivery:queue_secret", name="secret", help="Print what pushes are signed with.")
 app.command(queues)
+
+letters = App(name="letters", help="Dead letters: messages that no worker could do anything with.")
+letters.command("windlass.cli.letter:list_letters", name="list", help="List them, newest first.")
+letters.command("windlass.cli.letter:replay_letter", name="replay", help="Send one again.")
+letters.command("windlass.cli.letter:discard_letter", name="discard", help="Throw one away.")
+app.command(letters)
 
 schedules = App(name="schedules", help="Schedules: cron expressions that submit tasks.")
 schedules.command("windlass.cli.schedule:list_schedules", name="list", help="List schedules with their next fires.")

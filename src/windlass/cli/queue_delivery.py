@@ -46,14 +46,14 @@ def push_queue(
         How long a token is good before it is renewed; default: `1h`, at most `2h`.
     """
     given = {
-        "heartbeat_interval_ms": _ms("--heartbeat-interval", heartbeat_interval),
-        "heartbeat_timeout_ms": _ms("--heartbeat-timeout", heartbeat_timeout),
-        "cancel_grace_period_ms": _ms("--cancel-grace", cancel_grace),
-        "dispatch_timeout_ms": _ms("--dispatch-timeout", dispatch_timeout),
+        "heartbeat_interval_ms": wanted_ms("--heartbeat-interval", heartbeat_interval),
+        "heartbeat_timeout_ms": wanted_ms("--heartbeat-timeout", heartbeat_timeout),
+        "cancel_grace_period_ms": wanted_ms("--cancel-grace", cancel_grace),
+        "dispatch_timeout_ms": wanted_ms("--dispatch-timeout", dispatch_timeout),
         "token_ttl_seconds": None if token_ttl is None else round(seconds_of("--token-ttl", token_ttl)),
     }
     delivery = {"type": "push", "url": worker, **{name: value for name, value in given.items() if value is not None}}
-    queue = _put(name, delivery, api)
+    queue = put_delivery(name, delivery, api)
 
     def tell() -> None:
         say(f"The queue {escape(name)} pushes to {escape(worker)}.")
@@ -71,7 +71,7 @@ def pull_queue(name: str, *, api: ApiOptions = HERE) -> None:
     name
         The queue.
     """
-    queue = _put(name, {"type": "pull"}, api)
+    queue = put_delivery(name, {"type": "pull"}, api)
     show(queue, api.json, lambda: say(f"Workers claim from the queue {escape(name)}."))
 
 
@@ -107,7 +107,7 @@ def queue_secret(
     show({"signing_secret": secret}, api.json, lambda: say(escape(secret)))
 
 
-def _put(name: str, delivery: dict[str, Any], api: ApiOptions) -> dict[str, Any]:
+def put_delivery(name: str, delivery: dict[str, Any], api: ApiOptions) -> dict[str, Any]:
     client = api.client()
     known = known_queue(client, name, api)
     kept = {part: known[part] for part in ("limits", "retry") if known[part]}
@@ -115,5 +115,5 @@ def _put(name: str, delivery: dict[str, Any], api: ApiOptions) -> dict[str, Any]
     return queue
 
 
-def _ms(flag: str, text: str | None) -> int | None:
+def wanted_ms(flag: str, text: str | None) -> int | None:
     return None if text is None else round(seconds_of(flag, text) * 1000)

@@ -6,7 +6,7 @@ Owns the shape, the defaults and the ranges of a queue's settings. Who carries a
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,11 @@ Command = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4000)]], M
 Script = Annotated[str, Meta(min_length=1, max_length=100_000)]
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _URL = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?", re.IGNORECASE)
+_SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+_SQS_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_LAMBDA = re.compile(r"[A-Za-z0-9-_:$]{1,200}")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,199}")
+CARRIERS = ("postgres", "nats", "sqs")
 _PATH_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,199}")
 
 
@@ -74,19 +79,31 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
 
 
 class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
-    """A message with the task's id goes to a carrier (or URL); the worker that gets it claims the lease."""
+    """A message with the task's id goes to a carrier; the worker that gets it claims the lease. `address` is a subject of
+    NATS, or the name or URL of a queue of SQS; one is made from the names where none is given. A worker has a message
+    for `visibility_ms` unless it asks for longer; one that was delivered more than `max_deliveries` times is buried. A
+    task that nobody claims is spoken of again after `resend_ms`, then ever more seldom. Where its tasks run code that is
+    not `trusted`, that gets no `secrets`, which are names of variables of the worker."""
 
-    carrier: Word | None = None
-    url: Url | None = None
+    carrier: Literal["postgres", "nats", "sqs"] = "postgres"
+    address: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     lease_ms: Ms = 60_000
+    visibility_ms: Annotated[int, Meta(ge=1000, le=43_200_000)] = 60_000
+    max_deliveries: Annotated[int, Meta(ge=1, le=1000)] = 10
+    resend_ms: Annotated[int, Meta(ge=1000, le=MS_MAX)] = 60_000
+    trusted: bool = True
+    secrets: Annotated[tuple[Word, ...], Meta(max_length=100)] = ()
 
 
 class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
-    """A function is called for each task by a carrier, or at a URL."""
+    """A function is called for each task: at a URL, or one of AWS Lambda, by its name or ARN. The engine holds the lease
+    for it, for `lease_ms` from the call or from its last heartbeat. Its code is trusted: it has a worker's
+    certificate."""
 
-    carrier: Word | None = None
     url: Url | None = None
-    lease_ms: Ms = 60_000
+    function: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    lease_ms: Ms = 900_000
+    trusted: bool = True
 
 
 class Machine(_Delivery, frozen=True, tag="machine", kw_only=True):
@@ -184,13 +201,10 @@ def checked_delivery(delivery: Delivery) -> Delivery:
             if delivery.cloud_tasks is not None:
                 _check_cloud_tasks(delivery.cloud_tasks)
             return _with_timeout(delivery)
-        case Wakeup() | Invoke():
-            if (delivery.carrier is None) == (delivery.url is None):
-                raise Invalid("give a carrier or a url", field="delivery.carrier")
-            if delivery.url is not None:
-                check_url("delivery.url", delivery.url)
-            if delivery.carrier is not None:
-                check_name("delivery.carrier", delivery.carrier)
+        case Wakeup():
+            _check_wakeup(delivery)
+        case Invoke():
+            _check_invoke(delivery)
         case Machine():
             check_name("delivery.launcher", delivery.launcher)
         case Stdio():
@@ -221,6 +235,38 @@ def _check_stdio(stdio: Stdio) -> None:
             raise Invalid("give a function or a script", field=field)
         if handler.function is not None and not _FUNCTION.fullmatch(handler.function):
             raise Invalid("must be like module:function", field=f"{field}.function")
+
+
+def _check_wakeup(wakeup: Wakeup) -> None:
+    if wakeup.carrier not in CARRIERS:
+        raise Invalid(f"must be {', '.join(CARRIERS)}", field="delivery.carrier")
+    if wakeup.address is not None:
+        check_text("delivery.address", wakeup.address, 500)
+        if wakeup.carrier == "postgres":
+            raise Invalid("PostgreSQL carries wake-ups by the name of the queue", field="delivery.address")
+        if wakeup.carrier == "nats" and not _SUBJECT.fullmatch(wakeup.address):
+            raise Invalid("must be a subject without wildcards", field="delivery.address")
+        if wakeup.carrier == "sqs" and not (_URL.fullmatch(wakeup.address) or _SQS_NAME.fullmatch(wakeup.address)):
+            raise Invalid("must be the name or the URL of a queue", field="delivery.address")
+    for name in wakeup.secrets:
+        if not _VARIABLE.fullmatch(name):
+            raise Invalid("must be names of environment variables, such as SHOP_TOKEN", field="delivery.secrets")
+    if wakeup.secrets and not wakeup.trusted:
+        raise Invalid("code that is not trusted gets none", field="delivery.secrets")
+
+
+def _check_invoke(invoke: Invoke) -> None:
+    if (invoke.url is None) == (invoke.function is None):
+        raise Invalid("give a url or a function", field="delivery.url")
+    if invoke.url is not None:
+        check_url("delivery.url", invoke.url)
+    if invoke.function is not None and not _LAMBDA.fullmatch(invoke.function):
+        raise Invalid("must be the name or the ARN of a function", field="delivery.function")
+    if not invoke.trusted:
+        raise Invalid(
+            "a function holds the certificate of a worker, which cannot be kept from its code: use wakeup for code that "
+            "is not trusted", field="delivery.trusted",
+        )  # fmt: skip
 
 
 def _check_cloud_tasks(via: CloudTasks) -> None:

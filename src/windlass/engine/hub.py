@@ -58,7 +58,8 @@ class Ticket:
 
 
 class Hub:
-    """The lines of one engine. A key begins with what is waited for: ("queue", …), ("task", id), ("lease", id)."""
+    """The lines of one engine. A key begins with what is waited for: ("queue", …), ("task", id), ("lease", id),
+    ("message", namespace, queue)."""
 
     def __init__(self, timers: Timers) -> None:
         self.timers = timers
@@ -121,6 +122,8 @@ class Hub:
             self._wake_all(("task", task_id))
         for lease_id in wakes.leases:
             self._wake_all(("lease", lease_id))
+        for queue in wakes.messages:
+            self._wake_first(("message", *queue))
         if wakes.effects or wakes.everything:
             self.on_effects()
         if wakes.schedules or wakes.everything:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from windlass.core.check import check_name, check_seconds
 from windlass.core.delivery import (
     Delivery,
+    Invoke,
     Push,
     QueueSettings,
     RetryForm,
@@ -62,7 +63,7 @@ class Queues:
         check_name("namespace", namespace)
         check_config(limits)
         delivery = checked_delivery(delivery)
-        if isinstance(delivery, Push):
+        if isinstance(delivery, Push | Invoke) and delivery.url is not None:
             await self.check_target(delivery.url)
         secret = _new_secret() if isinstance(delivery, Push) else None
         async with self._store.begin() as tx:

@@ -33,6 +33,7 @@ from windlass.http import (
     run,
     schedule,
     task,
+    wakeup,
     worker,
     workflow,
 )
@@ -41,7 +42,7 @@ from windlass.http.route import Call, Route, Table
 
 TABLES: tuple[Table, ...] = (
     task.table, workflow.table, dataset.table, run.table, schedule.table, queue.table, worker.table, namespace.table,
-    key.table, outbox.table, change.table, health.table,
+    key.table, outbox.table, wakeup.table, change.table, health.table,
 )  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for table in TABLES for route in table.routes)
 NOBODY = Principal("nobody", Role.VIEWER)

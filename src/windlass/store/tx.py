@@ -37,6 +37,7 @@ from windlass.store.session import Session
 from windlass.store.step_table import StepTable
 from windlass.store.task_table import Finished, TaskTable
 from windlass.store.wake import Wakes, wakes_of
+from windlass.store.wakeup_table import WakeupTable
 from windlass.store.worker_table import WorkerTable
 
 
@@ -64,6 +65,7 @@ class Tx:
         "steps",
         "tasks",
         "wakes",
+        "wakeups",
         "workers",
     )
 
@@ -88,6 +90,7 @@ class Tx:
         self.kinds = KindTable(session)
         self.workers = WorkerTable(session)
         self.attempts = AttemptTable(session)
+        self.wakeups = WakeupTable(session)
 
     async def now(self) -> datetime:
         [[now]] = await self.session.fetch("now")
@@ -179,6 +182,7 @@ class Tx:
         self.wakes.tasks |= wakes.tasks
         self.wakes.leases |= wakes.leases
         self.wakes.effects |= wakes.effects
+        self.wakes.messages |= wakes.messages
         self.wakes.schedules |= wakes.schedules
 
 

@@ -1,0 +1,87 @@
+"""`windlass queues wakeup|invoke`: workers that are woken by messages, functions that are called."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.markup import escape
+
+from windlass.cli.api import HERE, ApiOptions
+from windlass.cli.output import Unusable, say, show
+from windlass.cli.queue_delivery import put_delivery, wanted_ms
+
+
+def wake_queue(
+    name: str,
+    *,
+    carrier: Literal["postgres", "nats", "sqs"] = "postgres",
+    address: str | None = None,
+    lease: str | None = None,
+    visibility: str | None = None,
+    max_deliveries: int | None = None,
+    resend: str | None = None,
+    untrusted: Annotated[bool, Parameter(negative="")] = False,
+    secret: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    api: ApiOptions = HERE,
+) -> None:
+    """Wake the workers of a queue by messages from now on: each carries the id of a task, which its worker claims. Limits
+    and retries stay as they are.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    carrier
+        What carries the messages.
+    address
+        A subject of NATS, or the name or URL of a queue of SQS; default: one made from the names.
+    lease
+        How long a worker may be silent before its task is given to another; default: `60s`.
+    visibility
+        How long a message is kept from other workers, unless its own asks for longer; default: `60s`.
+    max_deliveries
+        After how many deliveries a message that no worker can handle is given up; default: 10.
+    resend
+        After how long a task that nobody has claimed is spoken of again, at first; default: `60s`.
+    untrusted
+        Its tasks run code that must not see the worker's certificate or secrets.
+    secret
+        A variable of the worker that its operators get; as many as are needed.
+    """
+    given = {
+        "address": address,
+        "lease_ms": wanted_ms("--lease", lease),
+        "visibility_ms": wanted_ms("--visibility", visibility),
+        "max_deliveries": max_deliveries,
+        "resend_ms": wanted_ms("--resend", resend),
+        "trusted": False if untrusted else None,
+        "secrets": list(secret) or None,
+    }
+    delivery = {"type": "wakeup", "carrier": carrier, **{key: value for key, value in given.items() if value is not None}}
+    queue = put_delivery(name, delivery, api)
+    show(queue, api.json, lambda: say(f"Workers of the queue {escape(name)} are woken through {carrier}."))
+
+
+def invoke_queue(
+    name: str, *, url: str | None = None, function: str | None = None, lease: str | None = None, api: ApiOptions = HERE
+) -> None:
+    """Call a function for each task of a queue from now on. Limits and retries stay as they are.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    url
+        Where the function takes a task, such as https://shop.example/run.
+    function
+        A function of AWS Lambda, by its name or ARN.
+    lease
+        How long it may be silent, from the call or from its last heartbeat; default: `15m`.
+    """
+    if (url is None) == (function is None):
+        raise Unusable("give --url or --function")
+    given = {"url": url, "function": function, "lease_ms": wanted_ms("--lease", lease)}
+    delivery = {"type": "invoke", **{key: value for key, value in given.items() if value is not None}}
+    queue = put_delivery(name, delivery, api)
+    show(queue, api.json, lambda: say(f"{escape(url or function or '')} is called for the tasks of {escape(name)}."))

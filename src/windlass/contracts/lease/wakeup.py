@@ -1,0 +1,104 @@
+"""Wake-ups over `/internal`, beside the routes of the document: workers have no database, and PostgreSQL carries their
+messages unless another carrier was named. Who asks was checked before."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from windlass.core.check import check_name
+from windlass.core.delivery import Wakeup
+from windlass.core.error import Invalid, Malformed, NotFound
+from windlass.engine.engine import Engine
+from windlass.wire import wakeup as wire
+from windlass.wire.carrier import address_of
+
+T = TypeVar("T")
+
+
+class WakeupRoutes:
+    """What workers ask about their messages. Each takes the body of a POST and returns what is told, or raises one of our
+    own errors."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.posts: dict[str, Callable[[bytes], Awaitable[object]]] = {
+            wire.ROUTE: self._route,
+            wire.RECEIVE: self._receive,
+            wire.EXTEND: self._extend,
+            wire.ACK: self._ack,
+            wire.NACK: self._nack,
+            wire.BURY: self._bury,
+        }
+
+    async def _route(self, body: bytes) -> wire.Route:
+        said = _named(_read(body, wire.Where))
+        settings = (await self._engine.queues.settings(said.namespace, [said.queue])).get(said.queue)
+        if settings is None or not isinstance(settings.delivery, Wakeup):
+            raise NotFound(f"the queue {said.queue} in {said.namespace} sends no wake-ups")
+        wakeup = settings.delivery
+        return wire.Route(
+            queue=said.queue, namespace=said.namespace, carrier=wakeup.carrier,
+            address=address_of(wakeup, said.namespace, said.queue), visibility_s=wakeup.visibility_ms / 1000,
+            max_deliveries=wakeup.max_deliveries, trusted=wakeup.trusted, secrets=list(wakeup.secrets),
+        )  # fmt: skip
+
+    async def _receive(self, body: bytes) -> wire.Messages:
+        said = _named(_read(body, wire.Receive))
+        if said.wait_s > 0:
+            await self._engine.hear()
+        found = await self._engine.messages.receive(
+            said.namespace, said.queue, limit=said.limit, visibility_s=said.visibility_s, wait_s=said.wait_s
+        )
+        return wire.Messages([wire.Received(one.id, one.deliveries, one.body.decode("utf-8", "replace")) for one in found])
+
+    async def _extend(self, body: bytes) -> wire.Kept:
+        said = _read(body, wire.Extend)
+        return wire.Kept(await self._engine.messages.extend(said.message_id, said.deliveries, said.visibility_s))
+
+    async def _ack(self, body: bytes) -> wire.Kept:
+        said = _read(body, wire.Held)
+        return wire.Kept(await self._engine.messages.ack(said.message_id, said.deliveries))
+
+    async def _nack(self, body: bytes) -> wire.Kept:
+        said = _read(body, wire.Nack)
+        return wire.Kept(await self._engine.messages.nack(said.message_id, said.deliveries, said.delay_s))
+
+    async def _bury(self, body: bytes) -> wire.Kept:
+        said = _read(body, wire.Bury)
+        try:
+            content = base64.b64decode(said.body, validate=True)
+        except binascii.Error:
+            raise Invalid("must be base64", field="body") from None
+        try:
+            task_id = wire.task_of(content)
+        except Malformed:
+            task_id = None
+        await self._engine.wakeups.bury(
+            said.namespace, said.queue, message_id=said.message_id, task_id=task_id, body=content,
+            deliveries=said.deliveries, reason=said.reason,
+        )  # fmt: skip
+        return wire.Kept(True)
+
+
+W = TypeVar("W", bound=wire.Where)
+
+
+def _named(said: W) -> W:
+    check_name("queue", said.queue)
+    check_name("namespace", said.namespace)
+    return said
+
+
+def _read(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$.")
+        raise Invalid(message, field=place.rstrip("`")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"the body is no JSON: {error}") from None

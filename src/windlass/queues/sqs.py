@@ -1,0 +1,190 @@
+"""Amazon SQS as the carrier of wake-ups. A queue that is named, and is not there, is made; one that is given by its URL is
+somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from windlass.core.wakeup import Letter
+from windlass.queues.aws import AwsClient, ClientError, code_of, told
+from windlass.queues.internal import bury
+from windlass.queues.option import CarrierOptions
+from windlass.queues.port import Call, CarrierAway, Message
+from windlass.wire.carrier import address_of
+from windlass.wire.wakeup import Route, message_of
+
+BATCH = 10
+WAIT_MAX_S = 20
+VISIBILITY_MAX_S = 43_200
+KEPT_S = 14 * 86400
+MISSING = {"QueueDoesNotExist", "NonExistentQueue"}
+NOT_OURS = {"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", "InvalidIdFormat"}
+
+
+class _Urls:
+    """Where queues are."""
+
+    def __init__(self, client: AwsClient) -> None:
+        self._client = client
+        self._known: dict[str, str] = {}
+
+    async def find(self, address: str) -> str:
+        if "://" in address:
+            return address
+        if address not in self._known:
+            self._known[address] = await self._ask(address)
+        return self._known[address]
+
+    async def _ask(self, name: str) -> str:
+        try:
+            found = await self._client.call("get_queue_url", QueueName=name)
+        except ClientError as error:
+            if code_of(error) not in MISSING:
+                raise CarrierAway(f"SQS: {error}") from None
+            kept = {"MessageRetentionPeriod": str(KEPT_S)}
+            found = await self._client.call("create_queue", QueueName=name, Attributes=kept)
+        return str(found["QueueUrl"])
+
+    def forget(self, error: ClientError) -> CarrierAway:
+        """What was refused is tried again, with a queue that is looked for again if it is gone."""
+        if code_of(error) in MISSING:
+            self._known.clear()
+        return CarrierAway(f"SQS: {error}")
+
+
+class SqsSender:
+    def __init__(self, options: CarrierOptions) -> None:
+        self._client = AwsClient("sqs", options)
+        self._urls = _Urls(self._client)
+
+    async def send(self, letters: Sequence[Letter]) -> None:
+        by_address: dict[str, list[Letter]] = {}
+        for letter in letters:
+            by_address.setdefault(address_of(letter.wakeup, letter.namespace, letter.queue), []).append(letter)
+        batches = [
+            self._send(address, some[start : start + BATCH])
+            for address, some in by_address.items()
+            for start in range(0, len(some), BATCH)
+        ]
+        for outcome in await asyncio.gather(*batches, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _send(self, address: str, letters: list[Letter]) -> None:
+        try:
+            url = await self._urls.find(address)
+            entries = [_entry(place, letter, fifo=url.endswith(".fifo")) for place, letter in enumerate(letters)]
+            answer = await self._client.call("send_message_batch", QueueUrl=url, Entries=entries)
+        except ClientError as error:
+            raise self._urls.forget(error) from None
+        if failed := answer.get("Failed"):
+            raise CarrierAway(f"SQS did not take {len(failed)} messages: {failed[0].get('Message', '')}")
+
+    async def check(self) -> str:
+        try:
+            await self._client.call("list_queues", MaxResults=1)
+        except ClientError as error:
+            if code_of(error) not in ("AccessDenied", "AccessDeniedException"):
+                raise CarrierAway(f"SQS: {error}") from None
+        return "SQS answers"
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _entry(place: int, letter: Letter, *, fifo: bool) -> dict[str, str]:
+    entry = {"Id": str(place), "MessageBody": message_of(letter.task_id).decode()}
+    if fifo:
+        entry |= {"MessageGroupId": str(letter.task_id), "MessageDeduplicationId": str(letter.effect_id)}
+    return entry
+
+
+class SqsConsumer:
+    """See `port.Consumer`."""
+
+    def __init__(self, route: Route, call: Call, options: CarrierOptions) -> None:
+        self._route, self._call = route, call
+        self._client = AwsClient("sqs", options)
+        self._urls = _Urls(self._client)
+        self.visibility_s, self.max_deliveries = route.visibility_s, route.max_deliveries
+
+    async def receive(self, limit: int, wait_s: float) -> list[Message]:
+        url = await self._url()
+        asked = self._client.begin(
+            "receive_message",
+            QueueUrl=url,
+            MaxNumberOfMessages=max(1, min(limit, BATCH)),
+            WaitTimeSeconds=min(WAIT_MAX_S, math.ceil(wait_s)),
+            VisibilityTimeout=self._hidden_s(),
+            AttributeNames=["ApproximateReceiveCount"],
+        )
+        try:
+            with told():
+                answer = await asyncio.wrap_future(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(lambda done: self._let_go(url, done))  # others need not wait for what nobody has
+            raise
+        except ClientError as error:
+            raise self._urls.forget(error) from None
+        return [_message(one) for one in answer.get("Messages", ())]
+
+    async def extend(self, message: Message) -> bool:
+        return await self._hide(message, self._hidden_s())
+
+    async def ack(self, message: Message) -> None:
+        url = await self._url()
+        try:
+            await self._client.call("delete_message", QueueUrl=url, ReceiptHandle=message.receipt)
+        except ClientError as error:
+            if code_of(error) not in NOT_OURS:
+                raise self._urls.forget(error) from None
+
+    async def nack(self, message: Message, delay_s: float = 0.0) -> None:
+        await self._hide(message, min(math.ceil(delay_s), VISIBILITY_MAX_S))
+
+    async def bury(self, message: Message, reason: str) -> None:
+        await bury(self._call, self._route, message, reason)
+        await self.ack(message)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _hidden_s(self) -> int:
+        return min(math.ceil(self.visibility_s), VISIBILITY_MAX_S)
+
+    async def _url(self) -> str:
+        try:
+            return await self._urls.find(self._route.address)
+        except ClientError as error:
+            raise self._urls.forget(error) from None
+
+    async def _hide(self, message: Message, seconds: int) -> bool:
+        url = await self._url()
+        try:
+            await self._client.call(
+                "change_message_visibility", QueueUrl=url, ReceiptHandle=message.receipt, VisibilityTimeout=seconds
+            )
+        except ClientError as error:
+            if code_of(error) in NOT_OURS:
+                return False
+            raise self._urls.forget(error) from None
+        return True
+
+    def _let_go(self, url: str, done: Any) -> None:
+        """In the thread that asked for them; threads that are told to stop ask nothing more."""
+        if done.cancelled() or done.exception() is not None:
+            return
+        for one in done.result().get("Messages", ()):
+            with contextlib.suppress(RuntimeError):
+                self._client.begin(
+                    "change_message_visibility", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=0
+                )
+
+
+def _message(one: dict[str, Any]) -> Message:
+    deliveries = int(one.get("Attributes", {}).get("ApproximateReceiveCount", 1))
+    return Message(str(one["MessageId"]), str(one["Body"]).encode(), deliveries, one["ReceiptHandle"])

@@ -1,0 +1,39 @@
+-- name: put_messages
+-- Messages for workers. One that is there already is the same message.
+insert into windlass.message (id, namespace, queue, body, visible_at, created_at)
+select u.id, u.namespace, u.queue, u.body, windlass.now(), windlass.now()
+  from unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) as u(id, namespace, queue, body)
+on conflict (id) do nothing
+
+-- name: receive_messages
+-- The oldest messages that nobody has at present; nobody else gets them for a while (index message_visible).
+update windlass.message m
+   set deliveries = m.deliveries + 1, visible_at = windlass.now() + $4::double precision * interval '1 second'
+  from (select d.id, d.visible_at from windlass.message d
+         where d.namespace = $1 and d.queue = $2 and d.visible_at <= windlass.now()
+         order by d.visible_at limit $3 for update skip locked) due
+ where m.id = due.id
+returning m.id, m.deliveries, m.body, due.visible_at
+
+-- name: next_message
+-- When the next message of a queue can be received (index message_visible).
+select m.visible_at, windlass.now() from windlass.message m
+ where m.namespace = $1 and m.queue = $2 order by m.visible_at limit 1
+
+-- name: extend_message
+-- Whoever has it keeps it for longer.
+update windlass.message m set visible_at = windlass.now() + $3::double precision * interval '1 second'
+ where m.id = $1 and m.deliveries = $2 returning m.id
+
+-- name: ack_message
+-- Done with, unless somebody else has it by now.
+delete from windlass.message m where m.id = $1 and m.deliveries = $2 returning m.id
+
+-- name: nack_message
+-- To be received again.
+update windlass.message m set visible_at = windlass.now() + $3::double precision * interval '1 second'
+ where m.id = $1 and m.deliveries = $2 returning m.id, m.namespace, m.queue
+
+-- name: forget_messages
+-- Nobody has wanted them for so long that their tasks have ended or were spoken of again.
+delete from windlass.message m where m.created_at < windlass.now() - $1::double precision * interval '1 second'

@@ -1,0 +1,186 @@
+"""Wake-ups: for which tasks messages were sent, which were buried, and the messages that PostgreSQL carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.delivery import QueueSettings
+from windlass.core.fairness import Lane, LanePick
+from windlass.core.queue import Usage
+from windlass.store import record
+from windlass.store.session import Session
+
+
+class Unannounced(msgspec.Struct, frozen=True):
+    """A task that could be claimed and that no message is under way for; `times` one was sent before."""
+
+    id: UUID
+    attempt: int
+    lane: Lane
+    times: int
+
+
+class WakeupState(msgspec.Struct, frozen=True):
+    """How often a message was sent for a task that waits, when again, and whether the last was buried."""
+
+    times: int
+    again_at: datetime
+    dead_at: datetime | None
+
+
+class DeadMessage(msgspec.Struct, frozen=True):
+    """A message that nobody could do anything with, and why. `task_id` if it was a wake-up; `message_id` is what its
+    carrier calls it."""
+
+    id: UUID
+    namespace: str
+    queue: str
+    message_id: str
+    task_id: UUID | None
+    body: bytes
+    deliveries: int
+    reason: str
+    dead_at: datetime
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A message of PostgreSQL that somebody received."""
+
+    id: UUID
+    deliveries: int
+    body: bytes
+
+
+class WakeupTable:
+    """Wake-ups within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    # ----------------------------------------------------------------------------------------- what to send
+
+    async def wakeup_queues(self) -> dict[tuple[str, str], QueueSettings]:
+        rows = await self._session.fetch("wakeup_queues")
+        return {(row[0], row[1]): record.settings_from(row[2:]) for row in rows}
+
+    async def lock_wakeups(self, namespace: str, queue: str) -> None:
+        await self._session.fetch("lock_wakeups", namespace, queue)
+
+    async def forget_wakeups(self, namespace: str, queue: str) -> None:
+        await self._session.fetch("forget_wakeups", namespace, queue)
+
+    async def announced_tasks(self, namespace: str, queue: str) -> Usage:
+        """Counted like what runs."""
+        by_kind: dict[str, int] = {}
+        by_key: dict[str, int] = {}
+        for kind, key, count in await self._session.fetch("announced_tasks", namespace, queue):
+            by_kind[kind] = by_kind.get(kind, 0) + count
+            if key:
+                by_key[key] = by_key.get(key, 0) + count
+        return Usage(sum(by_kind.values()), by_kind, by_key)
+
+    async def ready_lanes(self, namespace: str, queue: str, after: Lane, lanes_max: int) -> list[Lane]:
+        rows = await self._session.fetch("ready_lanes", namespace, queue, after.priority, after.key, lanes_max)
+        return [Lane(row[0], row[1]) for row in rows]
+
+    async def unannounced_tasks(
+        self, namespace: str, queue: str, picks: Sequence[LanePick], total: int, full_kinds: Sequence[str]
+    ) -> list[Unannounced]:
+        rows = await self._session.fetch(
+            "unannounced_tasks", namespace, queue, [p.priority for p in picks], [p.key for p in picks],
+            [p.take for p in picks], total, full_kinds,
+        )  # fmt: skip
+        return [Unannounced(row[0], row[1], Lane(row[2], row[3]), row[4]) for row in rows]
+
+    async def put_wakeups(self, namespace: str, queue: str, sent: Sequence[tuple[UUID, int, int, float]]) -> None:
+        """Task, attempt, how many times by now, and after how many seconds again."""
+        await self._session.fetch("put_wakeups", namespace, queue, *(list(column) for column in zip(*sent, strict=True)))
+        await self._session.fetch("discard_dead_wakeups", [one[0] for one in sent])
+
+    async def next_wakeup(self, namespace: str, queue: str, lanes: Sequence[Lane]) -> datetime | None:
+        [[at]] = await self._session.fetch(
+            "next_wakeup", namespace, queue, [lane.priority for lane in lanes], [lane.key for lane in lanes]
+        )
+        assert at is None or isinstance(at, datetime), at
+        return at
+
+    async def hasten_wakeup(self, task_id: UUID, delay_s: float) -> tuple[str, str] | None:
+        """The queue to look at then."""
+        rows = await self._session.fetch("hasten_wakeup", task_id, delay_s)
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    async def get_wakeup(self, task_id: UUID) -> WakeupState | None:
+        rows = await self._session.fetch("get_wakeup", task_id)
+        return WakeupState(*rows[0]) if rows else None
+
+    # ----------------------------------------------------------------------------------------- what was buried
+
+    async def bury_message(
+        self,
+        id_: UUID,
+        namespace: str,
+        queue: str,
+        message_id: str,
+        task_id: UUID | None,
+        body: bytes,
+        deliveries: int,
+        reason: str,
+    ) -> None:
+        """Keep it for people, and send no other for its task."""
+        if task_id is not None:
+            await self._session.fetch("bury_wakeup", task_id, namespace, queue)
+        await self._session.fetch(
+            "insert_dead_message", id_, namespace, queue, message_id, task_id, body, deliveries, reason
+        )
+
+    async def list_dead_messages(
+        self, namespace: str, queue: str | None, after: UUID | None, limit: int
+    ) -> list[DeadMessage]:
+        rows = await self._session.fetch("list_dead_messages", namespace, queue, after, limit)
+        return [DeadMessage(*row) for row in rows]
+
+    async def get_dead_message(self, id_: UUID) -> DeadMessage | None:
+        rows = await self._session.fetch("get_dead_message", id_)
+        return DeadMessage(*rows[0]) if rows else None
+
+    async def delete_dead_message(self, id_: UUID) -> bool:
+        return bool(await self._session.fetch("delete_dead_message", id_))
+
+    async def revive_wakeup(self, task_id: UUID) -> tuple[str, str] | None:
+        rows = await self._session.fetch("revive_wakeup", task_id)
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    # ----------------------------------------------------------------------------------------- messages of PostgreSQL
+
+    async def put_messages(self, messages: Sequence[tuple[UUID, str, str, bytes]]) -> None:
+        """Id, namespace, queue and body of each, in one order, so that nobody waits in a ring."""
+        ordered = sorted(messages)
+        await self._session.fetch("put_messages", *(list(column) for column in zip(*ordered, strict=True)))
+
+    async def receive_messages(self, namespace: str, queue: str, limit: int, visibility_s: float) -> list[Stored]:
+        rows = await self._session.fetch("receive_messages", namespace, queue, limit, visibility_s)
+        return [Stored(*row[:3]) for row in sorted(rows, key=lambda row: (row[3], row[0]))]
+
+    async def next_message(self, namespace: str, queue: str) -> float | None:
+        """After how many seconds another one can be received."""
+        rows = await self._session.fetch("next_message", namespace, queue)
+        return max(0.0, (rows[0][0] - rows[0][1]).total_seconds()) if rows else None
+
+    async def extend_message(self, id_: UUID, deliveries: int, visibility_s: float) -> bool:
+        return bool(await self._session.fetch("extend_message", id_, deliveries, visibility_s))
+
+    async def ack_message(self, id_: UUID, deliveries: int) -> bool:
+        return bool(await self._session.fetch("ack_message", id_, deliveries))
+
+    async def nack_message(self, id_: UUID, deliveries: int, delay_s: float) -> tuple[str, str] | None:
+        rows = await self._session.fetch("nack_message", id_, deliveries, delay_s)
+        return (rows[0][1], rows[0][2]) if rows else None
+
+    async def forget_messages(self, age_s: float) -> None:
+        await self._session.fetch("forget_messages", age_s)
