@@ -20,6 +20,7 @@ from windlass.core.error import Invalid, WindlassError
 from windlass.engine.doctor import Finding, diagnose
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import EffectHandler
+from windlass.queues.option import NO_CARRIERS, CarrierOptions
 from windlass.store import migrate
 from windlass.store.fault import translated
 from windlass.store.migrate import Migration
@@ -215,6 +216,20 @@ async def open_internal(
         yield url
 
 
+@asynccontextmanager
+async def open_carriers(engine: Engine, carriers: CarrierOptions = NO_CARRIERS) -> AsyncIterator[None]:
+    """Wake workers by messages, until the block ends: through PostgreSQL, and the carriers that are named."""
+    from windlass.queues.opening import make_senders
+
+    async with AsyncExitStack() as stack:
+        senders = make_senders(carriers, engine.messages)
+        for sender in senders.values():
+            stack.push_async_callback(sender.close)
+        await engine.hear()
+        await stack.enter_async_context(engine.wakeups.carrying(senders))
+        yield
+
+
 async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:
     """Bring a database to the schema of this version; returns what was applied."""
     with translated():
@@ -227,9 +242,26 @@ async def migrate_database(database_url: str, target: int | None = None) -> tupl
     return applied
 
 
-async def examine(database_url: str, *, local_s: float, pooled: bool = False) -> list[Finding]:
+async def examine(
+    database_url: str, *, local_s: float, pooled: bool = False, carriers: CarrierOptions = NO_CARRIERS
+) -> list[Finding]:
     """What is wrong with a database or about to be, and what to do. `local_s` is the clock of this machine."""
-    return diagnose(await read_vitals(checked_url(database_url)), pooled=pooled, local_s=local_s)
+    vitals = await read_vitals(checked_url(database_url))
+    found = diagnose(vitals, pooled=pooled, local_s=local_s)
+    return found if vitals.schema is not None else found + await _examine_carriers(database_url, pooled, carriers)
+
+
+async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOptions) -> list[Finding]:
+    from windlass.queues.examine import examine_carriers
+
+    store = Store(database_url, pooled=pooled)
+    try:
+        async with store.begin() as tx:
+            queues = {**await tx.wakeups.wakeup_queues(), **await tx.heartbeats.sending_queues()}
+            letters = await tx.wakeups.count_dead_messages()
+    finally:
+        await store.close()
+    return await examine_carriers([settings.delivery for settings in queues.values()], letters, carriers)
 
 
 def checked_url(url: object) -> str:

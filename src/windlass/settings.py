@@ -127,7 +127,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Help("Access token for Google Cloud Tasks. None: the one of the machine, from Google.", True)
     ] = None
     nats_url: Annotated[
-        str | None, Help("NATS server for wake-ups, such as nats://HOST:4222; several with commas. None: no NATS.", True)
+        str | None,
+        Help("NATS server for wake-ups, such as nats://HOST:4222; several with commas. None: no NATS.", True),
     ] = None
     nats_credentials: Annotated[Path | None, Help("File with the credentials for NATS.")] = None
     aws_region: Annotated[

@@ -65,7 +65,9 @@ queues.command("windlass.cli.queue:resume_queue", name="resume", help="Let claim
 queues.command("windlass.cli.queue:drain_queue", name="drain", help="Pause, and wait until nothing runs.")
 queues.command("windlass.cli.queue_delivery:push_queue", name="push", help="Push the tasks of a queue to a service.")
 queues.command("windlass.cli.queue_wakeup:wake_queue", name="wakeup", help="Wake the workers of a queue by messages.")
-queues.command("windlass.cli.queue_wakeup:invoke_queue", name="invoke", help="Call a function for each task of a queue.")
+queues.command(
+    "windlass.cli.queue_wakeup:invoke_queue", name="invoke", help="Call a function for each task of a queue."
+)
 queues.command("windlass.cli.queue_delivery:pull_queue", name="pull", help="Let workers claim from a queue again.")
 queues.command("windlass.cli.queue_delivery:queue_secret", name="secret", help="Print what pushes are signed with.")
 app.command(queues)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from windlass.app import examine, open_embedded
-from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.option import NO_DATABASE, DatabaseOptions, carrier_options
 from windlass.cli.output import Exit, say, show
 from windlass.cli.process import run_async
 from windlass.engine.doctor import Finding, Level
@@ -18,7 +18,8 @@ MARKS = {Level.OK: "[green]ok[/green]     ", Level.NOTE: "[yellow]note[/yellow] 
 
 
 def doctor(*, database: DatabaseOptions = NO_DATABASE) -> int:
-    """Examine the database: reachable, version, schema, LISTEN, clock, dead rows, leases; with what to do."""
+    """Examine the database: reachable, version, schema, LISTEN, clock, dead rows, leases; the carriers of wake-ups
+    and the functions that queues use; with what to do."""
     findings = run_async(_examine(database.settings()))
     show(findings, database.json, lambda: _tell(findings))
     return Exit.FAILED if any(finding.level is Level.WRONG for finding in findings) else Exit.OK
@@ -26,9 +27,10 @@ def doctor(*, database: DatabaseOptions = NO_DATABASE) -> int:
 
 async def _examine(settings: Settings) -> list[Finding]:
     if settings.database_url is not None:
-        return await examine(settings.database_url, local_s=time.time(), pooled=settings.pooled)
+        url = settings.database_url
+        return await examine(url, local_s=time.time(), pooled=settings.pooled, carriers=carrier_options(settings))
     async with open_embedded(settings.data_dir) as url:
-        return await examine(url, local_s=time.time())
+        return await examine(url, local_s=time.time(), carriers=carrier_options(settings))
 
 
 def _tell(findings: list[Finding]) -> None:

@@ -22,7 +22,8 @@ def list_letters(*, queue: str | None = None, limit: int = 100, api: ApiOptions 
     """
     found = list(api.client().items("/letters", {**api.space, **({} if queue is None else {"queue": queue})}, limit))
     rows = [
-        [one["id"], one["queue"], one["task_id"] or "", one["deliveries"], one["dead_at"], one["reason"]] for one in found
+        [one["id"], one["queue"], one["task_id"] or "", one["deliveries"], one["dead_at"], one["reason"]]
+        for one in found
     ]
     show(found, api.json, lambda: table(COLUMNS, rows, nothing="There are no dead letters."))
 

@@ -25,8 +25,8 @@ def wake_queue(
     secret: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     api: ApiOptions = HERE,
 ) -> None:
-    """Wake the workers of a queue by messages from now on: each carries the id of a task, which its worker claims. Limits
-    and retries stay as they are.
+    """Wake the workers of a queue by messages from now on: each carries the id of a task, which its worker claims.
+    Limits and retries stay as they are.
 
     Parameters
     ----------
@@ -58,7 +58,11 @@ def wake_queue(
         "trusted": False if untrusted else None,
         "secrets": list(secret) or None,
     }
-    delivery = {"type": "wakeup", "carrier": carrier, **{key: value for key, value in given.items() if value is not None}}
+    delivery = {
+        "type": "wakeup",
+        "carrier": carrier,
+        **{key: value for key, value in given.items() if value is not None},
+    }
     queue = put_delivery(name, delivery, api)
     show(queue, api.json, lambda: say(f"Workers of the queue {escape(name)} are woken through {carrier}."))
 

@@ -10,9 +10,9 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass import __version__
-from windlass.app import open_engine, open_internal, open_pools, open_server, open_sessions
+from windlass.app import open_carriers, open_engine, open_internal, open_pools, open_server, open_sessions
 from windlass.cli.logs import set_up_logs
-from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
+from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions, carrier_options
 from windlass.cli.output import Unusable, print_json, say
 from windlass.cli.process import keep_for_good, run_async
 from windlass.cli.stop import stop_signal
@@ -101,6 +101,7 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
             )
         )  # fmt: skip
         engine.workers.drain_timeout_s = settings.drain_timeout_s
+        await stack.enter_async_context(open_carriers(engine, carrier_options(settings)))
         if settings.stdio:
             await stack.enter_async_context(open_pools(engine))
         places = {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}

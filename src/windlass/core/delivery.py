@@ -79,11 +79,11 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
 
 
 class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
-    """A message with the task's id goes to a carrier; the worker that gets it claims the lease. `address` is a subject of
-    NATS, or the name or URL of a queue of SQS; one is made from the names where none is given. A worker has a message
-    for `visibility_ms` unless it asks for longer; one that was delivered more than `max_deliveries` times is buried. A
-    task that nobody claims is spoken of again after `resend_ms`, then ever more seldom. Where its tasks run code that is
-    not `trusted`, that gets no `secrets`, which are names of variables of the worker."""
+    """A message with the task's id goes to a carrier; the worker that gets it claims the lease. `address` is a subject
+    of NATS, or the name or URL of a queue of SQS; one is made from the names where none is given. A worker has a
+    message for `visibility_ms` unless it asks for longer; one that was delivered more than `max_deliveries` times is
+    buried. A task that nobody claims is spoken of again after `resend_ms`, then ever more seldom. Where its tasks run
+    code that is not `trusted`, that gets no `secrets`, which are names of variables of the worker."""
 
     carrier: Literal["postgres", "nats", "sqs"] = "postgres"
     address: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
@@ -96,8 +96,8 @@ class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
 
 
 class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
-    """A function is called for each task: at a URL, or one of AWS Lambda, by its name or ARN. The engine holds the lease
-    for it, for `lease_ms` from the call or from its last heartbeat. Its code is trusted: it has a worker's
+    """A function is called for each task: at a URL, or one of AWS Lambda, by its name or ARN. The engine holds the
+    lease for it, for `lease_ms` from the call or from its last heartbeat. Its code is trusted: it has a worker's
     certificate."""
 
     url: Url | None = None
@@ -264,8 +264,8 @@ def _check_invoke(invoke: Invoke) -> None:
         raise Invalid("must be the name or the ARN of a function", field="delivery.function")
     if not invoke.trusted:
         raise Invalid(
-            "a function holds the certificate of a worker, which cannot be kept from its code: use wakeup for code that "
-            "is not trusted", field="delivery.trusted",
+            "a function holds the certificate of a worker, which cannot be kept from its code: use wakeup for code "
+            "that is not trusted", field="delivery.trusted",
         )  # fmt: skip
 
 

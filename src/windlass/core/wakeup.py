@@ -37,7 +37,12 @@ def wake_up(namespace: str, queue: str, task_id: UUID, attempt: int, times: int)
     """The effect that sends a message for the `times`-th time since the last attempt, which had this number. It is
     never one that a running attempt needs."""
     return Effect(
-        derived_id(WAKEUP, task_id, attempt, times), WAKEUP, namespace, task_id, attempt, {"queue": queue, "times": times}
+        derived_id(WAKEUP, task_id, attempt, times),
+        WAKEUP,
+        namespace,
+        task_id,
+        attempt,
+        {"queue": queue, "times": times},
     )
 
 

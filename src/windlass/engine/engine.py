@@ -53,6 +53,7 @@ from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.kind import Kinds
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.loops import Loops
+from windlass.engine.message import Messages
 from windlass.engine.metrics import Gauges, Tally
 from windlass.engine.note import Notes
 from windlass.engine.outbox import EffectHandler, Outbox
@@ -65,6 +66,7 @@ from windlass.engine.schedule import Schedules
 from windlass.engine.sent import Sent
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
+from windlass.engine.wakeup import Wakeups
 from windlass.engine.worker import Workers
 from windlass.engine.workflow import Workflows
 from windlass.store.store import Store
@@ -131,6 +133,8 @@ class Engine:
         self.retention = Retention(keep_finished_s)
         self._outbox = Outbox(store, self.chance, lambda: self.effects)
         self.sent = Sent(store, self.chance, self.hub, self._claimer, self.effects, stopwatch)
+        self.wakeups = Wakeups(store, self.chance, self.hub, self.effects, stopwatch)
+        self.messages = Messages(store, self.hub, stopwatch)
         self.callbacks = Callbacks(store, self.chance, self._decider, self.notes, pause=pause, stopwatch=stopwatch)
         self.holders = Holders(store, self.chance, self._decider, self._patience, pause=pause)
         self.sent.settled += [self.callbacks.settled, self.holders.settled]
@@ -181,7 +185,8 @@ class Engine:
         """Finish what was accepted, then stop."""
         await self.loops.stop()
         for part in (
-            self.sent, self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks, self.holders,
+            self.sent, self.wakeups, self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks,
+            self.holders,
             self._reports, self._commands, self._patience, self.leases, self.workers, self.notes, self.changes,
         ):  # fmt: skip
             with contextlib.suppress(Unavailable):

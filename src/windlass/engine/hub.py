@@ -122,7 +122,7 @@ class Hub:
             self._wake_all(("task", task_id))
         for lease_id in wakes.leases:
             self._wake_all(("lease", lease_id))
-        for queue in wakes.messages:
+        for queue in wakes.letters:
             self._wake_first(("message", *queue))
         if wakes.effects or wakes.everything:
             self.on_effects()

@@ -16,8 +16,6 @@ from windlass.store.wakeup_table import Stored
 
 __all__ = ["Messages", "Stored"]
 
-KEPT_S = 14 * 86400.0
-
 
 class Messages:
     """The messages of one database, as one engine sees them."""
@@ -29,7 +27,7 @@ class Messages:
         """Id, namespace, queue and body of each. One that is there already is the same."""
         async with self._store.begin() as tx:
             await tx.wakeups.put_messages(messages)
-            await tx.wake(Wakes(messages={(namespace, queue) for _, namespace, queue, _ in messages}))
+            await tx.wake(Wakes(letters={(namespace, queue) for _, namespace, queue, _ in messages}))
 
     async def receive(
         self, namespace: str, queue: str, *, limit: int, visibility_s: float, wait_s: float = 0.0
@@ -73,10 +71,5 @@ class Messages:
         async with self._store.begin() as tx:
             queue = await tx.wakeups.nack_message(id_, deliveries, delay_s)
             if queue is not None:
-                await tx.wake(Wakes(messages={queue}))
+                await tx.wake(Wakes(letters={queue}))
         return queue is not None
-
-    async def forget(self) -> None:
-        """Drop what nobody has wanted for long."""
-        async with self._store.single() as tx:
-            await tx.wakeups.forget_messages(KEPT_S)

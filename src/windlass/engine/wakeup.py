@@ -43,6 +43,7 @@ FULL_AGAIN_S, FULL_AGAIN_MAX_S, ALL_AGAIN_S = 0.25, 5.0, 60.0
 ELSEWHERE_AGAIN_S = 2.0
 AWAY_FIRST_S, AWAY_MAX_S = 1.0, 30.0
 LISTED_MAX = 1000
+KEPT_S = 14 * 86400.0  # messages of PostgreSQL that nobody wants; other carriers keep theirs as long
 QueueKey = tuple[str, str]
 
 
@@ -50,8 +51,8 @@ class Sender(Protocol):
     """The side of a carrier that the engine sees. A letter that was sent twice does no harm."""
 
     async def send(self, letters: Sequence[Letter]) -> None:
-        """Returns when the carrier has them all. Raises Unavailable where it does not answer, Undeliverable where asking
-        again will not help."""
+        """Returns when the carrier has them all. Raises Unavailable where it does not answer, Undeliverable where
+        asking again will not help."""
         ...
 
 
@@ -131,6 +132,8 @@ class Wakeups:
         if self._stopwatch() >= self._all_at_s:  # should anything ever not be announced
             self._due |= self.queues.keys()
             self._all_at_s = self._stopwatch() + ALL_AGAIN_S
+            async with self._store.single() as tx:
+                await tx.wakeups.forget_messages(KEPT_S)
         due, self._due = self._due, set()
         sent = 0
         for key in sorted(due & self.queues.keys()):
@@ -160,15 +163,7 @@ class Wakeups:
         async with self._store.begin() as tx:
             found, next_in_s = await self._look(tx, namespace, queue)
             if found:
-                first_s = wakeup.resend_ms / 1000
-                await tx.wakeups.put_wakeups(
-                    namespace, queue,
-                    [(one.id, one.attempt, one.times + 1, rules.resend_after_s(first_s, one.times + 1)) for one in found],
-                )  # fmt: skip
-                await tx.outbox.insert_outbox(
-                    [rules.wake_up(namespace, queue, one.id, one.attempt, one.times + 1) for one in found]
-                )
-                await tx.wake(Wakes(effects=True))
+                await _write(tx, namespace, queue, found, wakeup.resend_ms / 1000)
         if found:
             self._due.add((namespace, queue))  # there may be more
         if next_in_s is not None:
@@ -316,6 +311,15 @@ class _Line:
 
     async def close(self) -> None:
         await self._letters.close()
+
+
+async def _write(tx: Tx, namespace: str, queue: str, found: Sequence[Unannounced], first_s: float) -> None:
+    """That these are spoken of, and what does it."""
+    sent = [(one.id, one.attempt, one.times + 1) for one in found]
+    again = [(id_, attempt, times, rules.resend_after_s(first_s, times)) for id_, attempt, times in sent]
+    await tx.wakeups.put_wakeups(namespace, queue, again)
+    await tx.outbox.insert_outbox([rules.wake_up(namespace, queue, *one) for one in sent])
+    await tx.wake(Wakes(effects=True))
 
 
 async def _fitting(

@@ -39,8 +39,8 @@ class Consumer(Protocol):
     max_deliveries: int
 
     async def receive(self, limit: int, wait_s: float) -> list[Message]:
-        """Up to `limit` messages; with none at hand, wait up to `wait_s` for the first. Then they are hidden from others
-        for `visibility_s`."""
+        """Up to `limit` messages; with none at hand, wait up to `wait_s` for the first. Then they are hidden from
+        others for `visibility_s`."""
         ...
 
     async def extend(self, message: Message) -> bool:

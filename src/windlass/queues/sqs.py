@@ -1,5 +1,5 @@
-"""Amazon SQS as the carrier of wake-ups. A queue that is named, and is not there, is made; one that is given by its URL is
-somebody else's."""
+"""Amazon SQS as the carrier of wake-ups. A queue that is named, and is not there, is made; one that is given by its URL
+is somebody else's."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Tx:
         self.wakes.tasks |= wakes.tasks
         self.wakes.leases |= wakes.leases
         self.wakes.effects |= wakes.effects
-        self.wakes.messages |= wakes.messages
+        self.wakes.letters |= wakes.letters
         self.wakes.schedules |= wakes.schedules
 
 

@@ -22,19 +22,19 @@ class Wakes:
     tasks: set[UUID] = field(default_factory=set)
     leases: set[UUID] = field(default_factory=set)
     effects: bool = False
-    messages: set[tuple[str, str]] = field(default_factory=set)  # queues of which there are some to receive
+    letters: set[tuple[str, str]] = field(default_factory=set)  # queues of which there are some to receive
     schedules: bool = False  # one is due earlier than was known
     everything: bool = False
 
     def __bool__(self) -> bool:
-        some = self.queues or self.tasks or self.leases or self.messages
+        some = self.queues or self.tasks or self.leases or self.letters
         return bool(some or self.effects or self.schedules or self.everything)
 
     def messages(self) -> list[str]:
         out = [SEPARATOR.join(("queue", *queue)) for queue in sorted(self.queues)]
         out += [SEPARATOR.join(("task", str(task_id))) for task_id in sorted(self.tasks)]
         out += [SEPARATOR.join(("lease", str(lease_id))) for lease_id in sorted(self.leases)]
-        out += [SEPARATOR.join(("message", *queue)) for queue in sorted(self.messages)]
+        out += [SEPARATOR.join(("message", *queue)) for queue in sorted(self.letters)]
         return out + (["effect"] if self.effects else []) + (["schedule"] if self.schedules else [])
 
 
@@ -48,7 +48,7 @@ def parse(message: str) -> Wakes:
         case ["lease", lease_id]:
             return Wakes(leases={UUID(lease_id)})
         case ["message", namespace, queue]:
-            return Wakes(messages={(namespace, queue)})
+            return Wakes(letters={(namespace, queue)})
         case ["effect"]:
             return Wakes(effects=True)
         case ["schedule"]:

@@ -100,7 +100,9 @@ class WakeupTable:
 
     async def put_wakeups(self, namespace: str, queue: str, sent: Sequence[tuple[UUID, int, int, float]]) -> None:
         """Task, attempt, how many times by now, and after how many seconds again."""
-        await self._session.fetch("put_wakeups", namespace, queue, *(list(column) for column in zip(*sent, strict=True)))
+        await self._session.fetch(
+            "put_wakeups", namespace, queue, *(list(column) for column in zip(*sent, strict=True))
+        )
         await self._session.fetch("discard_dead_wakeups", [one[0] for one in sent])
 
     async def next_wakeup(self, namespace: str, queue: str, lanes: Sequence[Lane]) -> datetime | None:
@@ -144,6 +146,10 @@ class WakeupTable:
     ) -> list[DeadMessage]:
         rows = await self._session.fetch("list_dead_messages", namespace, queue, after, limit)
         return [DeadMessage(*row) for row in rows]
+
+    async def count_dead_messages(self) -> int:
+        [[count]] = await self._session.fetch("count_dead_messages")
+        return int(count)
 
     async def get_dead_message(self, id_: UUID) -> DeadMessage | None:
         rows = await self._session.fetch("get_dead_message", id_)

@@ -1,5 +1,5 @@
-"""What a queue is called at its carrier, where nobody gave it an address: the same on both sides, and never the same for
-two queues."""
+"""What a queue is called at its carrier, where nobody gave it an address: the same on both sides, and never the same
+for two queues."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class WakeupRoutes:
-    """What workers ask about their messages. Each takes the body of a POST and returns what is told, or raises one of our
-    own errors."""
+    """What workers ask about their messages. Each takes the body of a POST and returns what is told, or raises one of
+    our own errors."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -54,7 +54,9 @@ class WakeupRoutes:
         found = await self._engine.messages.receive(
             said.namespace, said.queue, limit=said.limit, visibility_s=said.visibility_s, wait_s=said.wait_s
         )
-        return wire.Messages([wire.Received(one.id, one.deliveries, one.body.decode("utf-8", "replace")) for one in found])
+        return wire.Messages(
+            [wire.Received(one.id, one.deliveries, one.body.decode("utf-8", "replace")) for one in found]
+        )
 
     async def _extend(self, body: bytes) -> wire.Kept:
         said = _read(body, wire.Extend)

@@ -119,6 +119,10 @@ select d.id, d.namespace, d.queue, d.message_id, d.task_id, d.body, d.deliveries
  where d.namespace = $1 and ($2::text is null or d.queue = $2) and ($3::uuid is null or d.id < $3)
  order by d.id desc limit $4
 
+-- name: count_dead_messages
+-- In all namespaces.
+select count(*) from windlass.dead_message
+
 -- name: get_dead_message
 -- One of them.
 select d.id, d.namespace, d.queue, d.message_id, d.task_id, d.body, d.deliveries, d.reason, d.dead_at from windlass.dead_message d

@@ -1,0 +1,437 @@
+"""Which tasks messages are sent for, and when again; on PostgreSQL as the carrier."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from tests.support.work import CRASH, job, jobs, until, worker
+
+from windlass import Claimed, Engine, Rate, State
+from windlass.core.delivery import PULL, Wakeup
+from windlass.core.error import InvalidState, NotFound, Unavailable
+from windlass.core.queue import QueueConfig
+from windlass.core.wakeup import Letter
+from windlass.engine import wakeup
+from windlass.queues.postgres import PostgresSender
+from windlass.testing.clock import VirtualClock
+from windlass.wire.wakeup import task_of
+
+QUEUE = "wake"
+
+
+@pytest.fixture
+async def waking(engine: Engine) -> AsyncIterator[Engine]:
+    """An engine that sends wake-ups when a test lets it."""
+    await set_up(engine)
+    async with engine.wakeups.carrying({"postgres": PostgresSender(engine.messages)}, loop=False):
+        yield engine
+
+
+async def set_up(engine: Engine, limits: QueueConfig | None = None, **delivery: Any) -> None:
+    await engine.queues.put(QUEUE, delivery=Wakeup(**delivery), limits=limits or QueueConfig())
+
+
+async def submit(engine: Engine, count: int = 1, **fields: Any) -> list[UUID]:
+    return await engine.submit_many(jobs(count, queue=QUEUE, **fields))
+
+
+async def speak(engine: Engine) -> None:
+    """Until nothing is left to send."""
+    while await engine.wakeups.tick() + await engine.loops.effects_tick():
+        pass
+
+
+async def heard(engine: Engine, *, ack: bool = True) -> list[UUID]:
+    """Of which tasks messages were received, in their order."""
+    await speak(engine)
+    found = await engine.messages.receive("default", QUEUE, limit=1000, visibility_s=3600)
+    if ack:
+        for one in found:
+            assert await engine.messages.ack(one.id, one.deliveries)
+    return [task_of(one.body) for one in found]
+
+
+async def claim(engine: Engine, limit: int = 1) -> list[Claimed]:
+    return await engine.claim(await worker(engine, QUEUE), limit)
+
+
+async def test_each_task_that_can_be_claimed_is_spoken_of_once(waking: Engine) -> None:
+    ids = await submit(waking, 3)
+
+    assert sorted(await heard(waking)) == sorted(ids)
+    assert await heard(waking) == []
+    assert await heard(waking) == []
+
+
+async def test_tasks_of_other_queues_are_not_spoken_of(waking: Engine) -> None:
+    await waking.submit(job())
+    await waking.submit(job(queue=QUEUE, namespace="other"))
+
+    assert await heard(waking) == []
+
+
+async def test_a_task_that_is_there_when_its_queue_begins_to_send_is_found(waking: Engine) -> None:
+    await waking.queues.put(QUEUE, delivery=PULL, limits=QueueConfig())
+    [task_id] = await submit(waking)
+    assert await heard(waking) == []
+
+    await set_up(waking)
+    assert await heard(waking) == [task_id]
+
+
+async def test_a_task_submitted_by_sql_is_found(waking: Engine, somebody: asyncpg.Connection) -> None:
+    await speak(waking)
+    task_id = await somebody.fetchval("select windlass.submit('job', queue => $1)", QUEUE)
+    waking.hub.wake_queue("default", QUEUE)  # as its notification does
+
+    assert await heard(waking) == [task_id]
+
+
+async def test_a_task_that_is_not_due_is_spoken_of_when_it_is(waking: Engine, clock: VirtualClock) -> None:
+    [task_id] = await submit(waking, delay_s=30.0)
+
+    assert await heard(waking) == []
+    await clock.advance(29.0)
+    assert await heard(waking) == []
+    await clock.advance(1.0)
+    assert await heard(waking) == [task_id]
+
+
+async def test_a_retry_is_spoken_of_when_its_delay_is_over(waking: Engine, clock: VirtualClock) -> None:
+    [task_id] = await submit(waking)
+    assert await heard(waking) == [task_id]
+    [claimed] = await claim(waking)
+    await waking.fail(claimed, CRASH)
+
+    assert await heard(waking) == []
+    await clock.advance(600.0)
+    assert await heard(waking) == [task_id]
+
+
+async def test_what_is_claimed_cancelled_or_ended_is_not_spoken_of_again(waking: Engine, clock: VirtualClock) -> None:
+    ids = await submit(waking, 3)
+    assert len(await heard(waking)) == 3
+    await waking.cancel(ids[0])
+    lease = await worker(waking, QUEUE, ttl_s=36000.0)
+    one, _ = await waking.claim(lease, 2)
+    await waking.complete(one)
+
+    await clock.advance(7200.0)
+    assert await heard(waking) == []
+
+
+async def test_nothing_is_sent_while_a_queue_is_paused(waking: Engine) -> None:
+    await waking.pause_queue(QUEUE)
+    [task_id] = await submit(waking)
+    assert await heard(waking) == []
+
+    await waking.pause_queue(QUEUE, paused=False)
+    assert await heard(waking) == [task_id]
+
+
+async def test_no_more_is_sent_than_a_limit_lets_start(waking: Engine) -> None:
+    await set_up(waking, QueueConfig(max_running=2))
+    await submit(waking, 5)
+
+    first = await heard(waking)
+    assert len(first) == 2
+    assert await heard(waking) == []  # two are about to be claimed
+    one, _ = await claim(waking, 5)
+    assert await heard(waking) == []
+    await waking.complete(one)
+    assert len(await heard(waking)) == 1
+
+
+async def test_the_limits_of_kinds_and_keys_hold(waking: Engine) -> None:
+    await set_up(waking, QueueConfig(max_running_per_key=1, max_running_per_kind={"rare": 1}))
+    for key in ("a", "a", "b"):
+        await submit(waking, concurrency_key=key)
+    await submit(waking, 2, kind="rare")
+
+    kinds = [(await waking.views.get(id_)).task for id_ in await heard(waking)]
+    assert sorted((task.kind, task.concurrency_key) for task in kinds) == [("job", "a"), ("job", "b"), ("rare", "")]
+    assert await heard(waking) == []
+
+
+async def test_a_rate_is_kept(waking: Engine, clock: VirtualClock) -> None:
+    await set_up(waking, QueueConfig(rate=Rate(2, 10.0)))
+    await submit(waking, 5)
+
+    assert len(await heard(waking)) == 2
+    assert len(await claim(waking, 5)) == 2
+    assert await heard(waking) == []
+    await clock.advance(10.0)
+    assert len(await heard(waking)) == 2
+
+
+async def test_a_message_that_was_lost_is_sent_again_ever_more_seldom(waking: Engine, clock: VirtualClock) -> None:
+    await set_up(waking, resend_ms=10_000)
+    [task_id] = await submit(waking)
+    assert await heard(waking) == [task_id]  # and nobody claims it
+
+    for wait_s in (10.0, 20.0, 40.0):
+        await clock.advance(wait_s - 1)
+        assert await heard(waking) == []
+        await clock.advance(1.0)
+        assert await heard(waking) == [task_id]
+
+
+async def test_a_message_that_still_waits_is_not_doubled(waking: Engine, clock: VirtualClock) -> None:
+    await set_up(waking, resend_ms=10_000)
+    [task_id] = await submit(waking)
+    await speak(waking)
+    for _ in range(5):
+        await clock.advance(3600.0)
+        await speak(waking)
+
+    assert await heard(waking) == [task_id]
+
+
+async def test_a_claim_that_was_refused_is_spoken_of_soon(waking: Engine, clock: VirtualClock) -> None:
+    [task_id] = await submit(waking)
+    await waking.pause_queue(QUEUE)
+    assert await heard(waking) == []
+    await waking.pause_queue(QUEUE, paused=False)
+    assert await heard(waking) == [task_id]
+    await waking.pause_queue(QUEUE)  # before it is claimed
+    await waking.wakeups.refused(task_id)
+
+    await clock.advance(30.0)
+    assert await heard(waking) == []
+    await waking.pause_queue(QUEUE, paused=False)
+    assert await heard(waking) == [task_id]
+
+
+async def test_refusals_make_no_storm(waking: Engine, clock: VirtualClock) -> None:
+    [task_id] = await submit(waking)
+    assert await heard(waking) == [task_id]
+    for _ in range(5):
+        await waking.wakeups.refused(task_id)
+        assert await heard(waking) == []
+    await clock.advance(1.0)
+    assert await heard(waking) == [task_id]
+
+
+async def test_so_many_messages_are_under_way_at_most(waking: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeup, "UNDER_WAY_MAX", 5)
+    await submit(waking, 12)
+    assert len(await heard(waking)) == 5
+    assert len(await claim(waking, 5)) == 5
+
+    waking.hub.wake_queue("default", QUEUE)
+    assert len(await heard(waking)) == 5
+
+
+async def test_a_full_line_is_looked_at_again_by_itself(
+    waking: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "UNDER_WAY_MAX", 1)
+    await submit(waking, 2)
+    assert len(await heard(waking)) == 1
+    assert len(await claim(waking)) == 1
+
+    await clock.advance(wakeup.FULL_AGAIN_MAX_S)
+    assert len(await heard(waking)) == 1
+
+
+async def test_two_engines_speak_of_a_task_once(waking: Engine, new_engine: Any) -> None:
+    other = await new_engine()
+    await submit(waking, 50)
+    async with other.wakeups.carrying({"postgres": PostgresSender(other.messages)}, loop=False):
+        sent = await asyncio.gather(*(one.wakeups.tick() for one in (waking, other) for _ in range(2)))
+        assert sum(sent) == 50
+    assert len(set(await heard(waking))) == 50
+
+
+async def test_a_look_whose_commit_failed_is_taken_again(waking: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    [task_id] = await submit(waking)
+    await waking.wakeups.tick()  # knows its queues
+    [other] = await submit(waking)
+
+    async def fails(*_: object) -> None:
+        raise Unavailable("the server stopped between two lines")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("windlass.store.outbox_table.OutboxTable.insert_outbox", fails)
+        with pytest.raises(Unavailable):
+            await waking.wakeups.tick()
+
+    assert sorted(await heard(waking)) == sorted([task_id, other])
+
+
+class Away:
+    """A carrier that is away until it is told otherwise, in front of one that is not."""
+
+    def __init__(self, sender: PostgresSender) -> None:
+        self.sender, self.away, self.asked = sender, True, 0
+
+    async def send(self, letters: list[Letter]) -> None:
+        self.asked += 1
+        if self.away:
+            raise Unavailable("nobody is there")
+        await self.sender.send(letters)
+
+
+async def test_while_a_carrier_is_away_messages_wait_and_are_no_more_than_tasks(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    await set_up(engine, resend_ms=1000)
+    carrier = Away(PostgresSender(engine.messages))
+    async with engine.wakeups.carrying({"postgres": carrier}, loop=False):
+        ids = await submit(engine, 3)
+        for _ in range(40):
+            await engine.wakeups.tick()
+            await engine.loops.effects_tick()
+            await clock.advance(20.0)
+        assert await somebody.fetchval("select count(*) from windlass.outbox where kind = 'wakeup'") == 3
+        assert carrier.asked <= 40
+        carrier.away = False
+        await clock.advance(60.0)
+        assert sorted(await heard(engine)) == sorted(ids)
+        assert await somebody.fetchval("select count(*) from windlass.outbox") == 0
+
+
+async def test_a_message_that_could_not_be_sent_for_an_hour_is_a_dead_letter_and_sent_again(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await set_up(engine)
+    carrier = Away(PostgresSender(engine.messages))
+    async with engine.wakeups.carrying({"postgres": carrier}, loop=False):
+        [task_id] = await submit(engine)
+        while not await engine.repair.effects(dead=True):
+            await engine.wakeups.tick()
+            await engine.loops.effects_tick()
+            await clock.advance(30.0)
+        carrier.away = False
+        await clock.advance(3600.0)
+        assert await heard(engine) == [task_id]
+        assert await engine.repair.effects() == []
+
+
+# --------------------------------------------------------------------------------------------- dead letters
+
+
+async def bury(engine: Engine, body: bytes, **fields: Any) -> None:
+    told = {"message_id": "m1", "task_id": None, "deliveries": 11, "reason": "nobody can read it"}
+    await engine.wakeups.bury("default", QUEUE, body=body, **{**told, **fields})
+
+
+async def test_a_buried_message_is_kept_once_and_its_task_is_spoken_of_no_more(
+    waking: Engine, clock: VirtualClock
+) -> None:
+    [task_id] = await submit(waking)
+    await heard(waking)
+    for _ in range(2):
+        await bury(waking, b"{}", task_id=task_id)
+
+    [letter] = await waking.wakeups.dead_messages()
+    assert (letter.task_id, letter.deliveries, letter.reason) == (task_id, 11, "nobody can read it")
+    await clock.advance(86400.0)
+    assert await heard(waking) == []
+
+
+async def test_a_replayed_letter_wakes_a_worker_again(waking: Engine) -> None:
+    [task_id] = await submit(waking)
+    await heard(waking)
+    await bury(waking, b"{}", task_id=task_id)
+    [letter] = await waking.wakeups.dead_messages()
+    with pytest.raises(InvalidState, match="replay it, or cancel"):
+        await waking.wakeups.discard(letter)
+
+    await waking.wakeups.replay(letter)
+    assert await heard(waking) == [task_id]
+    assert await waking.wakeups.dead_messages() == []
+
+
+async def test_the_letter_of_a_task_that_has_moved_on_can_be_replayed_or_discarded(waking: Engine) -> None:
+    ids = await submit(waking, 2)
+    await heard(waking)
+    for place, task_id in enumerate(ids):
+        await bury(waking, b"{}", task_id=task_id, message_id=str(place))
+        await waking.cancel(task_id)
+    await speak(waking)
+    one, two = await waking.wakeups.dead_messages(queue=QUEUE)
+
+    await waking.wakeups.replay(one)
+    await waking.wakeups.discard(two)
+    assert await heard(waking) == []
+    assert await waking.wakeups.dead_messages() == []
+    with pytest.raises(NotFound):
+        await waking.wakeups.dead_message(two.id)
+
+
+async def test_what_is_no_wake_up_is_kept_and_discarded(waking: Engine) -> None:
+    await bury(waking, b"\xff\x00 no JSON")
+    [letter] = await waking.wakeups.dead_messages()
+    with pytest.raises(InvalidState, match="no wake-up"):
+        await waking.wakeups.replay(letter)
+
+    assert (await waking.wakeups.discard(letter)).body == b"\xff\x00 no JSON"
+
+
+# --------------------------------------------------------------------------------------------- messages of PostgreSQL
+
+
+def receivers(engine: Engine) -> int:
+    """How many have looked, found nothing, and wait."""
+    return sum(ticket.idle for ticket in engine.hub._lines.get(("message", "default", QUEUE), ()))
+
+
+async def test_a_message_is_hidden_while_somebody_has_it(waking: Engine, clock: VirtualClock) -> None:
+    await submit(waking)
+    await speak(waking)
+    receive = {"limit": 10, "visibility_s": 60.0}
+    [first] = await waking.messages.receive("default", QUEUE, **receive)
+
+    assert await waking.messages.receive("default", QUEUE, **receive) == []
+    await clock.advance(59.0)
+    assert await waking.messages.extend(first.id, first.deliveries, 60.0)
+    await clock.advance(59.0)
+    assert await waking.messages.receive("default", QUEUE, **receive) == []
+    await clock.advance(1.0)
+    [again] = await waking.messages.receive("default", QUEUE, **receive)
+    assert (again.id, again.deliveries) == (first.id, 2)
+    assert not await waking.messages.extend(first.id, first.deliveries, 60.0)
+    assert not await waking.messages.ack(first.id, first.deliveries)
+    assert not await waking.messages.nack(first.id, first.deliveries, 0.0)
+    assert await waking.messages.ack(again.id, again.deliveries)
+
+
+async def test_a_message_that_was_given_back_is_received_after_its_delay(waking: Engine, clock: VirtualClock) -> None:
+    await submit(waking)
+    await speak(waking)
+    [one] = await waking.messages.receive("default", QUEUE, limit=1, visibility_s=60.0)
+    assert await waking.messages.nack(one.id, one.deliveries, 5.0)
+
+    waiting = asyncio.create_task(waking.messages.receive("default", QUEUE, limit=1, visibility_s=60.0, wait_s=30.0))
+    await until(lambda: receivers(waking) == 1)
+    await clock.advance(5.0)
+    assert [found.deliveries for found in await asyncio.wait_for(waiting, 30)] == [2]
+
+
+async def test_who_waits_is_told_of_a_message(waking: Engine) -> None:
+    waiting = [
+        asyncio.create_task(waking.messages.receive("default", QUEUE, limit=1, visibility_s=60.0, wait_s=600.0))
+        for _ in range(3)
+    ]
+    await until(lambda: receivers(waking) == 3)
+    await submit(waking, 3)
+    await speak(waking)
+
+    found = await asyncio.wait_for(asyncio.gather(*waiting), 45)
+    assert len({one.id for some in found for one in some}) == 3
+
+
+async def test_what_nobody_wants_for_two_weeks_is_forgotten(waking: Engine, clock: VirtualClock) -> None:
+    [task_id] = await submit(waking)
+    await speak(waking)
+    await waking.cancel(task_id)
+    await clock.advance(wakeup.KEPT_S + 61.0)
+
+    assert await heard(waking) == []
+    assert (await waking.views.get(task_id)).task.state is State.CANCELLED

@@ -1,0 +1,57 @@
+"""The real carriers: a NATS server of its own, a server that speaks the API of AWS, and PostgreSQL by the routes of a
+server. Each behind a gate that tests can close."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+from tests.queues.side import NatsSide, PostgresSide, Side, SqsSide
+from tests.queues.world import World
+from tests.support import carriers
+
+from windlass.engine.engine import Engine
+from windlass.testing.clock import VirtualClock
+
+
+@pytest.fixture(scope="session")
+def nats_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with carriers.nats_server(tmp_path_factory.mktemp("nats")) as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def aws_port() -> Iterator[int]:
+    with carriers.aws_server() as port:
+        yield port
+
+
+@pytest.fixture
+def mode() -> str:
+    """Carriers do not care how the engine reaches its database."""
+    return "direct"
+
+
+@pytest.fixture(params=["postgres", "nats", "sqs"])
+async def side(
+    request: pytest.FixtureRequest, engine: Engine, somebody: asyncpg.Connection, clock: VirtualClock
+) -> AsyncIterator[Side]:
+    """One carrier after the other."""
+    async with AsyncExitStack() as stack:
+        match request.param:
+            case "postgres":
+                yield PostgresSide(engine, somebody, clock)
+            case "nats":
+                port = request.getfixturevalue("nats_port")
+                yield await stack.enter_async_context(NatsSide.open(engine, port))
+            case "sqs":
+                port = request.getfixturevalue("aws_port")
+                yield await stack.enter_async_context(SqsSide.open(engine, port))
+
+
+@pytest.fixture
+async def world(side: Side, engine: Engine, clock: VirtualClock) -> AsyncIterator[World]:
+    async with World.open(side, engine, clock) as world:
+        yield world
