@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
@@ -18,6 +18,7 @@ import msgspec
 from windlass.contracts.lease.document import openapi_document
 from windlass.contracts.lease.form import refused
 from windlass.contracts.lease.service import Service
+from windlass.contracts.lease.wakeup import NO_MESSAGES, WakeupRoutes, while_there
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.error import Invalid, TooLarge, WindlassError
 from windlass.core.holder import Caller
@@ -41,12 +42,10 @@ class Gone(Exception):
 
 
 class LeaseApp:
-    """Serves one engine. `more` are routes that others bring: what was posted, to what is told."""
+    """Serves one engine."""
 
-    def __init__(
-        self, service: Service, version: str, more: Mapping[str, Callable[[bytes], Awaitable[object]]] | None = None
-    ) -> None:
-        self._service = service
+    def __init__(self, service: Service, wakeups: WakeupRoutes, version: str) -> None:
+        self._service, self._wakeups = service, wakeups.posts
         self._encode = msgspec.json.Encoder().encode
         self._posts: dict[str, Callable[[bytes, Caller], Awaitable[object]]] = {
             "/internal/task-claim": service.claim,
@@ -55,8 +54,6 @@ class LeaseApp:
             "/internal/events": service.events,
             "/internal/buffer-publish": service.publish,
         }
-        for path, answer in (more or {}).items():
-            self._posts[path] = _without_caller(answer)
         self._document = self._encode(openapi_document(version))
         self.state = SimpleNamespace(closing=asyncio.Event())
 
@@ -88,6 +85,8 @@ class LeaseApp:
             if method != "POST":
                 return self._refused(405, "method_not_allowed", "only POST is allowed here", b"POST")
             return 200, self._encode(await post(await _body(dict(scope["headers"]), receive), caller)), []
+        if path in self._wakeups:
+            return await self._wakeup(method, path, await _body(dict(scope["headers"]), receive), receive)
         if path not in ("/internal/task-fetch", "/internal/openapi.json"):
             return self._refused(404, "not_found", "no route has this path")
         if method != "GET":
@@ -96,15 +95,15 @@ class LeaseApp:
             return 200, self._document, []
         return 200, self._encode(await self._service.fetch(_asked_for(scope["query_string"]))), []
 
+    async def _wakeup(self, method: str, path: str, body: bytes, receive: Receive) -> Answer:
+        if method != "POST":
+            return self._refused(405, "method_not_allowed", "only POST is allowed here", b"POST")
+        told = await while_there(self._wakeups[path](body), receive, self.state.closing)
+        return 200, self._encode(NO_MESSAGES if told is None else told), []
+
     def _refused(self, status: int, error: str, message: str, allow: bytes = b"") -> Answer:
         headers = [(b"allow", allow)] if allow else []
         return status, self._encode(RefusedAnswer(error=error, message=message)), headers
-
-
-def _without_caller(
-    answer: Callable[[bytes], Awaitable[object]],
-) -> Callable[[bytes, Caller], Awaitable[object]]:
-    return lambda body, _: answer(body)
 
 
 def _asked_for(query: bytes) -> str:

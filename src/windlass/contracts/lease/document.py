@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from windlass.wire import lease as wire
+from windlass.wire import wakeup
 
 REFERENCE = "#/components/schemas/{name}"
 POSTS: tuple[tuple[str, str, type, tuple[type, ...]], ...] = (
@@ -15,6 +16,12 @@ POSTS: tuple[tuple[str, str, type, tuple[type, ...]], ...] = (
     ("task-complete", "The attempt is over.", wire.CompleteRequest, (wire.CompleteAnswer,)),
     ("events", "Data is there.", wire.EventsRequest, (wire.AcceptedAnswer,)),
     ("buffer-publish", "Hand over a batch of records.", wire.PublishRequest, (wire.PublishAnswer,)),
+    ("wakeups/route", "How the wake-ups of a queue reach its workers.", wakeup.Where, (wakeup.Route,)),
+    ("wakeups/receive", "Wait for messages that PostgreSQL carries.", wakeup.Receive, (wakeup.Messages,)),
+    ("wakeups/extend", "Keep a message for longer.", wakeup.Extend, (wakeup.Kept,)),
+    ("wakeups/ack", "A message is done with.", wakeup.Held, (wakeup.Kept,)),
+    ("wakeups/nack", "A message is to be delivered again.", wakeup.Nack, (wakeup.Kept,)),
+    ("wakeups/bury", "Nobody can do anything with a message.", wakeup.Bury, (wakeup.Kept,)),
 )
 REFUSALS = {
     "400": "`invalid_argument`: the body is not as it should be; `field` names what.",
@@ -51,7 +58,7 @@ def openapi_document(version: str) -> dict[str, Any]:
 
 def _operation(name: str, summary: str, said: type, answers: tuple[type, ...]) -> dict[str, Any]:
     return {
-        "operationId": name,
+        "operationId": name.replace("/", "-"),
         "summary": summary,
         "requestBody": {"required": True, "content": _json(said)},
         "responses": _responses(answers, tuple(REFUSALS)),

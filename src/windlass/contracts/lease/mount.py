@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 
 from windlass.contracts.lease.app import LeaseApp
 from windlass.contracts.lease.service import Service
+from windlass.contracts.lease.wakeup import WakeupRoutes
 from windlass.core.dataset import BUFFER, ROUTE
 from windlass.engine.engine import Engine
 
 
 def make_lease_app(engine: Engine, version: str, scratch_uri: str) -> LeaseApp:
-    return LeaseApp(Service(engine, scratch_uri), version)
+    return LeaseApp(Service(engine, scratch_uri), WakeupRoutes(engine), version)
 
 
 @asynccontextmanager

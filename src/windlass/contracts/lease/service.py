@@ -14,8 +14,9 @@ from windlass.core.check import PAYLOAD_MAX_BYTES, check_name, check_payload, cl
 from windlass.core.dataset import SaidPublish, prefixes_of
 from windlass.core.error import Invalid, LeaseLost
 from windlass.core.failure import Category, Failure
-from windlass.core.holder import Caller, Fence, Finish
+from windlass.core.holder import OTHER_DELIVERY, Caller, Fence, Finish
 from windlass.core.task import Outcome
+from windlass.core.transition import State
 from windlass.engine.engine import Engine
 from windlass.engine.holder import Held
 from windlass.wire.id import parse_id
@@ -57,6 +58,8 @@ class Service:
         found = await self._engine.holders.claim(_task_id(said.task_id), said.worker_id, caller)
         if isinstance(found, Held):
             return form.claimed(found, self._scratch_uri)
+        if found.state is State.QUEUED and found.waits_for != OTHER_DELIVERY:
+            await self._engine.wakeups.refused(_task_id(said.task_id))  # its message is gone with this answer
         return form.not_claimed(found, None if found.until is None else await self._engine.views.time())
 
     async def fetch(self, task_id: str) -> FetchAnswer:

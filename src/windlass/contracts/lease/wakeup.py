@@ -3,10 +3,11 @@ messages unless another carrier was named. Who asks was checked before."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from windlass.wire import wakeup as wire
 from windlass.wire.carrier import address_of
 
 T = TypeVar("T")
+NO_MESSAGES = wire.Messages([])
 
 
 class WakeupRoutes:
@@ -85,6 +87,28 @@ class WakeupRoutes:
             deliveries=said.deliveries, reason=said.reason,
         )  # fmt: skip
         return wire.Kept(True)
+
+
+async def while_there(
+    poll: Awaitable[T], receive: Callable[[], Awaitable[MutableMapping[str, Any]]], closing: asyncio.Event
+) -> T | None:
+    """What a long poll tells; None, and nothing more is looked for, once its caller has gone or the server ends: what
+    it found then would be kept from all others for a while."""
+    polling = asyncio.ensure_future(poll)
+    gone, ends = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(closing.wait())
+    everything: tuple[asyncio.Future[Any], ...] = (polling, gone, ends)
+    try:
+        await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+        return polling.result() if polling.done() else None
+    finally:
+        for one in everything:
+            one.cancel()
+        await asyncio.gather(*everything, return_exceptions=True)
+
+
+async def _gone(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 W = TypeVar("W", bound=wire.Where)

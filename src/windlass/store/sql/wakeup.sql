@@ -42,8 +42,8 @@ select l.priority, l.concurrency_key from lanes l limit $5
 
 -- name: unannounced_tasks
 -- The oldest due tasks of the given lanes for which no message is under way and none was buried, at most `take` from each
--- and $6 in all (index task_ready), with how often one was sent since the last attempt. Takes no locks: a message for a
--- task that is claimed meanwhile does no harm.
+-- and $6 in all (index task_ready), with how often one was sent since the last attempt. One that requires
+-- labels is claimed by nobody who is woken. Takes no locks: a message for a task that is claimed meanwhile does no harm.
 select t.id, t.attempt, t.priority, t.concurrency_key, t.times
   from unnest($3::smallint[], $4::text[], $5::integer[]) as lane(priority, key, take)
  cross join lateral (
@@ -52,7 +52,7 @@ select t.id, t.attempt, t.priority, t.concurrency_key, t.times
          left join windlass.wakeup w on w.task_id = t.id and w.attempt = t.attempt
         where t.namespace = $1 and t.queue = $2 and t.state = 'queued'
           and t.priority = lane.priority and t.concurrency_key = lane.key
-          and t.available_at <= windlass.now() and t.kind <> all($7::text[])
+          and t.available_at <= windlass.now() and t.kind <> all($7::text[]) and coalesce(t.requires, '{}') = '{}'
           and (w.task_id is null
                or (w.dead_at is null and w.again_at <= windlass.now()
                    and not exists (select from windlass.outbox o

@@ -1,0 +1,106 @@
+"""Calls functions: the effect `invoke` of the outbox. The engine holds the lease of the attempt, and the function gets
+all that it needs to run and to report; it does so over `/internal`, like any worker.
+
+A function is called once for each attempt, as far as that is in our hands: an answer that was lost is a call that is
+made again, with the same key. What it returns is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import msgspec
+
+from windlass.contracts.lease.form import details
+from windlass.core.dataset import scratch_of
+from windlass.core.delivery import Invoke
+from windlass.core.error import Forbidden, Invalid, NotFound
+from windlass.core.sent import lease_of
+from windlass.core.transition import Effect
+from windlass.engine.engine import Engine
+from windlass.engine.outbox import NotNow, Undeliverable
+from windlass.engine.view import TaskView
+from windlass.wire.handover import with_results
+from windlass.wire.post import post
+
+ANSWER_TIMEOUT_S = 10.0
+BUSY = frozenset({429, 503})
+BUSY_AGAIN_S, BUSY_AGAIN_MAX_S = 1.0, 300.0
+
+CallFunction = Callable[[str, bytes], Awaitable[None]]
+"""Calls a function of AWS Lambda by its name or ARN. Raises NotNow where it is busy, Undeliverable where asking again
+will not help."""
+
+
+class NotTaken(Exception):
+    """The function did not take it."""
+
+
+class Invoker:
+    """The calls of one engine. `loopback` lets functions be on this machine; without `call_function` no Lambda is
+    called."""
+
+    def __init__(
+        self, engine: Engine, *, scratch_uri: str, loopback: bool, call_function: CallFunction | None = None
+    ) -> None:
+        self._engine, self._scratch_uri, self._loopback = engine, scratch_uri, loopback
+        self._call_function = call_function
+
+    async def invoke(self, effect: Effect) -> None:
+        """Call the function of one attempt, if nobody was heard of it yet."""
+        sent = self._engine.sent
+        if not await sent.still_waits(effect):
+            return
+        _, invoke = await sent.settings(effect, Invoke)
+        try:
+            view = await self._engine.views.get(effect.task_id)
+        except NotFound:
+            return
+        body = await self._payload(view, invoke)
+        if invoke.function is not None:
+            if self._call_function is None:
+                raise NotNow("this server does not reach AWS; another may", BUSY_AGAIN_S)
+            await self._call_function(invoke.function, body)
+        else:
+            assert invoke.url is not None, invoke
+            await self._post(invoke.url, body, effect, view.task.trace)
+        await sent.delivered(effect, invoke.lease_ms / 1000)
+
+    async def _payload(self, view: TaskView, invoke: Invoke) -> bytes:
+        try:
+            payload = await with_results(view.payload, self._engine.results)
+        except Invalid as error:
+            raise Undeliverable(error.message) from None
+        task, now = view.task, await self._engine.callbacks.about_now()
+        return msgspec.json.encode(
+            {
+                **{
+                    name: value
+                    for name, value in details(task, payload, view.wire).items()
+                    if value is not msgspec.UNSET
+                },
+                "lease_token": lease_of(task.id, task.attempt),
+                "lease_expires_at": now + timedelta(milliseconds=invoke.lease_ms),
+                "scratch_uri": scratch_of(self._scratch_uri, task.id, task.attempt),
+            }
+        )
+
+    async def _post(self, url: str, body: bytes, effect: Effect, trace: str | None) -> None:
+        headers = {"Content-Type": "application/json", "User-Agent": "windlass", "Idempotency-Key": str(effect.id)}
+        if trace is not None:
+            headers["traceparent"] = trace
+        try:
+            reply = await post(url, headers, body, timeout_s=ANSWER_TIMEOUT_S, loopback=self._loopback)
+        except Forbidden as error:
+            raise Undeliverable(error.message) from None
+        if reply.status in BUSY:
+            raise NotNow(f"the function answered {reply.status}", _seconds(reply.headers.get("retry-after", "")))
+        if not 200 <= reply.status < 300 and reply.status != 409:
+            told = reply.body[:200].decode("utf-8", "replace")
+            raise NotTaken(f"the function answered {reply.status}: {told}")
+
+
+def _seconds(text: str) -> float:
+    """Of Retry-After; something sensible for a date or for nonsense."""
+    return min(float(text[:9]), BUSY_AGAIN_MAX_S) if text.isascii() and text.isdigit() else BUSY_AGAIN_S
