@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.support import carriers
 from tests.support import database as databases
 from tests.support.pooler import Pooler
 
@@ -46,7 +47,9 @@ SLOW = (
     "tests/engine/test_worker",
     "tests/export/test_machine_",
     "tests/export/test_mods_hostile",
+    "tests/contracts/lease/test_invoke",
     "tests/http/test_change",
+    "tests/queues/",
     "tests/sdk/test_callback",
     "tests/sdk/test_process",
     "tests/sdk/test_schedule",
@@ -82,6 +85,20 @@ def postgres() -> Iterator[databases.Server]:
     with databases.open_server() as server:
         yield server
         asyncio.run(databases.drop_template(server))
+
+
+@pytest.fixture(scope="session")
+def nats_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where the NATS server of this session listens."""
+    with carriers.nats_server(tmp_path_factory.mktemp("nats")) as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def aws_port() -> Iterator[int]:
+    """Where a server that speaks the APIs of AWS listens."""
+    with carriers.aws_server() as port:
+        yield port
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import asyncpg
 from windlass import settings
 from windlass.connect import App as App
 from windlass.core.check import check_type
-from windlass.core.delivery import PushOptions
+from windlass.core.delivery import INVOKE, PushOptions
 from windlass.core.error import Invalid, WindlassError
 from windlass.engine.doctor import Finding, diagnose
 from windlass.engine.engine import Engine
@@ -217,16 +217,27 @@ async def open_internal(
 
 
 @asynccontextmanager
-async def open_carriers(engine: Engine, carriers: CarrierOptions = NO_CARRIERS) -> AsyncIterator[None]:
-    """Wake workers by messages, until the block ends: through PostgreSQL, and the carriers that are named."""
-    from windlass.queues.opening import make_senders
+async def open_carriers(
+    engine: Engine,
+    carriers: CarrierOptions = NO_CARRIERS,
+    *,
+    scratch_uri: str = settings.Settings().scratch_uri,
+    loopback: bool = False,
+) -> AsyncIterator[None]:
+    """Wake workers by messages and call functions, until the block ends: messages through PostgreSQL, and the carriers
+    that are named; functions at URLs (on this machine only with `loopback`) and of AWS Lambda."""
+    from windlass.contracts.lease.invoke import Invoker
+    from windlass.queues.opening import make_lambda, make_senders
 
     async with AsyncExitStack() as stack:
-        senders = make_senders(carriers, engine.messages)
-        for sender in senders.values():
-            stack.push_async_callback(sender.close)
+        senders, functions = make_senders(carriers, engine.messages), make_lambda(carriers)
+        for part in (*senders.values(), *([] if functions is None else [functions])):
+            stack.push_async_callback(part.close)
+        call_function = None if functions is None else functions.call
+        invoker = Invoker(engine, scratch_uri=scratch_uri, loopback=loopback, call_function=call_function)
         await engine.hear()
         await stack.enter_async_context(engine.wakeups.carrying(senders))
+        await stack.enter_async_context(engine.sent.carrying(INVOKE, invoker.invoke))
         yield
 
 

@@ -3,29 +3,16 @@ server. Each behind a gate that tests can close."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
 from tests.queues.side import NatsSide, PostgresSide, Side, SqsSide
 from tests.queues.world import World
-from tests.support import carriers
 
 from windlass.engine.engine import Engine
 from windlass.testing.clock import VirtualClock
-
-
-@pytest.fixture(scope="session")
-def nats_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with carriers.nats_server(tmp_path_factory.mktemp("nats")) as port:
-        yield port
-
-
-@pytest.fixture(scope="session")
-def aws_port() -> Iterator[int]:
-    with carriers.aws_server() as port:
-        yield port
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -11,7 +10,6 @@ from uuid import uuid4
 import asyncpg
 import msgspec
 import nats
-from tests.support.carriers import AWS_ENVIRONMENT
 from tests.support.gate import Gate
 
 from windlass.contracts.lease.wakeup import WakeupRoutes
@@ -122,7 +120,6 @@ class SqsSide(_Gated):
     @classmethod
     @asynccontextmanager
     async def open(cls, engine: Engine, port: int) -> AsyncIterator[SqsSide]:
-        os.environ.update(AWS_ENVIRONMENT)
         async with Gate("127.0.0.1", port) as gate:
             side = cls(engine, gate)
             side.options = CarrierOptions(aws_region="eu-west-1", aws_endpoint_url=f"http://127.0.0.1:{gate.port}")

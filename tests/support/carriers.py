@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -29,7 +30,9 @@ def nats_program() -> str:
 
 @contextlib.contextmanager
 def aws_server() -> Iterator[int]:
+    """Whoever talks to it has to be somebody; it does not matter who."""
     port = free_port()
+    os.environ.update(AWS_ENVIRONMENT)
     with running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port):
         yield port
 

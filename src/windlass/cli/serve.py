@@ -101,7 +101,11 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
             )
         )  # fmt: skip
         engine.workers.drain_timeout_s = settings.drain_timeout_s
-        await stack.enter_async_context(open_carriers(engine, carrier_options(settings)))
+        await stack.enter_async_context(
+            open_carriers(
+                engine, carrier_options(settings), scratch_uri=settings.scratch_uri, loopback=settings.push_loopback
+            )
+        )
         if settings.stdio:
             await stack.enter_async_context(open_pools(engine))
         places = {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}

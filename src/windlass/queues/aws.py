@@ -38,7 +38,7 @@ class AwsClient:
             retries={"total_max_attempts": 1},
             max_pool_connections=THREADS,
         )
-        self._client: Any = boto3.session.Session().client(
+        self._client: Any = _session().client(
             service, region_name=options.aws_region, endpoint_url=options.aws_endpoint_url, config=config
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"windlass-{service}")
@@ -56,6 +56,12 @@ class AwsClient:
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
+
+
+@functools.cache
+def _session() -> Any:
+    """One for all clients: it reads what it knows of AWS once, which takes as long as all else."""
+    return boto3.session.Session()
 
 
 @contextlib.contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from windlass.engine.message import Messages
 from windlass.engine.wakeup import Sender
 from windlass.queues.option import CarrierOptions
 from windlass.queues.postgres import PostgresSender
+
+if TYPE_CHECKING:
+    from windlass.queues.function import Lambda
 
 
 class CarrierSender(Sender, Protocol):
@@ -30,3 +33,12 @@ def make_senders(options: CarrierOptions, messages: Messages) -> dict[str, Carri
 
         senders["sqs"] = SqsSender(options)
     return senders
+
+
+def make_lambda(options: CarrierOptions) -> Lambda | None:
+    """Functions of AWS, if that is set up here."""
+    if options.aws_region is None:
+        return None
+    from windlass.queues.function import Lambda
+
+    return Lambda(options)

@@ -50,8 +50,8 @@ class Invoker:
     async def invoke(self, effect: Effect) -> None:
         """Call the function of one attempt, if nobody was heard of it yet."""
         sent = self._engine.sent
-        if not await sent.still_waits(effect):
-            return
+        if not await sent.still_waits(effect) or (await self._engine.views.told(effect.task_id)).last_heartbeat_at:
+            return  # it is over, or the function runs, though its answer was lost
         _, invoke = await sent.settings(effect, Invoke)
         try:
             view = await self._engine.views.get(effect.task_id)
