@@ -231,8 +231,10 @@ async def open_carriers(
 
     async with AsyncExitStack() as stack:
         senders, functions = make_senders(carriers, engine.messages), make_lambda(carriers)
-        for part in (*senders.values(), *([] if functions is None else [functions])):
-            stack.push_async_callback(part.close)
+        for sender in senders.values():
+            stack.push_async_callback(sender.close)
+        if functions is not None:
+            stack.push_async_callback(functions.close)
         call_function = None if functions is None else functions.call
         invoker = Invoker(engine, scratch_uri=scratch_uri, loopback=loopback, call_function=call_function)
         await engine.hear()
