@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from windlass import settings
+from windlass.blobs.address import read_address
 from windlass.connect import App as App
 from windlass.core.check import check_type
 from windlass.core.delivery import INVOKE, PushOptions
-from windlass.core.error import Invalid, WindlassError
+from windlass.core.error import Invalid, InvalidState, WindlassError
+from windlass.engine.blob import Blobs
 from windlass.engine.doctor import Finding, diagnose
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import EffectHandler
@@ -92,21 +94,46 @@ async def open_engine(
     pooled: bool = False,
     listen: bool = True,
     effects: Mapping[str, EffectHandler] | None = None,
+    blobs: str | None = None,
+    payload_max_bytes: int | None = None,
     **options: Any,
 ) -> AsyncIterator[Engine]:
     """An engine that runs. Without a URL, here or in the settings (DATABASE_URL), it brings its own PostgreSQL.
 
-    `pooled` is for a transaction-mode pooler in front of the database; there, `listen` must be off.
+    `pooled` is for a transaction-mode pooler in front of the database; there, `listen` must be off. `blobs` is the URL
+    of the blob store, by default that of the settings (WINDLASS_BLOBS), else a folder beside the data.
     """
     check_type("pooled", pooled, bool)
     check_type("listen", listen, bool)
     if pooled and listen:
         raise Invalid("LISTEN does not work through a transaction-mode pooler: say listen=False", field="listen")
+    known = settings.load().settings
+    limit = known.payload_max_bytes if payload_max_bytes is None else payload_max_bytes
+    if blobs is None:
+        own = known.blobs is None and data_dir is not None
+        blobs = str(_folder(data_dir) / settings.BLOBS_FOLDER) if own else known.blobs_url
+    opening = open_blobs(blobs)
     async with (
         open_database(database_url, data_dir=data_dir) as url,
-        Engine(Store(url, pooled=pooled), listen=listen, effects=effects, **options) as engine,
+        Engine(
+            Store(url, pooled=pooled), listen=listen, effects=effects, blobs=opening, payload_max_bytes=limit, **options
+        ) as engine,
     ):
         yield engine
+
+
+def open_blobs(url: str) -> Callable[[], Blobs]:
+    """The blob store that a URL names, when it is asked for: most processes never do."""
+    read_address(url)  # what is wrong with it is said now
+
+    def opened() -> Blobs:
+        try:
+            from windlass.blobs.object_store import open_store
+        except ModuleNotFoundError as error:
+            raise InvalidState(f"a blob store needs `pip install 'windlass[server]'`: {error}") from None
+        return open_store(url)
+
+    return opened
 
 
 @asynccontextmanager
@@ -127,6 +154,7 @@ async def open_sessions(
     from windlass.contracts.registry.call import Options
     from windlass.contracts.registry.server import SERVICE, RegistryServer
     from windlass.contracts.session.server import SessionServer
+    from windlass.wire.session import MESSAGE_ROOM_BYTES
 
     address = settings.read_address(grpc)
     if api_key is not None:
@@ -140,7 +168,8 @@ async def open_sessions(
     services = [Service(name, handler) for name, handler in SessionServer(engine, identify).handlers().items()]
     services.append(Service(SERVICE, RegistryServer(engine, identify, options).handler()))
     tls = None if certificate is None or key is None else Tls(certificate, key)
-    async with serving(services, str(address), tls) as port:
+    most = engine.objects.room_bytes + MESSAGE_ROOM_BYTES
+    async with serving(services, str(address), tls, message_max_bytes=most) as port:
         yield f"{'http' if tls is None else 'https'}://{settings.Address(address.host, port)}"
 
 

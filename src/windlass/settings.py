@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from windlass.core.check import check_count, check_name, check_seconds
+from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES, check_count, check_name, check_seconds
 from windlass.core.error import Invalid
 
 OWN_FILE, SHARED_FILE = "windlass.toml", "pyproject.toml"
@@ -38,6 +38,7 @@ OTHER_VARIABLES = {
 }
 MASK = "********"
 OPENABLE = ("registry",)
+BLOBS_FOLDER = "blobs"
 
 
 class Address(NamedTuple):
@@ -63,6 +64,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Help("PostgreSQL URL of the servers and of workers beside the database. None: an embedded one.", True),
     ] = None
     data_dir: Annotated[Path, Help("Folder of the embedded PostgreSQL.")] = Path(".windlass")
+    blobs: Annotated[
+        str | None,
+        Help("Where objects are kept, such as payloads over 2 MiB: file:///FOLDER, s3://BUCKET/PREFIX, gs:// or az://. "
+             "None: the folder `blobs` in the data folder. The same for all who use one database.", True),
+    ] = None  # fmt: skip
+    payload_max_bytes: Annotated[
+        int, Help("How many bytes a payload or a result may have, at most. Over 2 MiB it is kept as an object.")
+    ] = 64 * 1024 * 1024
     pooled: Annotated[
         bool, Help("Whether a transaction-mode pooler stands before the database; it is polled then.")
     ] = False
@@ -152,6 +161,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_fires_max: Annotated[int, Help("How many tasks they submit in one transaction, at most.")] = 1000
 
     @property
+    def blobs_url(self) -> str:
+        """Where objects are kept."""
+        return self.blobs or str(self.data_dir / BLOBS_FOLDER)
+
+    @property
     def api_url(self) -> str:
         """Where commands find the API."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.http.host, self.http.host)  # noqa: S104
@@ -182,8 +196,8 @@ class Loaded(msgspec.Struct, frozen=True):
         value = getattr(self.settings, name)
         if value is None or isinstance(value, bool | int | float):
             return value
-        if name == "database_url":
-            return without_password(value)
+        if name in ("database_url", "blobs"):
+            return without_password(value).partition("?")[0] if name == "blobs" else without_password(value)
         return MASK if field_help(name).secret else str(value)
 
 
@@ -377,7 +391,7 @@ def _number(raw: object) -> float:
 
 def _whole(raw: object) -> int:
     value = int(raw) if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 10 else raw
-    check_count("", value, least=1)
+    check_count("", value, least=1, most=2**31 - 1)
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
@@ -455,8 +469,11 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "nats_url": _check_nats_url,
     "namespace": lambda value: check_name("", value),
     "scheduler_interval_s": lambda value: check_seconds("", value, least=0.1, most=3600.0),
+    "scheduler_batch": lambda value: check_count("", value, least=1),
+    "scheduler_fires_max": lambda value: check_count("", value, least=1),
     "open": _check_open,
     "poll_timeout_s": lambda value: check_seconds("", value, most=3600.0),
+    "payload_max_bytes": lambda value: check_count("", value, least=PAYLOAD_MAX_BYTES, most=LARGE_MAX_BYTES),
     "worker_heartbeat_s": lambda value: check_seconds("", value, least=1.0),
     "worker_stale_s": lambda value: check_seconds("", value, least=1.0),
 }

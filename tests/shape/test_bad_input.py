@@ -45,6 +45,7 @@ from windlass import (
     Worker,
     sdk,
 )
+from windlass.app import open_blobs
 from windlass.core import command, step_command
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.note import Amount, Line, Note
@@ -192,6 +193,9 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "current": lambda s: 1,
     "data": lambda s: [1],
     "created": lambda s: Created(),
+    "blobs": lambda s: "memory://",
+    "Engine.__init__.blobs": lambda s: open_blobs("memory://"),
+    "payload_max_bytes": lambda s: 4_000_000,
     "data_dir": lambda s: "unused",
     "database_url": lambda s: s.database,
     "effects": lambda s: {},

@@ -67,6 +67,7 @@ DRIVERS: dict[str, set[str]] = {
     "grpc_health": {"contracts"},
     "grpc_reflection": {"contracts"},
     "google": {"wire"},
+    "obstore": {"blobs"},
     "cyclopts": {"cli"},
     "rich": {"cli"},
     "prometheus_client": {"http"},

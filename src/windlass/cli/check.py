@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.markup import escape
 
-from windlass.app import open_database
+from windlass.app import open_blobs, open_database
 from windlass.cli.option import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import Exit, say, show
 from windlass.cli.process import run_async
@@ -33,7 +33,8 @@ def check(target: str, *, database: DatabaseOptions = NO_DATABASE) -> int:
 
 async def _check(app: App, settings: Settings) -> list[Drift]:
     async with open_database(settings.database_url, data_dir=settings.data_dir) as url:
-        engine = Engine(Store(url, pooled=settings.pooled), listen=False)  # its loops do not run: we only look
+        # Its loops do not run: we only look.
+        engine = Engine(Store(url, pooled=settings.pooled), listen=False, blobs=open_blobs(settings.blobs_url))
         try:
             await engine.store.check_schema()
             return await check_app(app, engine)

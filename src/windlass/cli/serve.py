@@ -71,6 +71,8 @@ def engine_options(settings: Settings) -> dict[str, Any]:
         "pooled": settings.pooled,
         "listen": not settings.pooled,
         "keep_finished_s": settings.keep_finished_s,
+        "blobs": settings.blobs_url,
+        "payload_max_bytes": settings.payload_max_bytes,
         "tally": Tally() if settings.metrics else None,
         "pace": Pace(settings.scheduler_interval_s, settings.scheduler_batch, settings.scheduler_fires_max),
     }

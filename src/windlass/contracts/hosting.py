@@ -22,7 +22,6 @@ from windlass.wire.session import MESSAGE_MAX_BYTES
 METADATA_MAX_BYTES = 1024 * 1024  # a worker may name all that it runs
 
 OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
     ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
     ("grpc.max_metadata_size", METADATA_MAX_BYTES),
     ("grpc.absolute_max_metadata_size", METADATA_MAX_BYTES),
@@ -50,10 +49,13 @@ class Tls(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(services: Sequence[Service], address: str, tls: Tls | None = None) -> AsyncIterator[int]:
-    """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes any that is free."""
+async def serving(
+    services: Sequence[Service], address: str, tls: Tls | None = None, *, message_max_bytes: int = MESSAGE_MAX_BYTES
+) -> AsyncIterator[int]:
+    """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes any that is free. Messages that
+    are longer are not taken."""
     credentials = None if tls is None else _credentials(tls)
-    server = grpc.aio.server(options=OPTIONS)
+    server = grpc.aio.server(options=[*OPTIONS, ("grpc.max_receive_message_length", message_max_bytes)])
     alive = health.HealthServicer()
     server.add_generic_rpc_handlers([service.handler for service in services])
     health_pb2_grpc.add_HealthServicer_to_server(alive, server)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from windlass.core import task as rules
 from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
 from windlass.core.failure import Category, Failure
+from windlass.core.reference import is_reference
 from windlass.core.sent import lease_of, runs
 from windlass.core.task import Cancel, Outcome, Task
 from windlass.core.transition import TERMINAL, Entry, Instant, State, Transition, Verb, move
@@ -217,7 +218,7 @@ def _taken_up(task: Task, worker: str) -> Task:
 def as_known(task: Task, result: bytes | None) -> bytes | None:
     """The same JSON in another spelling is the same output."""
     known = task.result
-    if known is None or result is None or known == result:
+    if known is None or result is None or known == result or is_reference(known) or is_reference(result):
         return result
     return known if _canonical(known) == _canonical(result) else result
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, TooLarge
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -22,7 +22,8 @@ V = TypeVar("V")
 NAME_MAX = 200
 KEY_MAX = 500
 TEXT_MAX = 64 * 1024
-PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
+PAYLOAD_MAX_BYTES = 2 * 1024 * 1024  # in a row; what is longer is kept as an object
+LARGE_MAX_BYTES = 128 * 1024 * 1024
 SECONDS_MAX = 100 * 365 * 86400.0
 COUNT_MAX = 1_000_000
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and halves of a character
@@ -96,11 +97,11 @@ def clean_text(field: str, value: object, longest: int = TEXT_MAX) -> str:
     return value[:longest].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 
 
-def check_payload(field: str, value: object) -> None:
+def check_payload(field: str, value: object, most: int = PAYLOAD_MAX_BYTES) -> None:
     if value.__class__ is not bytes or not isinstance(value, bytes):
         raise Invalid(f"must be bytes of JSON text, not {type(value).__name__}", field=field)
-    if len(value) > PAYLOAD_MAX_BYTES:
-        raise Invalid(f"has {len(value)} bytes, the limit is {PAYLOAD_MAX_BYTES}", field=field, limit=PAYLOAD_MAX_BYTES)
+    if len(value) > most:
+        raise TooLarge(f"has {len(value)} bytes, the limit is {most}", field=field, limit=most)
     try:
         msgspec.json.decode(value, type=msgspec.Raw)
         if not value.isascii():

@@ -11,6 +11,7 @@ import msgspec
 
 from windlass.core.check import (
     KEY_MAX,
+    PAYLOAD_MAX_BYTES,
     check_count,
     check_instant,
     check_name,
@@ -59,13 +60,13 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     schedule_id: UUID | None = None  # the schedule that submits it
 
 
-def check_submission(submission: Submission) -> None:
-    """Raise Invalid naming the first field that cannot be accepted."""
+def check_submission(submission: Submission, most: int = PAYLOAD_MAX_BYTES) -> None:
+    """Raise Invalid naming the first field that cannot be accepted. `most` bytes may the payload have."""
     check_type("submission", submission, Submission)
     check_name("kind", submission.kind)
     check_name("queue", submission.queue)
     check_name("namespace", submission.namespace)
-    check_payload("payload", submission.payload)
+    check_payload("payload", submission.payload, most)
     if submission.priority.__class__ is not int or not PRIORITY_MIN <= submission.priority <= PRIORITY_MAX:
         raise Invalid(f"must be a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}", field="priority")
     if submission.concurrency_key != "":

@@ -26,6 +26,7 @@ from windlass.engine.chance import Chance
 from windlass.engine.committer import Committer, Later, Pause
 from windlass.engine.decide import Decider
 from windlass.engine.note import Notes
+from windlass.engine.objects import Objects, too_long
 from windlass.store.heartbeat_table import Pulse
 from windlass.store.store import Store
 
@@ -66,11 +67,13 @@ class Callbacks:
         chance: Chance,
         decider: Decider,
         notes: Notes,
+        objects: Objects,
         *,
         pause: Pause,
         stopwatch: Callable[[], float],
     ) -> None:
         self._store, self._chance, self._notes, self._stopwatch = store, chance, notes, stopwatch
+        self._objects = objects
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", decider.carry_out)
         self._beats: Committer[Beat, Heard] = Committer(self._hear, batch_max=BEATS_MAX, pause=pause)
         self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
@@ -103,9 +106,15 @@ class Callbacks:
         """A report. The task as it is now, and the time."""
         failure = None if said.failure is None else storable(said.failure)
         made = msgspec.structs.replace(said, failure=failure, jitter=self._chance.jitter())
-        task = await self._commands.call(made)
+        task = await self._finish_large(made) if too_long(said.result) else await self._commands.call(made)
         self._progress.pop(task.id, None)
         return task, await self.about_now()
+
+    async def _finish_large(self, said: Finish) -> Task:
+        """What it returned is too long for a row."""
+        assert said.result is not None
+        async with self._objects.kept("output", said.result, said.task_id, f"result-{said.attempt}") as text:
+            return await self._commands.call(msgspec.structs.replace(said, result=text))
 
     async def now(self) -> datetime:
         """The database's time."""

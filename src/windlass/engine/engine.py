@@ -18,6 +18,8 @@ from uuid import UUID
 
 from windlass.core import command
 from windlass.core.check import (
+    LARGE_MAX_BYTES,
+    PAYLOAD_MAX_BYTES,
     check_able,
     check_callable,
     check_count,
@@ -29,17 +31,19 @@ from windlass.core.check import (
     clean_text,
 )
 from windlass.core.command import Claimed, Command, Report, checked_report
-from windlass.core.error import Unavailable, WindlassError
+from windlass.core.error import TooLarge, Unavailable, WindlassError
 from windlass.core.failure import Failure
 from windlass.core.lease import Extension, Lease, Reach, check_lease
 from windlass.core.note import Note, Progress
 from windlass.core.queue import QueueConfig, Rate, check_config
+from windlass.core.reference import MARK_BYTE, is_reference
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand, StepResult
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import State
 from windlass.engine.access import Access
+from windlass.engine.blob import Blobs
 from windlass.engine.callback import Callbacks
 from windlass.engine.chance import Chance, SystemChance
 from windlass.engine.change import Changes
@@ -51,11 +55,13 @@ from windlass.engine.fire import STEADY, Fires, Pace
 from windlass.engine.holder import Holders
 from windlass.engine.hub import Hub, LoopTimers, Timers
 from windlass.engine.kind import Kinds
+from windlass.engine.large import Large
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.loops import Loops
 from windlass.engine.message import Messages
 from windlass.engine.metrics import Gauges, Tally
 from windlass.engine.note import Notes
+from windlass.engine.objects import DELETE, LIMIT_BYTES, Objects, too_long
 from windlass.engine.outbox import EffectHandler, Outbox
 from windlass.engine.patience import Patience
 from windlass.engine.queue import Queues
@@ -96,18 +102,11 @@ class Engine:
         keep_finished_s: float = KEEP_FINISHED_S,
         tally: Tally | None = None,
         pace: Pace = STEADY,
+        blobs: Callable[[], Blobs] | None = None,
+        payload_max_bytes: int = LIMIT_BYTES,
     ) -> None:
-        check_type("store", store, Store)
-        if chance is not None:
-            check_able("chance", chance, "new_id", "jitter")
-        if timers is not None:
-            check_able("timers", timers, "call_later")
-        check_callable("pause", pause)
-        check_callable("stopwatch", stopwatch)
-        check_type("listen", listen, bool)
-        check_seconds("poll_s", poll_s, least=0.001)
-        check_seconds("keep_finished_s", keep_finished_s)
-        check_type("pace", pace, Pace)
+        _check_options(store, chance, timers, pause, stopwatch, listen, poll_s, keep_finished_s, pace)
+        _check_blobs(blobs, payload_max_bytes)
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
@@ -119,9 +118,13 @@ class Engine:
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self._decider.carry_out)  # no steps
         self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
         self._reports: Committer[Report, Task | State] = Committer(self._decider.carry_out_reports, pause=pause)
-        self.workflows = Workflows(store, self.chance, self._decider, pause=pause)
+        self.objects = Objects(store, self.chance, blobs, payload_max_bytes)
+        if blobs is not None:
+            self.effects[DELETE] = self.objects.delete
+        self.workflows = Workflows(store, self.chance, self._decider, self.objects, pause=pause)
         self._claimer = Claimer(store, self.hub, self.chance, self._give_back, pause=pause, stopwatch=stopwatch)
-        self._submitter = Submitter(store, self.chance, self._claimer, self._patience, pause=pause)
+        self._large = Large(self.objects, self._claimer, self._commands, self.report)
+        self._submitter = Submitter(store, self.chance, self._claimer, self._patience, self.objects, pause=pause)
         self.leases = Leases(store, self.chance, pause=pause)
         self.workers = Workers(store, self.chance, self.hub, self._claimer.rescue, pause=pause)
         self.notes, self.changes = Notes(store, pause=pause), Changes(store, pause=pause)
@@ -129,11 +132,13 @@ class Engine:
         self.access = Access(store, self.chance, stopwatch=stopwatch)
         self.runs, self.views, self.datasets = Runs(store), TaskViews(store), Datasets(store)
         self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
-        self.repair = Repair(store, self.chance, self._submitter, self._commands)
+        self.repair = Repair(store, self.chance, self._submitter, self._commands, self.objects)
         self.retention, self._outbox = Retention(keep_finished_s), Outbox(store, self.chance, lambda: self.effects)
         self.sent = Sent(store, self.chance, self.hub, self._claimer, self.effects, stopwatch)
         self.wakeups = Wakeups(store, self.chance, self.hub, self.effects, stopwatch)
-        self.callbacks = Callbacks(store, self.chance, self._decider, self.notes, pause=pause, stopwatch=stopwatch)
+        self.callbacks = Callbacks(
+            store, self.chance, self._decider, self.notes, self.objects, pause=pause, stopwatch=stopwatch
+        )
         self.holders = Holders(store, self.chance, self._decider, self._patience, pause=pause)
         self.sent.settled += [self.callbacks.settled, self.holders.settled]
         self.schedules, self.kinds = Schedules(store, self.chance), Kinds(store, stopwatch)
@@ -245,15 +250,16 @@ class Engine:
                 view = await self.views.get(task_id)
                 left_s = deadline_s - self._stopwatch()
                 if view.task.terminal or left_s <= 0:
-                    return view
+                    break
                 await ticket.wait(self.hub.timers, left_s)  # a wake-up may be for everybody, and mean nothing to us
             finally:
                 self.hub.leave(ticket)
-        return view
+        return await self.objects.with_result(view) if is_reference(view.task.result) else view
 
     async def results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """What those of these tasks that succeeded returned, as JSON text."""
-        return await self.views.results(ids)
+        found = await self.views.results(ids)
+        return {task_id: await self.objects.load(text) for task_id, text in found.items()}
 
     async def progress(self, task_id: UUID) -> Progress | None:
         """How far a task is, if it ever said so."""
@@ -301,12 +307,18 @@ class Engine:
         claimed = await self._claimer.claim(lease, limit, wait_s)
         if self.tally is not None:
             self.tally.started(claimed)
+        if any(attempt.payload[0] == MARK_BYTE for attempt in claimed):
+            return await self._large.fetch(claimed)
         return claimed
 
     async def report(self, reports: Sequence[Report]) -> list[State | WindlassError]:
         """What workers have to say about their attempts; one answer each: the state of the task now, or why not."""
         check_list("reports", reports)
-        outcomes = await self._reports.call_all([checked_report(report, self.chance.jitter()) for report in reports])
+        try:
+            checked = [checked_report(report, self.chance.jitter()) for report in reports]
+        except TooLarge:
+            return await self._large.report(reports)
+        outcomes = await self._reports.call_all(checked)
         return [outcome.state if isinstance(outcome, Task) else outcome for outcome in outcomes]
 
     async def note(self, notes: Sequence[Note]) -> list[WindlassError | None]:
@@ -334,6 +346,8 @@ class Engine:
         return await self._report(command.Release(task.id, task.attempt, lease_of(task)))
 
     async def _report(self, report: Report) -> Task:
+        if isinstance(report, command.Complete) and too_long(report.result):
+            return await self._large.complete(report)
         return await self._commands.call(checked_report(report, self.chance.jitter()))
 
     async def _give_back(self, claimed: Sequence[Claimed]) -> None:
@@ -420,6 +434,29 @@ class Engine:
         """End a task's sleep now."""
         check_type("task_id", task_id, UUID)
         return await self._commands.call(command.Wake(task_id))
+
+
+def _check_options(
+    store: object, chance: object, timers: object, pause: object, stopwatch: object, listen: object, poll_s: object,
+    keep_finished_s: object, pace: object,
+) -> None:  # fmt: skip
+    check_type("store", store, Store)
+    if chance is not None:
+        check_able("chance", chance, "new_id", "jitter")
+    if timers is not None:
+        check_able("timers", timers, "call_later")
+    check_callable("pause", pause)
+    check_callable("stopwatch", stopwatch)
+    check_type("listen", listen, bool)
+    check_seconds("poll_s", poll_s, least=0.001)
+    check_seconds("keep_finished_s", keep_finished_s)
+    check_type("pace", pace, Pace)
+
+
+def _check_blobs(blobs: object, payload_max_bytes: object) -> None:
+    if blobs is not None:
+        check_callable("blobs", blobs)
+    check_count("payload_max_bytes", payload_max_bytes, least=PAYLOAD_MAX_BYTES, most=LARGE_MAX_BYTES)
 
 
 def _checked(effects: Mapping[str, EffectHandler]) -> dict[str, EffectHandler]:

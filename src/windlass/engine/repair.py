@@ -11,12 +11,14 @@ from windlass.core import command
 from windlass.core.check import check_count, check_name, check_type
 from windlass.core.command import Command
 from windlass.core.error import Invalid, InvalidState, NotFound
+from windlass.core.reference import is_reference
 from windlass.core.replay import REPLAYABLE, replay
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import State
 from windlass.engine.chance import Chance
 from windlass.engine.committer import Committer
+from windlass.engine.objects import Objects
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
 from windlass.store.store import Store
@@ -41,8 +43,11 @@ class Replayed(msgspec.Struct, frozen=True):
 class Repair:
     """Retries and replays of one engine."""
 
-    def __init__(self, store: Store, chance: Chance, submitter: Submitter, commands: Committer[Command, Task]) -> None:
+    def __init__(
+        self, store: Store, chance: Chance, submitter: Submitter, commands: Committer[Command, Task], objects: Objects
+    ) -> None:
         self._store, self._chance, self._submitter, self._commands = store, chance, submitter, commands
+        self._objects = objects
         self._views = TaskViews(store)
 
     async def retry(self, task_id: UUID) -> UUID:
@@ -50,7 +55,7 @@ class Repair:
         check_type("task_id", task_id, UUID)
         view = await self._views.get(task_id)
         if view.task.terminal:
-            return await self._submitter.submit(self._replay(view))
+            return await self._submitter.submit(await self._replay(view))
         return (await self._commands.call(command.Hurry(task_id))).id
 
     async def replay(
@@ -77,7 +82,11 @@ class Repair:
         made: list[UUID] = []
         for part in () if dry_run else _parts([row.task.id for row in page.tasks]):
             views = await self._views.get_many(part)
-            made += await self._submitter.submit_all([self._replay(view) for view in views])
+            small = [view for view in views if not is_reference(view.payload)]
+            made += await self._submitter.submit_all([await self._replay(view) for view in small])
+            for view in views:  # one by one, since each is held in memory
+                if is_reference(view.payload):
+                    made.append(await self._submitter.submit(await self._replay(view)))
         return Replayed(len(page.tasks), made, page.next)
 
     # ----------------------------------------------------------------------------------------- the outbox
@@ -114,8 +123,10 @@ class Repair:
                 raise _not_dead(effect)
         return effect
 
-    def _replay(self, view: TaskView) -> Submission:
-        return replay(view.task, view.payload, view.requires, view.wire, self._chance.new_id())
+    async def _replay(self, view: TaskView) -> Submission:
+        """With a payload of its own, if that is an object."""
+        payload = await self._objects.load(view.payload)
+        return replay(view.task, payload, view.requires, view.wire, self._chance.new_id())
 
 
 def _not_dead(effect: EffectView) -> InvalidState:

@@ -16,16 +16,19 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
+from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES
 from windlass.core.command import Claimed
 from windlass.core.error import Conflict, Invalid, Rejected, StoreBusy, WindlassError
 from windlass.core.id import derived_id
 from windlass.core.lease import Lease
+from windlass.core.reference import is_reference, same_reference
 from windlass.core.submission import Submission, check_submission
 from windlass.core.task import Task
 from windlass.core.transition import TERMINAL, Effect, State
 from windlass.engine.chance import Chance
 from windlass.engine.claim import Claimer, ClaimTicket
 from windlass.engine.committer import Committer, Later, Pause
+from windlass.engine.objects import Objects
 from windlass.engine.patience import LONG_MS, SHORT_MS, Patience
 from windlass.store.fault import Duplicate, LockHeld
 from windlass.store.store import Store
@@ -39,29 +42,58 @@ UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database has said
 class Submitter:
     """Takes submissions in; `submit_all` is all or nothing."""
 
-    def __init__(self, store: Store, chance: Chance, claimer: Claimer, patience: Patience, *, pause: Pause) -> None:
+    def __init__(
+        self, store: Store, chance: Chance, claimer: Claimer, patience: Patience, objects: Objects, *, pause: Pause
+    ) -> None:
         self._store, self._chance, self._claimer, self._patience = store, chance, claimer, patience
+        self._objects = objects
         self._plain = Committer(self._commit_plain, batch_max=BATCH_MAX, pause=pause)
         self._keyed = Committer(self._commit_keyed, batch_max=BATCH_MAX, pause=pause)
         self._grouped = Committer(self._commit_grouped, batch_max=1, pause=pause)
 
     async def submit(self, submission: Submission) -> UUID:
-        check_submission(submission)
+        check_submission(submission, LARGE_MAX_BYTES)
         ready = self._identified(submission)
+        if len(ready.payload) > PAYLOAD_MAX_BYTES:
+            return (await self._submit_large([ready]))[0]
+        return await self._submit(ready)
+
+    async def _submit(self, ready: Submission) -> UUID:
         if ready.run_id is not None:
             return (await self._grouped.call([ready]))[0]
         return await (self._plain if ready.idempotency_key is None else self._keyed).call(ready)
 
     async def submit_all(self, submissions: Sequence[Submission]) -> list[UUID]:
         for submission in submissions:
-            check_submission(submission)
+            check_submission(submission, LARGE_MAX_BYTES)
         ready = [self._identified(s) for s in submissions]
         if len({s.id for s in ready}) < len(ready):
             raise Invalid("the same id is there twice", field="id")
+        if any(len(s.payload) > PAYLOAD_MAX_BYTES for s in ready):
+            return await self._submit_large(ready)
         # Ids of our own making cannot be taken: only then nothing can be refused after others were added.
         if all(s.id is None and s.idempotency_key is None and s.run_id is None for s in submissions):
             return _all_or_raise(await self._plain.call_all(ready))
         return await self._grouped.call(ready)
+
+    async def _submit_large(self, ready: Sequence[Submission]) -> list[UUID]:
+        """Some payloads are too long for a row: they are kept first, and what is submitted refers to them."""
+        stowed: dict[int, bytes] = {}
+        try:
+            for place, s in enumerate(ready):
+                if len(s.payload) > PAYLOAD_MAX_BYTES:
+                    stowed[place] = await self._objects.stow("payload", s.payload, _id(s), "payload", s.namespace)
+            referring = [replace(s, payload=stowed.get(place, s.payload)) for place, s in enumerate(ready)]
+            ids = await self._grouped.call(referring) if len(ready) > 1 else [await self._submit(referring[0])]
+        except Rejected:
+            await self._settle(ready, stowed)
+            raise
+        await self._settle(ready, stowed)
+        return ids
+
+    async def _settle(self, ready: Sequence[Submission], stowed: dict[int, bytes]) -> None:
+        for place, text in stowed.items():
+            await self._objects.settle(text, ready[place].payload, _id(ready[place]))
 
     async def close(self) -> None:
         for committer in (self._plain, self._keyed, self._grouped):
@@ -305,7 +337,10 @@ def _same_task_or_conflict(s: Submission, known: tuple[str, str, str, bytes] | N
 
 
 def same_json(one: bytes, other: bytes) -> bool:
-    """Equal as JSON, however it is spelled: a program may submit by SQL first and by Python next."""
+    """Equal as JSON, however it is spelled: a program may submit by SQL first and by Python next. What is kept as an
+    object is not read for that, and so must be the same byte by byte."""
+    if is_reference(one) or is_reference(other):
+        return same_reference(one, other)
     return one == other or _canonical(one) == _canonical(other)
 
 

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from windlass.core.check import check_count, check_name, check_payload, check_type
 from windlass.core.command import Command
-from windlass.core.error import Invalid, NotFound, WindlassError
-from windlass.core.run_command import RunCommand, checked_run
+from windlass.core.error import Invalid, NotFound, TooLarge, WindlassError
+from windlass.core.reference import is_reference
+from windlass.core.run_command import RunCommand, RunComplete, StepComplete, checked_run
 from windlass.core.step import Step, kept_by_fork
 from windlass.core.step_attempt import StepAttempt
 from windlass.core.step_command import SendSignal, StepCommand, StepResult, checked_step
@@ -26,6 +27,7 @@ from windlass.engine.chance import Chance
 from windlass.engine.committer import Committer, Pause
 from windlass.engine.decide import Decider, Outcomes, decide, unknown
 from windlass.engine.facts import load_facts
+from windlass.engine.objects import Objects
 from windlass.store.fault import CommitUnknown
 from windlass.store.store import Store
 from windlass.store.tx import Tx
@@ -37,8 +39,8 @@ TRANSACT_TRIES = 3
 class Workflows:
     """The workflows of one engine."""
 
-    def __init__(self, store: Store, chance: Chance, decider: Decider, *, pause: Pause) -> None:
-        self._store, self._chance = store, chance
+    def __init__(self, store: Store, chance: Chance, decider: Decider, objects: Objects, *, pause: Pause) -> None:
+        self._store, self._chance, self._objects = store, chance, objects
         self._steps: Committer[Command, Task | Step | StepAttempt] = Committer(decider.carry_out, pause=pause)
         self._signals: Committer[Command, Task | Step | StepAttempt] = Committer(decider.carry_out, pause=pause)
         self._loads: Committer[UUID, list[Step]] = Committer(self._load, pause=pause)
@@ -48,13 +50,35 @@ class Workflows:
             await part.close()
 
     async def record(self, said: StepCommand) -> Step:
-        step = await self._steps.call(checked_step(said, self._chance.jitter()))
+        try:
+            checked = checked_step(said, self._chance.jitter())
+        except TooLarge:
+            return await self._record_large(said)
+        step = await self._steps.call(checked)
         assert isinstance(step, Step), step
-        return step
+        return await self._objects.whole_step(step) if is_reference(step.result) else step
+
+    async def _record_large(self, said: StepCommand) -> Step:
+        """What it returned is too long for a row."""
+        assert isinstance(said, StepResult), said
+        checked_step(replace(said, result=b"null"), 0.0)
+        async with self._objects.kept("result", said.result, said.task_id, "step") as text:
+            step = await self._steps.call(replace(said, result=text))
+        assert isinstance(step, Step), step
+        return replace(step, result=said.result) if step.result == text else await self._objects.whole_step(step)
 
     async def say(self, said: RunCommand) -> Task | Step | StepAttempt:
         """What a worker says that need not name its attempt; the answer is what stands now."""
-        return await self._steps.call(checked_run(said, self._chance.jitter()))
+        try:
+            checked = checked_run(said, self._chance.jitter())
+        except TooLarge:
+            assert isinstance(said, RunComplete | StepComplete), said
+            checked_run(replace(said, result=b"null"), 0.0)
+            what = "result" if isinstance(said, RunComplete) else "step"
+            async with self._objects.kept("output", said.result, said.task_id, what) as text:
+                return await self._steps.call(replace(said, result=text))
+        answer = await self._steps.call(checked)
+        return await self._objects.whole_step(answer) if isinstance(answer, Step) else answer
 
     async def attempts(self, task_id: UUID) -> list[StepAttempt]:
         """Every try at a step that was begun over a wire which tells of that, in their order."""
@@ -72,7 +96,10 @@ class Workflows:
 
     async def load(self, task_id: UUID) -> list[Step]:
         check_type("task_id", task_id, UUID)
-        return await self._loads.call(task_id)
+        steps = await self._loads.call(task_id)
+        if any(is_reference(step.result) for step in steps):
+            steps = [await self._objects.whole_step(step) for step in steps]
+        return steps
 
     async def _load(self, task_ids: Sequence[UUID]) -> list[list[Step]]:
         async with self._store.single() as tx:
@@ -139,23 +166,36 @@ class Workflows:
         check_name("from_step", from_step)
         check_count("occurrence", occurrence, least=1)
         fork_id = self._chance.new_id()
-        async with self._store.begin() as tx:
-            view = await Views(tx.session).get_task(task_id)
-            if view is None:
-                raise NotFound(f"there is no task {task_id}", task_id=task_id)
-            steps = await tx.steps.task_steps([task_id])
-            kept = kept_by_fork(steps, from_step, occurrence, fork_id, await tx.now())
-            await tx.add_missing([_like(view, fork_id)])
-            await tx.steps.begin_fork(fork_id)
-            await tx.steps.put_steps(kept)
+        copies: dict[bytes, bytes] = {}
+        contents: dict[bytes, bytes] = {}
+        while True:
+            async with self._store.begin() as tx:
+                view = await Views(tx.session).get_task(task_id)
+                if view is None:
+                    raise NotFound(f"there is no task {task_id}", task_id=task_id)
+                steps = await tx.steps.task_steps([task_id])
+                kept = kept_by_fork(steps, from_step, occurrence, fork_id, await tx.now())
+                referred = {text for text in (view.payload, *(s.result for s in kept)) if text and is_reference(text)}
+                if referred <= copies.keys():
+                    payload = copies.get(view.payload, view.payload)
+                    await tx.add_missing([_like(view, fork_id, payload)])
+                    await tx.steps.begin_fork(fork_id)
+                    await tx.steps.put_steps([replace(s, result=copies.get(s.result or b"", s.result)) for s in kept])
+                    break
+            for text in referred - copies.keys():  # the fork has its own, since the other may be gone before it
+                content = await self._objects.load(text)
+                copies[text] = await self._objects.stow("payload", content, fork_id, "step", view.task.namespace)
+                contents[copies[text]] = content
+        for text, content in contents.items():
+            await self._objects.settle(text, content, fork_id)
         return fork_id
 
 
-def _like(view: TaskView, fork_id: UUID) -> Submission:
+def _like(view: TaskView, fork_id: UUID, payload: bytes) -> Submission:
     """The same task once more, outside of any run; keys and deadlines were for the first one."""
     task = view.task
     return Submission(
-        id=fork_id, kind=task.kind, payload=view.payload, queue=task.queue, namespace=task.namespace,
+        id=fork_id, kind=task.kind, payload=payload, queue=task.queue, namespace=task.namespace,
         priority=task.priority, concurrency_key=task.concurrency_key, policy=task.policy, requires=view.requires,
     )  # fmt: skip
 

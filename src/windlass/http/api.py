@@ -32,12 +32,13 @@ from windlass.http import (
     queue,
     run,
     schedule,
+    splice,
     task,
     wakeup,
     worker,
     workflow,
 )
-from windlass.http.read import bearer_key, decode_body, decode_query, read_body
+from windlass.http.read import BODY_MAX_BYTES, bearer_key, decode_body, decode_query, read_body
 from windlass.http.route import Call, Route, Table
 
 TABLES: tuple[Table, ...] = (
@@ -83,13 +84,17 @@ def _endpoint(engine: Engine, route: Route, *, free: bool) -> Endpoint:
             principal = await engine.access.identify(bearer_key(request.headers))
             check_role(principal, route.role)
         query = None if route.query is None else decode_query(route.query, request)
-        body = None if route.body is None else decode_body(route.body, await read_body(request))
+        limit = BODY_MAX_BYTES + (engine.objects.room_bytes if route.large else 0)
+        body = None if route.body is None else decode_body(route.body, await read_body(request, limit))
         closing = request.app.state.closing
         call: Call[Any, Any] = Call(engine, principal, request.path_params, request.headers, query, body, closing)
         answer = await route.handler(call)
         if isinstance(answer, Response):
             return answer
-        return Response(encode(answer), route.status, {"Cache-Control": "no-store"}, "application/json")
+        content, headers = encode(answer), {"Cache-Control": "no-store"}
+        if splice.SIGN in content:
+            return await splice.spliced(content, engine.objects, route.status, headers, head=request.method == "HEAD")
+        return Response(content, route.status, headers, "application/json")
 
     return endpoint
 

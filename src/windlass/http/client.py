@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import msgspec
 
+from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.error import (
     Conflict,
     ContractViolation,
@@ -30,7 +31,7 @@ from windlass.core.error import (
 
 BASE = "/api/v1"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-BODY_MAX = 64 * 1024 * 1024
+BODY_MAX = 2 * LARGE_MAX_BYTES + 1024 * 1024  # a task with its payload and its result
 PAGE = 200
 
 # For servers between us and Windlass, which know nothing of our codes.

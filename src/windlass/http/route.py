@@ -81,6 +81,7 @@ class Route:
     answer: Any
     headers: tuple[str, ...] = ()
     media: str = "application/json"
+    large: bool = False  # whether its body may hold payloads that are too long for a row
 
     @property
     def name(self) -> str:
@@ -108,12 +109,15 @@ class Table:
         status: int = 200,
         headers: tuple[str, ...] = (),
         media: str = "application/json",
+        large: bool = False,
     ) -> Callable[[Handler], Handler]:
         def added(handler: Handler) -> Handler:
             hints = typing.get_type_hints(handler)
             query, body = (None if kind is type(None) else kind for kind in typing.get_args(hints["call"]))
             summary = " ".join((handler.__doc__ or "").split())
-            made = Route(method, path, role, handler, status, summary, query, body, hints["return"], headers, media)
+            made = Route(
+                method, path, role, handler, status, summary, query, body, hints["return"], headers, media, large
+            )
             self.routes.append(made)
             return handler
 

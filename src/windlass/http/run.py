@@ -82,7 +82,7 @@ class RunCancelled(RunForm, frozen=True):
     asked: int
 
 
-@table.add("POST", "/api/v1/runs", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
+@table.add("POST", "/api/v1/runs", Role.SUBMITTER, status=201, headers=(KEY_HEADER,), large=True)
 async def submit_run(call: Call[None, NewRun]) -> MadeRun:
     """Submit tasks that wait for each other, all or none. The same Idempotency-Key again answers with the same run."""
     namespace = call.namespace(call.body.namespace)

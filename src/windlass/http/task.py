@@ -115,7 +115,7 @@ class Waits(Struct, frozen=True):
 # --------------------------------------------------------------------------------------------- submit
 
 
-@table.add("POST", "/api/v1/tasks", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
+@table.add("POST", "/api/v1/tasks", Role.SUBMITTER, status=201, headers=(KEY_HEADER,), large=True)
 async def submit_task(call: Call[None, NewTask]) -> TaskForm:
     """Submit a task. Answered when it is durable; the same idempotency key again answers with the same task."""
     body = call.body
@@ -124,7 +124,7 @@ async def submit_task(call: Call[None, NewTask]) -> TaskForm:
     return await shown(call, await call.engine.views.get(await call.engine.submit(submission)))
 
 
-@table.add("POST", "/api/v1/tasks/batch", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
+@table.add("POST", "/api/v1/tasks/batch", Role.SUBMITTER, status=201, headers=(KEY_HEADER,), large=True)
 async def submit_batch(call: Call[None, Batch]) -> Submitted:
     """Submit tasks, all or none. An Idempotency-Key header stands for one key each, by place."""
     keys = batch_keys(call.key, call.body.tasks)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from windlass.core.check import COUNT_MAX
 from windlass.core.failure import Category, Failure
 from windlass.core.note import Progress
+from windlass.core.reference import is_reference
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, Submission
 from windlass.core.task import Outcome, Task
@@ -151,12 +152,13 @@ def task_form(
     row: TaskRow, progress: Progress | None = None, *, listed: bool = False, told: Told = NOTHING_TOLD
 ) -> TaskForm:
     task = row.task
-    long_result = listed and task.result is not None and len(task.result) > LISTED_PAYLOAD_MAX_BYTES
+    long_result = listed and _too_long(task.result)
+    long_payload = row.payload is None or (listed and is_reference(row.payload))
     return TaskForm(
         id=task.id, namespace=task.namespace, queue=task.queue, kind=task.kind, state=task.state,
         attempt=task.attempt, failures=task.failures, losses=task.losses,
-        payload=raw(row.payload), result=raw(None if long_result else task.result), error=error_form(task.error),
-        reason=_reason(task), progress=progress,
+        payload=raw(None if long_payload else row.payload), result=raw(None if long_result else task.result),
+        error=error_form(task.error), reason=_reason(task), progress=progress,
         created_at=row.created_at, available_at=task.available_at, started_at=task.started_at,
         finished_at=task.finished_at, deadline_at=task.deadline_at, priority=task.priority, worker=task.worker,
         run_id=task.run_id, replay_of=row.replay_of, schedule_id=row.schedule_id,
@@ -164,8 +166,13 @@ def task_form(
         max_attempts=task.policy.max_attempts, max_losses=task.policy.max_losses, timeout_s=task.policy.timeout_s,
         idempotency_key=row.idempotency_key, concurrency_key=task.concurrency_key or None, requires=row.requires,
         wire=raw(row.wire), report=report_form(told.report), last_heartbeat_at=told.last_heartbeat_at,
-        omitted=[name for name, left in (("payload", row.payload is None), ("result", long_result)) if left],
+        omitted=[name for name, left in (("payload", long_payload), ("result", long_result)) if left],
     )  # fmt: skip
+
+
+def _too_long(result: bytes | None) -> bool:
+    """For a list; what is kept as an object always is."""
+    return result is not None and (len(result) > LISTED_PAYLOAD_MAX_BYTES or is_reference(result))
 
 
 def report_form(entry: Entry | None) -> ReportForm | None:

@@ -69,7 +69,7 @@ async def send_signal(call: Call[None, NewSignal]) -> TaskForm:
 async def list_steps(call: Call[None, None]) -> Listed[StepForm]:
     """The steps that a workflow has recorded, in the order in which its code asked for them."""
     view = await seen(call)
-    steps = await call.engine.workflows.load(view.task.id)
+    steps = await call.engine.views.steps(view.task.id)
     return Listed([_form(step) for step in sorted(steps, key=lambda step: step.position)], None)
 
 

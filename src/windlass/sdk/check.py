@@ -32,6 +32,8 @@ class Records(Protocol):
 
     @property
     def views(self) -> Any: ...
+    @property
+    def objects(self) -> Any: ...
 
     async def load_steps(self, task_id: UUID) -> list[Step]: ...
 
@@ -53,7 +55,7 @@ async def _check(app: App, handler: WorkflowHandler[..., Any], records: Records)
         )
         for row in page.tasks:
             steps = await records.load_steps(row.task.id)
-            view = await records.views.get(row.task.id)
+            view = await records.objects.whole(await records.views.get(row.task.id))
             difference = await handler.replay(view.task, view.payload, steps) if steps else None
             if difference is not None:
                 found.append(Drift(row.task.id, handler.kind, view.task.state, difference))

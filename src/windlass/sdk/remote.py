@@ -16,7 +16,7 @@ from uuid import UUID
 import grpc
 import msgspec
 
-from windlass.core.check import check_seconds
+from windlass.core.check import LARGE_MAX_BYTES, check_seconds
 from windlass.core.command import Claimed, Report
 from windlass.core.error import Invalid, InvalidState, NotFound, Unavailable, WindlassError
 from windlass.core.lease import Extension, Lease, Reach
@@ -74,7 +74,7 @@ class Remote:
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[UUID]:
         for submission in submissions:
-            check_submission(submission)
+            check_submission(submission, LARGE_MAX_BYTES)
         ids: list[UUID] = await self._ask(calls.SubmitMany(list(submissions)))
         return ids
 

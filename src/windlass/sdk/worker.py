@@ -22,6 +22,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.check import (
+    LARGE_MAX_BYTES,
     check_able,
     check_count,
     check_name,
@@ -382,7 +383,7 @@ class Worker:
         """What the handler returned, as JSON. What the engine would not keep is a failure of the handler."""
         with attempting(claimed.task):
             result = await self._handlers[claimed.task.kind].run(claimed)
-        check_payload("result", result)
+        check_payload("result", result, LARGE_MAX_BYTES)
         return result
 
     def _ended(self, task: Task, lease: Lease, ended: asyncio.Task[bytes]) -> None:

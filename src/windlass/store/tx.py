@@ -28,6 +28,7 @@ from windlass.store.heartbeat_table import HeartbeatTable
 from windlass.store.holder_table import HolderTable
 from windlass.store.kind_table import KindTable
 from windlass.store.lease_table import LeaseTable
+from windlass.store.object_table import ObjectTable
 from windlass.store.outbox_table import OutboxTable
 from windlass.store.queue_table import QueueTable
 from windlass.store.retention_table import RetentionTable
@@ -55,6 +56,7 @@ class Tx:
         "kinds",
         "leases",
         "moves",
+        "objects",
         "outbox",
         "queues",
         "retention",
@@ -82,6 +84,7 @@ class Tx:
         self.datasets = DatasetTable(session)
         self.queues = QueueTable(session)
         self.outbox = OutboxTable(session)
+        self.objects = ObjectTable(session)
         self.retention = RetentionTable(session)
         self.gauges = GaugeView(session)
         self.access = AccessTable(session)

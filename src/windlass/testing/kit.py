@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
 
+from windlass.app import open_blobs
 from windlass.core.check import check_count, check_name, check_type
 from windlass.core.error import Invalid
 from windlass.core.transition import State
@@ -249,7 +250,14 @@ async def open_kit(app: App, server: TestServer) -> AsyncIterator[Kit]:
     check_type("app", app, App)
     async with server.database() as url:
         clock = await virtual_clock(url)
-        engine = Engine(Store(url), timers=clock, stopwatch=clock.stopwatch, listen=False, poll_s=NEVER_S)
+        engine = Engine(
+            Store(url),
+            timers=clock,
+            stopwatch=clock.stopwatch,
+            listen=False,
+            poll_s=NEVER_S,
+            blobs=open_blobs("memory://"),
+        )
         kit = Kit(app, engine, clock, url)
         with _rewired(app, kit):
             try:

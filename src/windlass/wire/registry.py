@@ -16,8 +16,9 @@ import msgspec
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from windlass.core.check import PAYLOAD_MAX_BYTES, check_payload, check_text
-from windlass.core.error import Invalid, TooLarge
+from windlass.core.error import Invalid
 from windlass.core.failure import Category, Failure
+from windlass.core.reference import is_reference
 from windlass.core.retry import Policy
 from windlass.core.task import Outcome, Task
 from windlass.core.transition import State
@@ -77,15 +78,13 @@ def read_id(field: str, text: str, prefix: str = "task") -> UUID:
     return found
 
 
-def json_bytes(field: str, value: bytes, *, empty: bytes | None = b"null") -> bytes:
+def json_bytes(field: str, value: bytes, *, empty: bytes | None = b"null", most: int = PAYLOAD_MAX_BYTES) -> bytes:
     """JSON as it was sent. Empty means `empty`, or is refused where that is None."""
     if not value:
         if empty is None:
             raise Invalid("must be JSON; for nothing send null", field=field)
         return empty
-    if len(value) > PAYLOAD_MAX_BYTES:
-        raise TooLarge(f"has {len(value)} bytes, the limit is {PAYLOAD_MAX_BYTES}", field=field)
-    check_payload(field, value)
+    check_payload(field, value, most)
     return value
 
 
@@ -236,6 +235,11 @@ def attempts_of(task: Task) -> int:
     return task.failures + task.losses + (0 if task.outcome in _COUNTED else 1)
 
 
+def _shown(text: bytes | None) -> bytes:
+    """What is kept as an object is left out of a list; who shows one run has read it."""
+    return b"" if text is None or is_reference(text) else text
+
+
 def run_message(task: Task, created_at: datetime, payload: bytes | None, wire: bytes | None) -> pb.WorkflowRun:
     extra = extra_of(wire)
     exhausted = task.state is State.FAILED and task.outcome is Outcome.LOST
@@ -244,7 +248,7 @@ def run_message(task: Task, created_at: datetime, payload: bytes | None, wire: b
         wake_up_at = task.available_at
     return pb.WorkflowRun(
         run_id=str(task.id), business_id=extra.workflow_id, task_queue=task.queue, workflow_type=task.kind,
-        status=status_of_run(task), input=payload or b"", output=task.result or b"",
+        status=status_of_run(task), input=_shown(payload), output=_shown(task.result),
         error=error_message(task.error, exhausted=exhausted), attempts=attempts_of(task),
         created_at=timestamp(created_at), started_at=timestamp(task.started_at),
         finished_at=timestamp(task.finished_at), wake_up_at=timestamp(wake_up_at), namespace_id=task.namespace,

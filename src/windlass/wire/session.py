@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.command import Claimed, Complete, Report
 from windlass.core.error import Invalid
 from windlass.core.lease import CancelSignal, Extension
@@ -23,7 +24,8 @@ from windlass.wire.protos import session_pb2 as pb
 
 T = TypeVar("T")
 
-MESSAGE_MAX_BYTES = 8 * 1024 * 1024
+MESSAGE_ROOM_BYTES = 8 * 1024 * 1024  # for many small things, or beside one large one
+MESSAGE_MAX_BYTES = LARGE_MAX_BYTES + MESSAGE_ROOM_BYTES
 PART_BYTES = 1024 * 1024  # a message is cut here, unless one thing in it is larger
 PART_COUNT = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

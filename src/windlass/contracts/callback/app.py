@@ -35,10 +35,11 @@ class Gone(Exception):
 
 
 class CallbackApp:
-    """Serves one engine. `identify` lets in who may read the documents."""
+    """Serves one engine. `identify` lets in who may read the documents. What a worker returns may be longer than all
+    else that it says, by `output_max_bytes`."""
 
-    def __init__(self, service: Service, identify: Identify, version: str) -> None:
-        self._service, self._identify = service, identify
+    def __init__(self, service: Service, identify: Identify, version: str, output_max_bytes: int = 0) -> None:
+        self._service, self._identify, self._large_max_bytes = service, identify, BODY_MAX_BYTES + output_max_bytes
         self._encode = msgspec.json.Encoder().encode
         self._routes: dict[str, Route] = {
             "started": service.started,
@@ -78,11 +79,19 @@ class CallbackApp:
         if method != "POST":
             return self._refused(405, "method_not_allowed", "only POST is allowed here", [(b"allow", b"POST")])
         token = _bearer(headers)
-        body = await _body(headers, receive)
+        body = await _body(headers, receive, await self._limit(parts[4], token, headers))
         trace = headers.get(b"traceparent")
         told = token, parts[3], body, None if trace is None else trace.decode("latin-1")
         said = self._service.admitted_again(*told) or await self._service.admitted(*told)
         return 200, self._encode(await route(said)), []
+
+    async def _limit(self, route: str, token: str, headers: dict[bytes, bytes]) -> int:
+        """How long the body may be. Much is read only from who shows a token of ours."""
+        declared = headers.get(b"content-length", b"")
+        if route != "completed" or (declared.isdigit() and int(declared[:20]) <= BODY_MAX_BYTES):
+            return BODY_MAX_BYTES
+        await self._service.admit(token)
+        return self._large_max_bytes
 
     async def _described(
         self, method: str, path: str, headers: dict[bytes, bytes]
@@ -109,11 +118,11 @@ def _bearer(headers: dict[bytes, bytes]) -> str:
     return token.strip().decode("latin-1")
 
 
-async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes | TooLarge:
+async def _body(headers: dict[bytes, bytes], receive: Receive, limit: int) -> bytes | TooLarge:
     """All of it; of one that is too long nothing is kept, since its sender may still be told something else."""
     declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared[:20]) > BODY_MAX_BYTES:
-        return TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
+    if declared.isdigit() and int(declared[:20]) > limit:
+        return TooLarge(f"the body may have at most {limit} bytes", limit=limit)
     message = await receive()
     if not message.get("more_body", False) and message["type"] == "http.request":
         whole: bytes = message.get("body", b"")
@@ -124,8 +133,8 @@ async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes | TooLar
             raise Gone
         part = message.get("body", b"")
         size += len(part)
-        if size > BODY_MAX_BYTES:
-            return TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
+        if size > limit:
+            return TooLarge(f"the body may have at most {limit} bytes", limit=limit)
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

@@ -33,7 +33,7 @@ class Front:
 
 def make_callbacks(engine: Engine, version: str) -> tuple[Service, CallbackApp]:
     service = Service(engine.callbacks, time.monotonic)
-    return service, CallbackApp(service, engine.access.identify, version)
+    return service, CallbackApp(service, engine.access.identify, version, engine.objects.room_bytes)
 
 
 @asynccontextmanager

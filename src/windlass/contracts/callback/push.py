@@ -29,6 +29,7 @@ from windlass.wire.post import Reply, post
 from windlass.wire.signature import signed_headers
 
 ANSWER_TIMEOUT_S = 10.0
+SLOWEST_BYTES_PER_S = 1024 * 1024
 AT_ONCE_MAX = 64  # of a queue
 FULL_AGAIN_S = 0.2
 BUSY = frozenset({429, 503})
@@ -87,8 +88,9 @@ class Pusher:
     async def _with_results(self, view: TaskView) -> TaskView:
         """What other tasks returned goes along: who is pushed to has no engine to ask."""
         try:
-            return replace(view, payload=await with_results(view.payload, self._engine.results))
-        except Invalid as error:
+            payload = await self._engine.objects.load(view.payload)
+            return replace(view, payload=await with_results(payload, self._engine.results))
+        except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
 
     async def _message(
@@ -111,7 +113,8 @@ class Pusher:
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes, now: datetime) -> None:
         try:
-            reply = await post(url, headers, body, timeout_s=ANSWER_TIMEOUT_S, loopback=self._loopback)
+            timeout_s = ANSWER_TIMEOUT_S + len(body) / SLOWEST_BYTES_PER_S
+            reply = await post(url, headers, body, timeout_s=timeout_s, loopback=self._loopback)
         except Forbidden as error:
             raise Undeliverable(error.message) from None
         judge(reply, now)

@@ -24,7 +24,7 @@ from windlass.contracts.callback.form import (
     kept_json,
 )
 from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason, final_state
-from windlass.core.check import check_payload, clean_text
+from windlass.core.check import LARGE_MAX_BYTES, check_payload, clean_text
 from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound, WindlassError
 from windlass.core.failure import Category, Failure
 from windlass.core.note import Amount, Line, Note
@@ -231,7 +231,7 @@ def _finish(said: Saying, form: Completed) -> Finish:
     if not isinstance(form.output, msgspec.UnsetType):
         if outcome is Outcome.SUCCEEDED:
             result = bytes(form.output)
-            check_payload("output", result)
+            check_payload("output", result, LARGE_MAX_BYTES)
         else:
             told["output"] = kept_json("output", form.output)
     failure = None if form.error is None else _failure(form.error)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from windlass.contracts.registry.call import Call, missing
 from windlass.core.access import Role
-from windlass.core.check import KEY_MAX, NAME_MAX, check_name, check_text
+from windlass.core.check import KEY_MAX, LARGE_MAX_BYTES, NAME_MAX, check_name, check_text
 from windlass.core.error import Conflict, InvalidState, NotFound
 from windlass.core.submission import Submission
 from windlass.core.task import Task
@@ -48,7 +48,7 @@ def _submission(call: Call, request: pb.StartWorkflowRequest, namespace: str) ->
         kind=request.workflow_type,
         queue=request.task_queue,
         namespace=namespace,
-        payload=wire.json_bytes("input", request.input),
+        payload=wire.json_bytes("input", request.input, most=LARGE_MAX_BYTES),
         idempotency_key=request.idempotency_key or None,
         deadline_at=deadline,
         policy=wire.policy_from(policy),
@@ -61,7 +61,7 @@ def _submission(call: Call, request: pb.StartWorkflowRequest, namespace: str) ->
 
 async def get_workflow_run(call: Call, request: pb.GetWorkflowRunRequest) -> pb.GetWorkflowRunResponse:
     call.may(Role.VIEWER, request.namespace_id)
-    view = await call.run(wire.read_id("run_id", request.run_id), request.namespace_id)
+    view = await call.engine.objects.whole(await call.run(wire.read_id("run_id", request.run_id), request.namespace_id))
     run = wire.run_message(view.task, view.created_at, view.payload, view.wire)
     return pb.GetWorkflowRunResponse(workflow_run=run)
 

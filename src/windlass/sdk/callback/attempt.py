@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_payload
+from windlass.core.check import LARGE_MAX_BYTES, check_payload
 from windlass.core.command import Claimed
 from windlass.core.failure import Category, Failure
 from windlass.core.task import Task
@@ -128,7 +128,7 @@ class PushedAttempt:
         claimed = Claimed(self._task(), bytes(self._envelope.payload))
         with attempting(claimed.task):
             result = await self._handler.run(claimed, AtTheDoor(self._envelope, said))
-        check_payload("result", result)
+        check_payload("result", result, LARGE_MAX_BYTES)
         return result
 
     def _handler_ended(self, ended: asyncio.Task[bytes]) -> None:

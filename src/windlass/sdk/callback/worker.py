@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_count, check_name, check_names, check_type
+from windlass.core.check import LARGE_MAX_BYTES, check_count, check_name, check_names, check_type
 from windlass.core.delivery import check_url
 from windlass.core.error import Invalid, InvalidState, Unauthenticated
 from windlass.sdk.callback.attempt import PushedAttempt
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.worker")
 
-BODY_MAX_BYTES = 4 * 1024 * 1024
+BODY_MAX_BYTES = LARGE_MAX_BYTES + 4 * 1024 * 1024
 REMEMBERED = 10_000  # attempts that have ended here
 FULL_RETRY_AFTER_S = 1
 POSTS_AT_ONCE = 16

@@ -1,15 +1,18 @@
 -- name: delete_finished
 -- Forgets tasks that ended before an instant, oldest ids first (ids sort by the time they were made), with all that
 -- hangs on them. $2 is the position reached: tasks that live long are not scanned again and again. One that others still
--- wait for is kept until they have been told of its end, and that of a workflow until the workflow has ended.
+-- wait for is kept until they have been told of its end, and that of a workflow until the workflow has ended, or is gone
+-- too if it refers to its result. What is kept as an object is deleted by an effect.
 with old as (
     select t.id, t.namespace, t.idempotency_key,
            t.finished_at < $1 and not exists (select from windlass.edge e where e.upstream_id = t.id)
-             and coalesce((select p.finished_at is not null from windlass.task p where p.id = t.parent_id), true) as gone
+             and coalesce((select p.finished_at is not null and substring(t.result from 1 for 1) is distinct from '@'::bytea
+                             from windlass.task p where p.id = t.parent_id), true) as gone
       from windlass.task t where t.id > $2 order by t.id limit $3
 ), gone as (
     delete from windlass.task t
-     where t.id = any(array(select o.id from old o where o.gone)) and t.finished_at < $1 returning t.id
+     where t.id = any(array(select o.id from old o where o.gone)) and t.finished_at < $1
+    returning t.id, t.namespace, t.payload, t.result
 ), keys as (
     delete from windlass.idempotency i using old o
      where o.gone and i.namespace = o.namespace and i.key = o.idempotency_key and i.task_id = o.id
@@ -23,6 +26,7 @@ with old as (
     delete from windlass.log_line l using gone g where l.task_id = g.id
 ), steps as (
     delete from windlass.step s where s.task_id = any(array(select o.id from old o where o.gone))
+    returning s.task_id, s.result
 ), attempts as (
     delete from windlass.step_attempt a where a.task_id = any(array(select o.id from old o where o.gone))
 ), signals as (
@@ -31,6 +35,19 @@ with old as (
     delete from windlass.event e where e.task_id = any(array(select o.id from old o where o.gone))
 ), publishes as (
     delete from windlass.publish p where p.task_id = any(array(select o.id from old o where o.gone))
+), referred as (
+    select g.id as task_id, g.namespace, t.text from gone g cross join lateral (values (g.payload), (g.result)) as t(text)
+    union all
+    select s.task_id, o.namespace, s.result from steps s join old o on o.id = s.task_id
+), objects as (
+    insert into windlass.outbox as x (id, kind, namespace, task_id, attempt, body, available_at, created_at)
+    select distinct on (1) md5(k.key)::uuid, 'delete_object', k.namespace, k.task_id, 0,
+           jsonb_build_object('reference', k.reference), windlass.now(), windlass.now()
+      from (select r.task_id, r.namespace, convert_from(r.text, 'UTF8') as reference,
+                   substring(convert_from(r.text, 'UTF8') from 2)::jsonb ->> 'key' as key
+              from referred r where substring(r.text from 1 for 1) = '@'::bytea offset 0) k
+     where k.key like 'tasks/' || k.task_id || '/%'
+    on conflict (id) do update set available_at = excluded.available_at
 )
 select (select count(*) from gone), (select max(o.id::text)::uuid from old o), (select count(*) from old)
 

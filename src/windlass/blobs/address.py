@@ -1,0 +1,86 @@
+"""Which blob store a URL names, and how it is reached. Reads text; opens nothing.
+
+    file:///var/lib/windlass/blobs      a folder; a plain path means the same
+    memory://                           this process only, for tests
+    s3://bucket/prefix                  Amazon S3, and with ?endpoint=… what speaks like it: R2, MinIO, Ceph, rclone
+    gs://bucket/prefix                  Google Cloud Storage
+    az://container/prefix?account_name=…  Azure Blob Storage
+
+Credentials are looked for where each vendor's tools look (AWS_…, GOOGLE_…, AZURE_… variables, the machine's role), or
+are given as KEY:SECRET@ before the bucket. What stands behind the ? is handed to the driver by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from windlass.core.error import Invalid
+from windlass.engine.blob import check_key
+
+CLOUDS = {"s3": "s3", "gs": "gs", "az": "az"}
+SCHEMES = "file:///FOLDER, memory://, s3://BUCKET, gs://BUCKET or az://CONTAINER"
+_LOGIN = {"s3": ("access_key_id", "secret_access_key"), "az": ("account_name", "account_key")}
+_SECRET = ("key", "token", "secret", "sas", "password", "credential")
+
+
+class Address(NamedTuple):
+    """`place` is a folder, a bucket or a container; `options` are the driver's own words."""
+
+    scheme: str
+    place: str
+    prefix: str
+    options: Mapping[str, str]
+
+    @property
+    def shown(self) -> str:
+        """For people: without what is secret."""
+        if self.scheme == "file":
+            return f"file://{quote(self.place)}"
+        kept = {name: value for name, value in sorted(self.options.items()) if not _secret(name)}
+        query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in kept.items())
+        return f"{self.scheme}://{self.place}{'/' if self.prefix else ''}{self.prefix}{'?' if query else ''}{query}"
+
+
+def read_address(url: object) -> Address:
+    """Raises Invalid for what names no store."""
+    if not isinstance(url, str) or not url or not url.isprintable():
+        raise Invalid(f"must be a URL: {SCHEMES}", field="blobs")
+    if "://" not in url:
+        return _folder(url)
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise Invalid(f"cannot be read: {error}", field="blobs") from None
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+            raise Invalid("a folder is given as file:///PATH", field="blobs")
+        return _folder(unquote(parts.path))
+    if parts.scheme == "memory":
+        return Address("memory", "", "", {})
+    if parts.scheme not in CLOUDS or not parts.hostname:
+        raise Invalid(f"must be one of {SCHEMES}", field="blobs")
+    prefix = unquote(parts.path).strip("/")
+    if prefix:
+        check_key(prefix, "blobs")
+    return Address(parts.scheme, parts.netloc.rpartition("@")[2], prefix, {**_login(parts.scheme, url), **options})
+
+
+def _folder(path: str) -> Address:
+    return Address("file", str(Path(path).expanduser().absolute()), "", {})
+
+
+def _login(scheme: str, url: str) -> dict[str, str]:
+    parts = urlsplit(url)
+    if parts.username is None:
+        return {}
+    if scheme not in _LOGIN or parts.password is None:
+        raise Invalid("credentials are given as s3://KEY:SECRET@BUCKET or az://ACCOUNT:KEY@CONTAINER", field="blobs")
+    return dict(zip(_LOGIN[scheme], (unquote(parts.username), unquote(parts.password)), strict=True))
+
+
+def _secret(name: str) -> bool:
+    return any(word in name.lower() for word in _SECRET)

@@ -1,0 +1,272 @@
+"""The blob store by `obstore`: a folder, memory, S3 and what speaks like it, Google, Azure, all in the same words.
+
+Streams up in parts of a fixed size, few at a time, and down in pieces; a download that breaks off goes on where it was.
+All errors of the driver become ours here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing, contextmanager, suppress
+from datetime import timedelta
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore import exceptions as fault
+from obstore import store as driver
+
+from windlass.blobs.address import Address, read_address
+from windlass.core.error import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from windlass.engine.blob import PIECE_BYTES, Blob, Found, check_key
+
+PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes
+PARTS_AT_ONCE = 2
+ONE_PUT_BYTES = 16 * 1024 * 1024
+THREADS = 16
+CHUNK_BYTES = 1024 * 1024
+_CLIENT = {"connect_timeout": "5s", "timeout": "60s"}
+_RETRY = {
+    "max_retries": 4,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+_NOBODY = (fault.PermissionDeniedError, fault.UnauthenticatedError)
+
+
+def open_store(url: str) -> ObjectStore:
+    """The store that a URL names; see `blobs.address`. Nothing is asked of it yet."""
+    address = read_address(url)
+    try:
+        return ObjectStore(address, _driver(address))
+    except (fault.BaseError, OSError, ValueError, TypeError) as error:
+        raise Invalid(f"{address.shown} cannot be used: {_said(error)}", field="blobs") from None
+
+
+def _driver(address: Address) -> Any:
+    if address.scheme == "file":
+        Path(address.place).mkdir(mode=0o700, parents=True, exist_ok=True)  # payloads are nobody else's business
+        return driver.LocalStore(address.place, automatic_cleanup=True)
+    if address.scheme == "memory":
+        return driver.MemoryStore()
+    given: dict[str, Any] = dict(address.options)
+    client: dict[str, Any] = dict(_CLIENT)
+    if str(given.get("endpoint", "")).startswith("http://"):
+        client["allow_http"] = True
+    common: dict[str, Any] = {
+        "prefix": address.prefix or None,
+        "client_options": client,
+        "retry_config": _RETRY,
+        "config": given,
+    }
+    match address.scheme:
+        case "s3":
+            return driver.S3Store(address.place, **common)
+        case "gs":
+            return driver.GCSStore(address.place, **common)
+        case _:
+            return driver.AzureStore(address.place, **common)
+
+
+class ObjectStore:
+    """Implements `engine.blob.Blobs`."""
+
+    def __init__(self, address: Address, store: Any) -> None:
+        self._address, self._store = address, store
+        self._folder = Path(address.place) if address.scheme == "file" else None
+
+    @property
+    def url(self) -> str:
+        return self._address.shown
+
+    async def put(self, key: str, content: bytes | AsyncIterable[bytes], *, new: bool = False) -> int:
+        check_key(key)
+        parts = {"chunk_size": PART_BYTES, "max_concurrency": PARTS_AT_ONCE}
+        if isinstance(content, bytes | bytearray | memoryview):
+            mode: Any = "create" if new else "overwrite"
+            several = len(content) > ONE_PUT_BYTES and not new
+            await self._call(key, obstore.put, key, content, mode=mode, use_multipart=several, **parts)
+            return len(content)
+        if new:
+            raise Invalid("a stream cannot be written on condition", field="new")
+        source = _Source(content)
+        try:
+            await self._call(key, obstore.put, key, source, use_multipart=True, **parts)
+        except BaseException as error:
+            source.close()
+            raise source.problem or error from None
+        return source.size
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Blob:
+        check_key(key)
+        meta = await self._call(key, obstore.head, key)
+        size = int(meta["size"])
+        end = size if end is None else min(end, size)
+        if not 0 <= start <= end:
+            raise Invalid(f"must lie within the {size} bytes of the object", field="range")
+        return Blob(key, size, end - start, self._pieces(key, start, end, meta))
+
+    async def _pieces(self, key: str, start: int, end: int, meta: Any) -> AsyncIterator[bytes]:
+        """Goes on where it broke off, for as long as that brings anything: whoever reads slowly may lose its
+        connection, and more than once."""
+        while start < end:
+            before = start
+            try:
+                async with aclosing(self._flow(key, start, end, meta)) as flow:
+                    async for piece in flow:
+                        start += len(piece)
+                        yield piece
+            except Unavailable:
+                if start == before:
+                    raise
+            else:
+                if start != end:
+                    raise Unavailable(f"{key} ended after {start} bytes, not {end}", key=key)
+
+    async def _flow(self, key: str, start: int, end: int, meta: Any) -> AsyncGenerator[bytes, None]:
+        """What one request brings."""
+        got, skip = await self._call(key, _got, key, start, end, meta)
+        chunks = got.stream(min_chunk_size=CHUNK_BYTES)
+        left = end - start
+        while left > 0 and (chunk := await self._call(key, lambda _: next(chunks, None))) is not None:
+            whole = memoryview(chunk)
+            wanted, skip = whole[skip : skip + left], max(0, skip - len(whole))
+            for first in range(0, len(wanted), PIECE_BYTES):
+                yield bytes(wanted[first : first + PIECE_BYTES])
+            left -= len(wanted)
+
+    async def size(self, key: str) -> int | None:
+        check_key(key)
+        try:
+            return int((await self._call(key, obstore.head, key))["size"])
+        except NotFound:
+            return None
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        for key in keys:
+            with suppress(NotFound):
+                await self._call(key, obstore.delete, key)
+        if self._folder is not None:
+            await asyncio.to_thread(_sweep, self._folder, keys)
+
+    async def list(self, prefix: str) -> AsyncIterator[Found]:
+        check_key(prefix, "prefix")
+        batches = obstore.list(self._store, prefix, chunk_size=500)
+        while (batch := await self._call(prefix, lambda _: next(batches, None))) is not None:
+            for meta in batch:
+                yield Found(meta["path"], int(meta["size"]), meta["last_modified"])
+
+    async def _call(self, key: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """In a thread, by the driver's blocking calls: its own tasks would wake us from threads that it does not end,
+        which now and then takes a process down that is just ending."""
+        with self._told(key):
+            return await asyncio.get_running_loop().run_in_executor(
+                _threads(), partial(function, self._store, *args, **options)
+            )
+
+    @contextmanager
+    def _told(self, key: str) -> Iterator[None]:
+        """The driver's errors as ours; they may carry answers of the vendor, but no credentials of ours."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise NotFound(f"there is no object {key} in {self.url}", key=key) from None
+        except fault.AlreadyExistsError:
+            raise Conflict(f"there is an object {key} already", key=key) from None
+        except fault.PreconditionError:
+            raise Unavailable(f"{key} was replaced while it was read", key=key) from None
+        except (*_NOBODY, PermissionError) as error:
+            raise Forbidden(f"{self.url} refuses us: {_said(error)}", key=key) from None
+        except (fault.BaseError, OSError) as error:
+            raise Unavailable(f"{self.url} is away: {_said(error)}", key=key) from None
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, "windlass-blobs")
+
+
+def _got(store: Any, key: str, start: int, end: int, meta: Any) -> tuple[Any, int]:
+    """An object from `start` on, and how much of it is to be skipped: not every server knows ranges."""
+    options: Any = {"if_match": meta["e_tag"]} if meta["e_tag"] else {}
+    if (start, end) == (0, meta["size"]):
+        return obstore.get(store, key, options=options), 0
+    try:
+        ranged: Any = {**options, "range": (start, end)}
+        return obstore.get(store, key, options=ranged), 0
+    except fault.GenericError as error:
+        if "non-partial" not in str(error):
+            raise
+        return obstore.get(store, key, options=options), start
+
+
+class _Source:
+    """A stream of the event loop, read by a thread; it knows how much of it went by."""
+
+    def __init__(self, source: AsyncIterable[bytes]) -> None:
+        self._source, self._loop = aiter(source), asyncio.get_running_loop()
+        self._waits: Future[bytes | None] | None = None
+        self._closed = False
+        self.size = 0
+        self.problem: BaseException | None = None
+
+    def __iter__(self) -> _Source:
+        return self
+
+    def __next__(self) -> bytes:
+        piece = b""
+        while piece == b"":  # which would look like the end
+            self._waits = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
+            if self._closed:
+                self._waits.cancel()
+            found = self._waits.result()
+            if found is None:
+                raise StopIteration
+            piece = found
+        self.size += len(piece)
+        return piece
+
+    async def _next(self) -> bytes | None:
+        try:
+            return await anext(self._source, None)
+        except BaseException as error:
+            self.problem = error
+            raise
+
+    def close(self) -> None:
+        """Nobody wants it any more: the thread must not wait for what comes next."""
+        self._closed = True
+        if self._waits is not None:
+            self._waits.cancel()
+
+
+def _sweep(folder: Path, keys: Sequence[str]) -> None:
+    """A process that was killed while it wrote has left `NAME#1` beside the name, which no list shows."""
+    for key in keys:
+        target = folder / key
+        for left in target.parent.glob(f"{_literal(target.name)}#*"):
+            left.unlink(missing_ok=True)
+        _remove_empty(target.parent, folder)
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _remove_empty(folder: Path, root: Path) -> None:
+    while folder != root and root in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def _said(error: BaseException) -> str:
+    """The first line of what the driver says, which goes on with how its values look inside."""
+    return str(error).partition("\n")[0][:300] or type(error).__name__

