@@ -6,7 +6,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,7 +17,8 @@ TS = "2025-11-01T09:30:00Z"
 
 @dataclass
 class Answer:
-    """What a path answers. `cut` ends the connection after so many bytes of the body; `gate` is waited for first."""
+    """What a path answers. `cut` ends the connection after so many bytes of the body; `gate` is waited for first; after
+    `drip` comes a byte every now and then, for longer than anybody should listen."""
 
     status: int = 200
     body: bytes = b""
@@ -25,6 +26,7 @@ class Answer:
     cut: int | None = None
     chunked: bool = False
     gate: threading.Event | None = None
+    drip: bytes = b""
 
 
 @dataclass
@@ -148,6 +150,9 @@ class Handler(BaseHTTPRequestHandler):
     def tell(self, answer: Answer) -> None:
         if answer.gate is not None:
             answer.gate.wait(60)
+        if answer.drip:
+            self.dribble(answer.drip)
+            return
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
@@ -167,6 +172,14 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         if answer.cut is not None:
             self.close_connection = True
+
+    def dribble(self, beginning: bytes) -> None:
+        self.close_connection = True
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.wfile.write(beginning)
+            for _ in range(400):
+                self.wfile.write(b"a")
+                threading.Event().wait(0.05)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass

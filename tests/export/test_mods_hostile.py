@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from tests.export.archive import Answer
 from tests.export.machine import ROOT_PI, Machine
@@ -81,6 +83,27 @@ def test_nobody_there_at_all(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
 
     assert machine.run(export) == 1
     assert "Connection refused" in machine.callback["error"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(drip=b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"),
+        Answer(drip=b"HTTP/1.1 200 OK\r\nX-Long: "),
+        Answer(drip=b"HTTP/1.1 2"),
+        Answer(gate=threading.Event()),
+    ],
+    ids=["body", "header", "status", "silence"],
+)
+def test_whoever_answers_too_slowly_is_not_waited_for(
+    machine: Machine, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "TRIES_MAX", 2)
+    monkeypatch.setattr(source, "TIMEOUT_S", 0.3)
+    machine.archive.answers[ROOT] = answer
+
+    assert machine.run(export) == 1
+    assert "127.0.0.1: no answer within 0.3 s" in machine.callback["error"]
 
 
 @pytest.mark.parametrize("chunked", [False, True])

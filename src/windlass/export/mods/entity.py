@@ -20,6 +20,11 @@ W3CDTF = re.compile(
 )
 
 
+# What XML 1.0 cannot hold: control characters, halves of pairs, two that are no characters.
+OUTSIDE = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff\\ufffe\\uffff"
+BLANK = re.compile(rf"[\s{OUTSIDE}]*")
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """An entity, its files (`components`: name to CID) and its place among others."""
 
@@ -94,7 +99,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 def text(value: object) -> str:
     """What can be written as it is; blank text is none."""
     if isinstance(value, str):
-        return value if value.strip() else ""
+        return "" if BLANK.fullmatch(value) else value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     return str(value)

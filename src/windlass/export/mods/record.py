@@ -12,7 +12,7 @@ import msgspec
 
 from windlass.export.mods import crosswalk
 from windlass.export.mods.crosswalk import Addresses, Entity, Place
-from windlass.export.mods.entity import DESCRIPTION, GRAPH, PI, PINAX, Manifest, decode, read_manifest, text_of
+from windlass.export.mods.entity import DESCRIPTION, GRAPH, PI, PINAX, Manifest, decode, read_manifest, text, text_of
 from windlass.export.mods.graph import Graph, read_graph
 from windlass.export.mods.node import Node
 from windlass.export.mods.options import Options
@@ -128,5 +128,4 @@ def _entity(files: Files, options: Options) -> Entity:
         except (NotRead, ValueError) as error:
             files.miss(key, error)
             problem = f"pinax.json could not be read: {error}" if key == PINAX else problem
-    description = description if description.strip() else ""
-    return Entity(manifest=manifest, pinax=pinax, problem=problem, description=description, graph=graph)
+    return Entity(manifest=manifest, pinax=pinax, problem=problem, description=text(description), graph=graph)

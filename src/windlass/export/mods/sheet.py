@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from lxml import etree
 
+from windlass.export.mods.entity import OUTSIDE
 from windlass.export.mods.node import Node
 
 NAMESPACE = "http://www.loc.gov/mods/v3"
@@ -19,7 +20,7 @@ XSI = "http://www.w3.org/2001/XMLSchema-instance"
 SCHEMA = f"{NAMESPACE} https://www.loc.gov/standards/mods/mods-3-8.xsd"
 DECLARATION = b'<?xml version="1.0" encoding="UTF-8"?>\n'
 SLICE_CHARS = 32 * 1024
-_OUTSIDE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_OUTSIDE = re.compile(f"[{OUTSIDE}]")
 _ROOT = f'xmlns="{NAMESPACE}" xmlns:xsi="{XSI}" xsi:schemaLocation="{SCHEMA}"'
 COLLECTION_BEGIN = DECLARATION + f"<modsCollection {_ROOT}>".encode()
 COLLECTION_END = b"\n</modsCollection>\n"

@@ -22,6 +22,7 @@ FILE_MAX_BYTES = 32 * 1024 * 1024
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_MAX = 5
 TRIES_MAX = 4
+TIMEOUT_S, PAUSE_S = 30.0, 0.25
 PATIENCE_S = 120.0
 CID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,199}")
 Body = bytearray
@@ -34,12 +35,9 @@ class NotRead(Exception):
 class Source:
     """Used by many threads."""
 
-    def __init__(
-        self, api_url: str, gateway_url: str, *, width: int, timeout_s: float = 30.0, pause_s: float = 0.25
-    ) -> None:
+    def __init__(self, api_url: str, gateway_url: str, *, width: int) -> None:
         self._api, self._gateway = api_url, gateway_url
-        self._client = Client(timeout_s=timeout_s, agent="windlass-export-mods")
-        self._pause_s = pause_s
+        self._client = Client(timeout_s=TIMEOUT_S, agent="windlass-export-mods")
         self._crew = Crew(width, "windlass-fetch")
         self._stop = threading.Event()
         self.large = threading.Lock()
@@ -94,7 +92,7 @@ class Source:
 
         until = time.monotonic() + PATIENCE_S
         try:
-            return persist(once, until=until, wait=self._stop.wait, pause_s=self._pause_s, tries_max=TRIES_MAX)
+            return persist(once, until=until, wait=self._stop.wait, pause_s=PAUSE_S, tries_max=TRIES_MAX)
         except Transient as error:
             raise NotRead(str(error)) from None
 

@@ -6,6 +6,7 @@ whether what it sends is meant for others. A failure that may pass is `Transient
 
 from __future__ import annotations
 
+import io
 import select
 import socket
 import threading
@@ -13,8 +14,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -122,9 +124,9 @@ class Client:
         until = time.monotonic() + timeout_s
         kept = False
         try:
-            response = _answer(connection, method, target, headers, body, timeout_s, look_first_s)
+            response = _answer(connection, method, target, headers, body, until, look_first_s)
             with response:
-                content = _read(response, limit, until)
+                content = _read(response, limit)
                 kept = content is not None and response.isclosed() and not response.will_close
             told = {name.lower(): value for name, value in response.getheaders()}
             return Reply(response.status, response.reason or "", told, content)
@@ -162,12 +164,13 @@ def _answer(
     target: str,
     headers: Mapping[str, str],
     body: bytes | Readable | None,
-    timeout_s: float,
+    until: float,
     look_first_s: float,
 ) -> HTTPResponse:
-    connection.timeout = timeout_s
+    connection.timeout = _left(until)
     if connection.sock is not None:
-        connection.sock.settimeout(timeout_s)
+        connection.sock.settimeout(connection.timeout)
+    connection.response_class = partial(_hasty, until)  # type: ignore[assignment]
     broken: OSError | None = None
     small = body if isinstance(body, bytes) else None
     try:
@@ -193,7 +196,46 @@ def _speaks(sock: socket.socket, seconds: float) -> bool:
     return seconds > 0 and bool(select.select([sock], [], [], seconds)[0])
 
 
-def _read(response: HTTPResponse, limit: int, until: float) -> bytearray | None:
+def _hasty(until: float, sock: socket.socket, *args: Any, **options: Any) -> HTTPResponse:
+    return HTTPResponse(_Hasty(sock, until), *args, **options)  # type: ignore[arg-type]
+
+
+class _Hasty:
+    """A socket whose answer must be there by some time, headers included, however slowly it comes."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock, self._until = sock, until
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_HastyReader(self._sock, self._until))
+
+
+class _HastyReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock, self._until = sock, until
+        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket when http.client lets go of it
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(_left(self._until))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _left(until: float) -> float:
+    """Seconds until then; raises TimeoutError if there are none."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _read(response: HTTPResponse, limit: int) -> bytearray | None:
     """All of it, or None if that is more than `limit`; http.client says nothing of a body that ends early."""
     expected = response.length
     if expected is not None and expected > limit:
@@ -203,8 +245,6 @@ def _read(response: HTTPResponse, limit: int, until: float) -> bytearray | None:
         content += piece
         if len(content) > limit:
             return None
-        if time.monotonic() > until:
-            raise TimeoutError
     if expected is not None and len(content) < expected:
         raise HTTPException(f"the answer ended after {len(content)} of {expected} bytes")
     return content

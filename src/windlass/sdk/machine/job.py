@@ -93,9 +93,9 @@ class Job(msgspec.Struct, kw_only=True):
             raise ExportError("a task has one output")
         moment = time.time_ns() // 1_000_000
         path = Path(tempfile.gettempdir()) / f"{self.task_id}-{moment}-{name}"
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         output = Output(path, name, content_type)
-        self._outputs.append(output)
+        self._outputs.append(output)  # first, so that the file goes whatever happens now
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         return output
 
     def read_options(self, kind: type[T]) -> T:
