@@ -43,12 +43,12 @@ def test_two_thousand_entities_and_five_megabytes_of_text_stay_in_bounds(machine
 
 @pytest.mark.slow
 def test_many_large_texts_at_once_stay_in_bounds(machine: Machine) -> None:
-    children = [name(n) for n in range(1, 25)]
+    children = [name(n) for n in range(1, 15)]
     simple(machine.archive, ROOT_PI, children=children)
     for child in children:
         refs = {f"{k}.ref.json": {"filename": f"{k}.jpg", "ocr": "\N{GRINNING FACE} smile" * 300_000} for k in range(2)}
         simple(machine.archive, child, refs=refs)
-    machine.ask(recursive=True, parallelBatchSize=24)
+    machine.ask(recursive=True, parallelBatchSize=14)
 
     code, said = machine.finish()
 

@@ -161,6 +161,27 @@ def test_broken_utf8_is_marked_and_a_byte_order_mark_is_not_text(machine: Machin
     assert texts(machine, "m:note[@type='summary']") == ["x"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "abstract", "summary"),
+    [
+        ("same", "same", "same", []),
+        ("long", "short", "long", ["short"]),
+        (None, "short", "short", []),
+        (" \n", "short", "short", []),
+        ("long", None, "long", []),
+    ],
+)
+def test_a_description_is_told_once(
+    machine: Machine, text: str | None, said: str | None, abstract: str, summary: list[str]
+) -> None:
+    machine.archive.entity(ROOT_PI, pinax={**PIER_PINAX, "description": said}, description=text)
+
+    exported(machine)
+
+    assert texts(machine, "m:abstract") == [abstract]
+    assert texts(machine, "m:note[@type='summary']") == summary
+
+
 def test_links_of_dag_json_are_understood(machine: Machine) -> None:
     cid = machine.archive.file(b"text of the link")
     machine.archive.entity(ROOT_PI, components={"description.md": {"/": cid}}, schema="arke/manifest@v1")
