@@ -272,7 +272,7 @@ class Worker:
     async def _claim_loop(self, lease: Lease) -> None:
         """Claim while there is room. While one claim is under way, the room for the next one gathers."""
         while True:
-            free = self._concurrency + self._prefetch - len(self._held)
+            free = self._room()
             if free <= 0:
                 self._slot_free.clear()
                 await self._slot_free.wait()
@@ -286,6 +286,12 @@ class Worker:
                 await asyncio.sleep(AFTER_ERROR_S)
                 continue
             self._begin(claimed, lease)
+
+    def _room(self) -> int:
+        """For how many more. What has ended needs no slot while its report is on its way, so that claims and reports
+        overlap; but no more may wait for their answer than can run, since all of it runs again if we die."""
+        slots = self._concurrency + self._prefetch
+        return min(slots - len(self._running) - len(self._waiting), slots + self._concurrency - len(self._held))
 
     def _begin(self, claimed: Sequence[Claimed], lease: Lease) -> None:
         self._heartbeat.begun(lease, claimed)
@@ -396,6 +402,7 @@ class Worker:
         self._told_to_cancel.discard(attempt)
         told_to_cancel.discard(attempt)
         self._heartbeat.ended(attempt)
+        self._slot_free.set()
         if self._waiting:
             self._start(self._waiting.popleft(), lease)
 
