@@ -29,6 +29,7 @@ from windlass.engine.committer import Committer, Later, Pause
 from windlass.engine.decide import Decider
 from windlass.engine.metrics import Tally
 from windlass.engine.patience import LONG_MS, Patience
+from windlass.store.fault import LockHeld
 from windlass.store.holder_table import Hold, Holdable, Looked
 from windlass.store.store import Store
 from windlass.store.task_table import QueueName
@@ -175,7 +176,8 @@ class Holders:
         return (await self._claim_within(queue, [said]))[said.task_id]
 
     async def _claim_within(self, queue: QueueName, claims: Sequence[ClaimOne]) -> dict[UUID, Answer | WindlassError]:
-        """Within the limits of a queue, which are counted under its lock, by statements that begin after it."""
+        """Within the limits of a queue, counted under its lock by statements that begin after it. Only a lock
+        that is held for too long is an answer; whatever else went wrong is run again, and finds what it began."""
         try:
             async with self._store.begin() as tx:
                 await tx.limit_waits(LONG_MS)
@@ -185,7 +187,7 @@ class Holders:
                 now = await tx.now()
                 answers = _decided(claims, rows, config, delivery, usage, now)
                 await self._begin(tx, queue, config, delivery, answers, claims, now)
-        except WindlassError as error:
+        except LockHeld as error:
             return dict.fromkeys((said.task_id for said in claims), error)
         return {id_: answer if isinstance(answer, NotClaimed) else answer[1] for id_, answer in answers.items()}
 

@@ -1,0 +1,237 @@
+"""Holders beside the wire: directly and through a pooler, when replies are lost, and beside other ways to a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from tests.conftest import NewEngine
+from tests.support.work import job, worker
+
+from windlass import Engine, LeaseLost, State
+from windlass.core.dataset import ROUTE, SaidEvent
+from windlass.core.delivery import PULL, Wakeup
+from windlass.core.holder import Caller, Fence, Finish, NotClaimed
+from windlass.core.queue import QueueConfig
+from windlass.core.task import Outcome
+from windlass.engine.holder import Held
+from windlass.engine.metrics import Tally
+from windlass.store.fault import Away
+from windlass.store.session import Session
+from windlass.testing.clock import VirtualClock
+
+QUEUE, CALLER = "remote", Caller("CN=wrapper", "ab" * 32, ("URI:windlass:worker:wrapper",))
+DATASET, VERSION = UUID(int=1), UUID(int=2)
+EVENT = SaidEvent(DATASET, VERSION, 7)
+
+
+@pytest.fixture(autouse=True)
+async def queue(engine: Engine) -> None:
+    await engine.queues.put(QUEUE, delivery=Wakeup(carrier="postgres", lease_ms=60_000), limits=QueueConfig())
+
+
+async def hold(engine: Engine, **fields: Any) -> Held:
+    wire = msgspec.json.encode({"outputs": [{"dataset_uuid": str(DATASET), "dataset_version": str(VERSION)}]})
+    task_id = await engine.submit(job(queue=QUEUE, wire=wire, **fields))
+    held = await engine.holders.claim(task_id, "ada", CALLER)
+    assert isinstance(held, Held), held
+    return held
+
+
+def fence(held: Held) -> Fence:
+    return Fence(held.task.id, held.task.attempt, held.task.lease_id)
+
+
+def done(held: Held, **said: Any) -> Finish:
+    return Finish(fence(held), CALLER, Outcome.SUCCEEDED, b"1", **said)
+
+
+def lose_reply(monkeypatch: pytest.MonkeyPatch, query: str) -> list[str]:
+    """The first of these statements is carried out, and its answer lost with the connection."""
+    fetch, lost = Session.fetch, []
+
+    async def fetched(self: Session, name: str, *args: object) -> Sequence[Any]:
+        rows = await fetch(self, name, *args)
+        if name == query and not lost:
+            lost.append(name)
+            self.broken = True
+            raise Away("lost on purpose")
+        return rows
+
+    monkeypatch.setattr(Session, "fetch", fetched)
+    return lost
+
+
+async def test_a_task_is_claimed_kept_and_finished(engine: Engine, clock: VirtualClock) -> None:
+    held = await hold(engine)
+    assert held.payload == b"0"
+    await clock.advance(59)
+    extended = await engine.holders.extend(fence(held), CALLER)
+    assert (extended.expires_at - extended.now).total_seconds() == 60
+    await engine.holders.emit(fence(held), CALLER, (EVENT,))
+
+    assert await engine.holders.finish(done(held)) is State.SUCCEEDED
+
+    assert (await engine.views.get(held.task.id)).task.result == b"1"
+    assert [one.cursor for one in (await engine.datasets.events(held.task.id)).items] == [7]
+
+
+async def test_what_is_claimed_and_what_ends_is_counted(engine: Engine) -> None:
+    engine.count(tally := Tally())
+    held = await hold(engine)
+
+    await engine.holders.finish(done(held))
+
+    assert tally.ended[QUEUE, "job", "succeeded"] == 1
+    assert sum(tally.latencies[QUEUE].counts) == 1
+
+
+async def test_a_claim_whose_reply_was_lost_finds_what_it_began(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = await engine.submit(job(queue=QUEUE))
+    lost = lose_reply(monkeypatch, "claim_at_once")
+
+    held = await engine.holders.claim(task_id, "ada", CALLER)
+
+    assert lost
+    assert isinstance(held, Held)
+    assert (held.task.attempt, held.task.lease_id) == (1, (await engine.views.get(task_id)).task.lease_id)
+    await engine.holders.finish(done(held))
+
+
+async def test_a_claim_within_limits_whose_reply_was_lost_is_run_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.queues.put(
+        QUEUE, delivery=Wakeup(carrier="postgres", lease_ms=60_000), limits=QueueConfig(max_running=1)
+    )
+    task_id = await engine.submit(job(queue=QUEUE))
+    lose_reply(monkeypatch, "begin_holds")
+
+    held = await engine.holders.claim(task_id, "ada", CALLER)
+
+    assert isinstance(held, Held)
+    assert held.task.attempt == 1
+
+
+async def test_a_report_whose_reply_was_lost_is_the_same_once_more(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await hold(engine)
+    lost = lose_reply(monkeypatch, "finish_at_once")
+
+    assert await engine.holders.finish(done(held)) is State.SUCCEEDED
+
+    assert lost
+    entries = [entry.what for entry in await engine.views.timeline(held.task.id)]
+    assert entries.count("reported") == 1
+
+
+async def test_events_whose_reply_was_lost_are_recorded_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = await hold(engine)
+    lose_reply(monkeypatch, "insert_events")
+
+    await engine.holders.emit(fence(held), CALLER, (EVENT,))
+
+    assert len((await engine.datasets.events(held.task.id)).items) == 1
+
+
+async def test_a_worker_that_claims_from_the_queue_and_a_holder_never_have_the_same_task(
+    engine: Engine, new_engine: NewEngine
+) -> None:
+    other = await new_engine()
+    lease = await worker(other, QUEUE)
+    ids = [await engine.submit(job(queue=QUEUE)) for _ in range(20)]
+
+    found, pulled = await asyncio.gather(
+        asyncio.gather(*(engine.holders.claim(id_, "ada", CALLER) for id_ in ids)), other.claim(lease, 20)
+    )
+
+    held = {one.task.id for one in found if isinstance(one, Held)}
+    rest = {claimed.task.id for claimed in pulled} | {c.task.id for c in await other.claim(lease, 20)}
+    assert held & rest == set()
+    assert held | rest == set(ids)
+
+
+async def test_silence_and_a_sign_of_life_at_the_same_time_agree(
+    engine: Engine, new_engine: NewEngine, clock: VirtualClock
+) -> None:
+    """Whoever is first: a lease is extended, or lost, and not both."""
+    other = await new_engine()
+    held = [await hold(engine) for _ in range(10)]
+    await clock.advance(60)
+
+    extended, _ = await asyncio.gather(
+        asyncio.gather(*(engine.holders.extend(fence(one), CALLER) for one in held), return_exceptions=True),
+        other.sent.silence_tick(),
+    )
+
+    assert all(isinstance(one, LeaseLost) for one in extended)
+    await other.sent.silence_tick()
+    assert {(await engine.views.get(one.task.id)).task.state for one in held} == {State.QUEUED}
+
+
+async def test_claims_and_ends_of_a_crowd_share_statements(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [await engine.submit(job(queue=QUEUE)) for _ in range(60)]
+    fetch, said = Session.fetch, []
+
+    async def fetched(self: Session, name: str, *args: object) -> Sequence[Any]:
+        said.append(name)
+        return await fetch(self, name, *args)
+
+    monkeypatch.setattr(Session, "fetch", fetched)
+
+    async def life(task_id: UUID) -> None:
+        held = await engine.holders.claim(task_id, "ada", CALLER)
+        assert isinstance(held, Held)
+        assert await engine.holders.finish(done(held)) is State.SUCCEEDED
+
+    await asyncio.gather(*(life(id_) for id_ in ids))
+
+    assert set(said) == {"claim_at_once", "finish_at_once"}
+    assert len(said) < 20
+
+
+async def test_a_task_whose_queue_was_set_otherwise_is_finished_by_its_holder_all_the_same(engine: Engine) -> None:
+    held = await hold(engine)
+    await engine.queues.put(QUEUE, delivery=PULL, limits=QueueConfig())
+
+    assert await engine.holders.claim(held.task.id, "bob", CALLER) == NotClaimed(State.RUNNING)
+    await engine.holders.extend(fence(held), CALLER)
+    assert await engine.holders.finish(done(held)) is State.SUCCEEDED
+
+
+async def test_what_is_kept_of_data_goes_with_its_task(engine: Engine, clock: VirtualClock) -> None:
+    held = await hold(engine)
+    await engine.holders.emit(fence(held), CALLER, (EVENT,))
+    await engine.holders.finish(done(held))
+    await clock.advance(8 * 86400)
+
+    await engine.loops.retention_tick()
+
+    assert (await engine.datasets.events(held.task.id)).items == []
+
+
+async def test_an_effect_of_an_event_that_is_given_up_takes_nothing_from_the_attempt(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    async def broken(_: object) -> None:
+        raise ValueError("no")
+
+    engine.effects[ROUTE] = broken
+    held = await hold(engine)
+    await engine.holders.emit(fence(held), CALLER, (EVENT,))
+    for _ in range(12):
+        await engine.holders.extend(fence(held), CALLER)
+        await engine.loops.effects_tick()
+        for _ in range(8):
+            await clock.advance(50)
+            await engine.holders.extend(fence(held), CALLER)
+
+    assert [effect.kind for effect in await engine.repair.effects(dead=True)] == [ROUTE]
+    assert (await engine.views.get(held.task.id)).task.state is State.RUNNING
