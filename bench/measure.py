@@ -271,6 +271,15 @@ def heartbeats(stage: Stage, who: Contestant) -> Figures:
         )  # fmt: skip
 
 
+def leases(stage: Stage, who: Contestant) -> Figures:
+    """Claim and complete over the lease contract, one server process, with client certificates and without."""
+    with stage.place(who) as place:
+        return stage.child(
+            who.python, "bench.leases", "rate", place.url,
+            tasks=int(20_000 * stage.scale.share), database_pid=place.server_pid,
+        )  # fmt: skip
+
+
 _IMPORT = "import time; t = time.perf_counter(); {}; t = time.perf_counter() - t; import sys; print(t, *sys.modules)"
 _SERVER_SIDE = (
     "asyncpg",
@@ -337,6 +346,7 @@ KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
         many_snapshot,
         many_finished,
         heartbeats,
+        leases,
         importing,
         stdio,
     )

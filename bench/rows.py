@@ -129,6 +129,18 @@ ROWS = (
         (Check("≥ 0.5 × a bare echo", ("heartbeats", "rate"), ourselves=("heartbeats", "echo_rate"), at_least=0.5),),
     ),
     Row(
+        "L1",
+        "claim and complete over the lease contract with client certificates, one server process",
+        "tasks/s",
+        (Check("≥ 0.6 × without TLS", ("leases", "rate"), ourselves=("leases", "plain_rate"), at_least=0.6),),
+    ),
+    Row(
+        "L2",
+        "the same: CPU of server and database per task",
+        "µs",
+        (Check("≤ 1.3 × without TLS", ("leases", "cpu_us"), ourselves=("leases", "plain_cpu_us"), at_most=1.3),),
+    ),
+    Row(
         "P10",
         "idle worker, direct (a part of P10)",
         "queries/s",

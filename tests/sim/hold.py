@@ -1,0 +1,292 @@
+"""The same world with holders: they hear of tasks by id, too often, too late, or of some that are over, and claim them.
+
+The real claims, leases, reports and events of the lease contract are at work; only the network and the messages are
+the simulation's. A holder does all that one can do wrong: it dies, goes silent, says things twice, late, or of another
+attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace as with_fields
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from tests.sim import plan as plans
+from tests.sim.check_commit import CommitChecker
+from tests.sim.check_task import TaskChecker, require
+from tests.sim.host import Gone, Host
+from tests.sim.mirror import Row, instant
+from tests.sim.operator import Operator
+from tests.sim.violation import Violation
+from tests.sim.world import World
+
+from windlass.core.dataset import SaidEvent
+from windlass.core.delivery import Wakeup
+from windlass.core.error import Rejected, Unavailable, WindlassError
+from windlass.core.failure import Category, Failure
+from windlass.core.holder import Caller, Fence, Finish
+from windlass.core.queue import QueueConfig
+from windlass.core.task import Outcome
+from windlass.core.transition import State
+from windlass.engine.holder import Held
+
+LEASE_MS = 1500
+CHAOS = {"complete": 8.0, "fail": 3.0, "twice": 1.5, "contradict": 1.5, "lie": 1.0, "late": 1.5, "hang": 1.0,
+         "die": 1.0, "cancelled": 0.5}  # fmt: skip
+CALM = {"complete": 8.0, "fail": 1.0}
+TRIES, HOLDERS = 8, 4
+DATASET, VERSION = UUID(int=1), UUID(int=2)
+
+
+class HoldTaskChecker(TaskChecker):
+    """A lease that runs out counts like a failed attempt, and not before its time."""
+
+    def _counts(self, old: Row, new: Row) -> None:
+        ended = new["outcome"] if old["outcome"] != new["outcome"] else None
+        if ended == "lost" and new["failures"] == old["failures"] + 1:
+            new = {**new, "failures": old["failures"], "losses": old["losses"] + 1}
+            attempts_max = (new["policy"] or {}).get("max_attempts", 5)
+            spent = old["failures"] + 1 >= attempts_max
+            require(not (spent and new["state"] == "queued"), new, "is tried again with its budget spent")
+            new = {**new, "losses": min(new["losses"], 1), "policy": None}
+            old = {**old, "losses": 0}
+        super()._counts(old, new)
+
+    def _reasons(self, old: Row, new: Row, at: datetime) -> None:
+        super()._reasons(old, new, at)
+        if (new["error"] or {}).get("reason") == "LEASE_EXPIRED" and old["state"] == "running" != new["state"]:
+            world: Any = self.world
+            until = world.promised.get((new["id"], new["attempt"]))
+            require(
+                until is None or until <= at, new, f"was taken from its holder, to whom it was promised until {until}"
+            )
+
+    def check_end(self) -> None:
+        for row in self.mirror.tasks.values():
+            entries = self.mirror.history.get(row["id"], [])
+            if instant(row["created_at"]) < self.world.now() - timedelta(seconds=self.world.plan.keep_finished_s):
+                continue
+            whats = {"lost", "failed", "timed_out"}
+            told = sum(entry["what"] in whats for entry in entries)
+            counted, last = row["failures"] + row["losses"], row["outcome"] in whats
+            require(told in (counted, counted - last), row, f"counts {counted}, its history tells {told}")
+
+
+class HoldCommitChecker(CommitChecker):
+    def _leases(self) -> None:
+        """Holders have no lease in that table; whether anything runs for ever is seen at the end."""
+
+
+class HoldWorld(World):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.promised: dict[tuple[str, int], datetime] = {}
+        self.told: set[tuple[str, int]] = set()
+        super().__init__(*args, **options)
+        self.plan = with_fields(self.plan, listen=False)
+        self.task_checker, self.commit_checker = HoldTaskChecker(self), HoldCommitChecker(self)
+        self.poll_checker.claimed = lambda *_: None  # type: ignore[method-assign]
+
+    async def run(self) -> None:
+        labels, plans.LABELS = plans.LABELS, ()  # holders have none
+        try:
+            await super().run()
+        finally:
+            plans.LABELS = labels
+
+    def born(self, host: Host) -> None:
+        host.engine.holders._new_token = host.engine.chance.new_id
+        stream = self.seed.stream("silence", host.name, host.life)
+
+        async def look() -> None:
+            while not host.dead:
+                await asyncio.sleep(stream.around(0.7))
+                with contextlib.suppress(Gone, Unavailable):
+                    await host.ask(lambda engine: engine.sent.silence_tick())
+
+        self.loop.call_soon(lambda: self.start(look()))
+
+    def workers(self) -> list[Any]:
+        return [Setup(self), *(Holder(self, f"h{number}") for number in range(HOLDERS))]
+
+    def undertaker(self) -> Any:
+        return Setup(self)
+
+    async def _compare(self) -> None:
+        await super()._compare()
+        rows = await self.database.own.fetch("select task_id::text, cursor from windlass.event")
+        recorded = [tuple(row) for row in rows]
+        if len(recorded) != len(set(recorded)):
+            raise Violation("an event is recorded twice")
+        lost = {one for one in self.told if one[0] in self.mirror.tasks} - set(recorded)
+        if lost:
+            raise Violation(f"events were accepted and are not recorded: {sorted(lost)[:3]}")
+
+
+class Setup:
+    """Makes all queues wake their workers, before anybody submits."""
+
+    def __init__(self, world: HoldWorld) -> None:
+        self.world = world
+
+    async def run(self) -> None:
+        operator = Operator(self.world)
+        for queue in self.world.plan.queues:
+            wakeup = Wakeup(carrier="postgres", lease_ms=LEASE_MS)
+            limits = operator.limits.get(queue, {})
+            await operator._surely(
+                lambda engine, q=queue, w=wakeup, li=limits: engine.queues.put(q, delivery=w, limits=QueueConfig(**li))
+            )
+
+    async def leave(self) -> None:
+        pass
+
+
+class Holder:
+    """Hears of tasks, and holds those that it gets."""
+
+    def __init__(self, world: HoldWorld, name: str) -> None:
+        self.world, self.name, self.left = world, name, False
+        self.stream = world.seed.stream("holder", name)
+        self.caller = Caller(f"CN={name}", name * 8)
+
+    async def run(self) -> None:
+        while not self.left:
+            await asyncio.sleep(self.stream.around(0.05 if self.world.calm else 0.1))
+            heard_of = self._message()
+            if heard_of is not None:
+                self.world.start(self._take(heard_of))
+
+    def _message(self) -> UUID | None:
+        """Of a task that waits, mostly; also of one that runs, has ended, or that nobody knows."""
+        waiting = [row["id"] for row in self.world.mirror.unfinished() if row["state"] == "queued"]
+        if not self.world.calm and self.stream.often(0.2):
+            known = list(self.world.mirror.tasks)
+            return UUID(self.stream.choice(known)) if known else UUID(int=9)
+        return UUID(self.stream.choice(waiting)) if waiting else None
+
+    async def _take(self, task_id: UUID) -> None:
+        host = self.stream.choice(self.world.hosts)
+        with contextlib.suppress(Gone, Unavailable):
+            held = await host.ask(lambda engine: engine.holders.claim(task_id, self.name, self.caller))
+            if isinstance(held, Held):
+                self.world.promised[str(task_id), held.task.attempt] = held.expires_at
+                await Job(self.world, self, held).run()
+
+    async def leave(self) -> None:
+        self.left = True
+
+
+class Job:
+    """One attempt in the hands of its holder."""
+
+    def __init__(self, world: HoldWorld, holder: Holder, held: Held) -> None:
+        self.world, self.caller, self.calm = world, holder.caller, world.calm
+        self.id, self.attempt = held.task.id, held.task.attempt
+        self.fence = Fence(self.id, self.attempt, held.task.lease_id)
+        self.stream = world.seed.stream("job", self.id, self.attempt, holder.name)
+        self.way = self.stream.pick(CALM if self.calm else CHAOS)
+        self.cancelled = self.over = False
+        self.result = msgspec.json.encode({"task": str(self.id), "attempt": self.attempt, "by": holder.name})
+
+    async def run(self) -> None:
+        if self.way == "die":
+            return
+        beats = self.world.start(self.beats())
+        try:
+            await self.work()
+        finally:
+            self.over = True
+            beats.cancel()
+
+    async def work(self) -> None:
+        await asyncio.sleep(self.stream.around(1.5 if self.stream.often(0.2) else 0.3))
+        if self.stream.often(0.5):
+            await self.tell(self.stream.randint(0, 5))
+        if self.cancelled and (self.calm or self.stream.often(0.5)):
+            await self.finish(Outcome.CANCELLED)
+            return
+        match self.way:
+            case "hang":
+                await asyncio.sleep(self.stream.between(2.0, 20.0))
+            case "late":
+                self.over = True  # says nothing for a while
+                await asyncio.sleep(LEASE_MS / 1000 * self.stream.between(0.8, 2.5))
+                await self.complete()
+            case "lie":
+                await self.lie()
+                await self.complete()
+            case "twice":
+                await asyncio.gather(self.complete(), self.complete())
+                await self.complete()
+            case "contradict":
+                await asyncio.gather(self.complete(), self.fail())
+            case "cancelled":
+                await self.finish(Outcome.CANCELLED)
+            case "fail":
+                await self.fail()
+            case _:
+                await self.complete(self.stream.randint(0, 5) if self.stream.often(0.3) else None)
+
+    async def beats(self) -> None:
+        while not self.over:
+            await asyncio.sleep(LEASE_MS / 3000 * (1 if self.calm else self.stream.between(0.2, 2.5)))
+            if self.over:
+                return
+            extended = await self.say(lambda engine: engine.holders.extend(self.fence, self.caller))
+            if extended is not None:
+                key = str(self.id), self.attempt
+                self.world.promised[key] = max(extended.expires_at, self.world.promised[key])
+                self.cancelled = self.cancelled or extended.cancel is not None
+
+    async def tell(self, cursor: int) -> None:
+        events = (SaidEvent(DATASET, VERSION, cursor),)
+
+        async def emit(engine: Any) -> bool:
+            await engine.holders.emit(self.fence, self.caller, events)
+            return True
+
+        if await self.say(emit):
+            self.world.told.add((str(self.id), cursor))
+
+    async def complete(self, cursor: int | None = None) -> None:
+        events = () if cursor is None else (SaidEvent(DATASET, VERSION, cursor),)
+        state = await self.finish(Outcome.SUCCEEDED, result=self.result, events=events)
+        if state is State.SUCCEEDED:
+            self.world.model.result_accepted(self.id, self.attempt, self.result)
+            if cursor is not None:
+                self.world.told.add((str(self.id), cursor))
+
+    async def fail(self) -> None:
+        category = self.stream.choice([Category.USER_CODE, Category.INFRASTRUCTURE, Category.CONFIGURATION])
+        await self.finish(Outcome.FAILED, failure=Failure(category, "it broke"))
+
+    async def lie(self) -> None:
+        """About its attempt, or about its token."""
+        if self.stream.often(0.5):
+            wrong = Fence(self.id, self.attempt + 1000, self.fence.lease_id)
+        else:
+            wrong = Fence(self.id, self.attempt, UUID(int=self.stream.randint(1, 2**64)))
+        finish = Finish(wrong, self.caller, Outcome.SUCCEEDED, self.result)
+        if await self.say(lambda engine: engine.holders.finish(finish)) is not None:
+            raise Violation(f"a holder lied about its attempt of {self.id} and was believed")
+
+    async def finish(self, outcome: Outcome, **said: Any) -> State | None:
+        finish = Finish(self.fence, self.caller, outcome, **said)
+        ended: State | None = await self.say(lambda engine: engine.holders.finish(finish))
+        return ended
+
+    async def say(self, what: Callable[[Any], Any]) -> Any:
+        """Again and again, until there is an answer; None if it was refused, or there never was one."""
+        for _ in range(TRIES):
+            try:
+                return await self.stream.choice(self.world.hosts).ask(what)
+            except (Gone, Unavailable):
+                await asyncio.sleep(self.stream.around(0.3))
+            except (WindlassError, Rejected):
+                return None
+        return None

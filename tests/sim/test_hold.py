@@ -1,0 +1,75 @@
+"""A fixed share of the simulation through the lease contract, and bugs that it must find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from tests.sim.bugs import patched, reworded
+from tests.sim.hold import HoldWorld
+from tests.sim.runner import Simulator
+from tests.support import database as databases
+
+from windlass.core import holder
+
+SEEDS, HUNT = 3, 12
+
+
+@pytest.fixture(scope="module")
+def simulator(postgres: databases.Server) -> Iterator[Simulator]:
+    dsn = asyncio.run(databases.fresh_database(postgres))
+    with Simulator(dsn, HoldWorld) as simulator:
+        yield simulator
+    asyncio.run(databases.drop_database(postgres, dsn))
+
+
+def test_a_share_of_the_seeds_holds(simulator: Simulator) -> None:
+    for seed in range(SEEDS):
+        result = simulator.run(seed)
+        assert result.violation is None, f"seed {seed}: {result.violation}\n" + "\n".join(result.trace[-40:])
+
+
+@contextmanager
+def leases_end_too_early() -> Iterator[None]:
+    """A heartbeat is written down as if it lasted for a third of what was promised."""
+    with reworded(extend_holds=("h.timeout_ms * interval", "(h.timeout_ms / 3) * interval")):
+        yield
+
+
+@contextmanager
+def the_token_is_not_asked_for() -> Iterator[None]:
+    """Whoever knows the number of an attempt may end it."""
+    with reworded(finish_at_once=("and h.lease_id = u.lease_id", "")):
+        yield
+
+
+@contextmanager
+def limits_are_not_counted() -> Iterator[None]:
+    def admits(*_: Any) -> None:
+        return None
+
+    with patched(holder, "admits", admits):
+        yield
+
+
+@contextmanager
+def a_claim_passes_limits_by() -> Iterator[None]:
+    with reworded(claim_at_once=("and q.config = '{}'", "")):
+        yield
+
+
+Plant = Callable[[], AbstractContextManager[None]]
+BUGS = [leases_end_too_early, the_token_is_not_asked_for, limits_are_not_counted, a_claim_passes_limits_by]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_planted_bug_is_found(simulator: Simulator, bug: Plant) -> None:
+    with bug():
+        for seed in range(HUNT):
+            if simulator.run(seed).violation is not None:
+                return
+    pytest.fail(f"not found in {HUNT} seeds")
