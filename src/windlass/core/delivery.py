@@ -306,12 +306,15 @@ class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     max_ms: Annotated[float, Meta(ge=0, le=MS_MAX)] = DEFAULT_POLICY.retry_delay_max_s * 1000
 
 
+LEASE_ATTEMPTS = 3  # of queues where a lease that was lost counts like a failed attempt
+
+
 def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
     """What the tasks of a queue are allowed; the very default if nothing was asked for."""
     grace_s = DEFAULT_POLICY.cancel_grace_s
     if isinstance(delivery, Push | Stdio):
         grace_s = delivery.cancel_grace_period_ms / 1000
-    form = retry or RetryForm()
+    form = retry or (RetryForm(max_attempts=LEASE_ATTEMPTS) if isinstance(delivery, Wakeup | Invoke) else RetryForm())
     policy = Policy(
         max_attempts=form.max_attempts,
         max_losses=form.max_losses,

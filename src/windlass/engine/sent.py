@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TypeVar
 
 from windlass.core import sent as rules
-from windlass.core.delivery import QueueSettings
-from windlass.core.transition import Effect
+from windlass.core.delivery import Invoke, QueueSettings
+from windlass.core.task import Task
+from windlass.core.transition import Effect, Transition
 from windlass.engine.chance import Chance
 from windlass.engine.claim import Claimer
 from windlass.engine.dispatch import Dispatcher
@@ -138,10 +140,15 @@ class Sent:
             over = [(id_, attempt) for id_, attempt in silent if id_ not in held]
             lost = [tasks[id_] for id_, attempt in over if id_ in tasks and rules.runs(tasks[id_], attempt)]
             if now is not None:
-                await tx.apply([rules.silent(task, now, self._chance.jitter()) for task in lost])
+                await tx.apply([self._lost(task, now) for task in lost])
             await tx.heartbeats.forget_heartbeats(over)
         self._look_often()
         return len(over)
+
+    def _lost(self, task: Task, now: datetime) -> Transition:
+        queue = self.dispatcher.queues.get((task.namespace, task.queue))
+        leased = queue is not None and isinstance(queue.delivery, Invoke)
+        return rules.silent(task, now, self._chance.jitter(), leased=leased)
 
     def _look_often(self) -> None:
         """As often as the queues need; at once if that has become more often, since the last look may have been long

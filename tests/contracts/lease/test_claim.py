@@ -10,7 +10,6 @@ import pytest
 from tests.contracts.lease.world import LEASE_S, QUEUE, SCRATCH, WORKER, Holder, World, client, nobody, ok, refused
 
 from windlass import Engine, State
-from windlass.core.delivery import RetryForm
 from windlass.core.holder import Caller
 from windlass.core.queue import Rate
 from windlass.engine.holder import Held
@@ -268,8 +267,7 @@ async def test_a_lost_lease_goes_to_the_next_who_claims_with_another_token(world
     assert second.told["lease_token"] != holder.told["lease_token"]
 
 
-async def test_lost_leases_count_like_failed_attempts(world: World) -> None:
-    await world.queue(retry=RetryForm(max_attempts=3, initial_ms=1000))
+async def test_lost_leases_count_like_failed_attempts_of_which_there_are_three(world: World) -> None:
     holder = await world.held()
     ok(await holder.complete("Failed", error_message="first"))
     for _ in range(2):
