@@ -25,6 +25,7 @@ from tests.sim.operator import Operator
 from tests.sim.violation import Violation
 from tests.sim.world import World
 
+from windlass.contracts.callback.form import HeartbeatAnswer
 from windlass.contracts.callback.push import Pusher
 from windlass.contracts.callback.service import Service
 from windlass.core.delivery import PUSH, Push
@@ -288,7 +289,8 @@ class Job:
     def _call(self, service: Service, what: str, body: bytes) -> Callable[[Any], Any]:
         async def call(_engine: Any) -> Any:
             said = await service.admitted(self.envelope["taskToken"], self.envelope["taskId"], body, None)
-            return await getattr(service, what)(said)
+            answer = await getattr(service, what)(said)
+            return msgspec.json.decode(answer, type=HeartbeatAnswer) if isinstance(answer, msgspec.Raw) else answer
 
         return call
 
