@@ -183,6 +183,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "call": lambda s: nothing,
     "callback_url": lambda s: None,
     "connect": lambda s: lambda: s.engine,
+    "delivery": lambda s: "pull",
     "cancel_grace": lambda s: "1s",
     "category": lambda s: "USER_CODE",
     "chance": lambda s: SystemChance(),

@@ -36,7 +36,7 @@ class LineChecker:
 
     def after_at_once(self, args: tuple[Any, ...], rows: list[Any]) -> None:
         """The same for the statement that finds the only lane by itself, unless it was given one."""
-        _, _, namespace, queue, _, priority, _, floor, limit, kinds, labels = args
+        _, _, namespace, queue, _, priority, _, floor, limit, kinds, labels, _ = args
         taken = [row for row in rows if row[0] is not None]
         if taken:
             lane = rows[0][-3][0], rows[0][-2][0]

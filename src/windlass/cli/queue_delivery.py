@@ -23,6 +23,7 @@ def push_queue(
     cancel_grace: str | None = None,
     dispatch_timeout: str | None = None,
     token_ttl: str | None = None,
+    label: Annotated[list[str] | None, Parameter(name=["--label", "-l"])] = None,
     api: ApiOptions = HERE,
 ) -> None:
     """Push the tasks of a queue to a service from now on; says the secret that its worker needs. Limits and retries
@@ -44,6 +45,8 @@ def push_queue(
         How long a worker may take from the push to its first word; default: `30s`.
     token_ttl
         How long a token is good before it is renewed; default: `1h`, at most `2h`.
+    label
+        What the workers behind the URL have, for tasks that require it; may be given several times.
     """
     given = {
         "heartbeat_interval_ms": wanted_ms("--heartbeat-interval", heartbeat_interval),
@@ -51,6 +54,7 @@ def push_queue(
         "cancel_grace_period_ms": wanted_ms("--cancel-grace", cancel_grace),
         "dispatch_timeout_ms": wanted_ms("--dispatch-timeout", dispatch_timeout),
         "token_ttl_seconds": None if token_ttl is None else round(seconds_of("--token-ttl", token_ttl)),
+        "labels": label or None,
     }
     delivery = {"type": "push", "url": worker, **{name: value for name, value in given.items() if value is not None}}
     queue = put_delivery(name, delivery, api)

@@ -6,13 +6,14 @@ Owns the shape, the defaults and the ranges of a queue's settings. Who carries a
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from windlass.core.check import COUNT_MAX, SECONDS_MAX, check_name, check_text
+from windlass.core.check import COUNT_MAX, SECONDS_MAX, check_name, check_names, check_text
 from windlass.core.error import Invalid
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY, Policy
@@ -66,7 +67,8 @@ class CloudTasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     """The engine sends each task to a URL; the worker calls back. A heartbeat interval given alone moves the timeout to
-    three times itself where the default would be too short."""
+    three times itself where the default would be too short. Tasks that require labels are sent if the queue says that
+    its workers have them."""
 
     url: Url
     heartbeat_interval_ms: Ms = 30_000
@@ -74,6 +76,7 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     cancel_grace_period_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 30_000
     dispatch_timeout_ms: Ms = 30_000
     token_ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_MAX_S)] = 3600
+    labels: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()
     resources: Resources = Resources()
     cloud_tasks: CloudTasks | None = None
 
@@ -153,6 +156,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     timeout_ms: int
     slack_ms: int
     notice_ms: int
+    labels: tuple[str, ...] = ()  # that tasks may require
 
 
 PUSH, INVOKE, LAUNCH = "push", "invoke", "launch"
@@ -164,13 +168,28 @@ def outgoing_of(delivery: Delivery) -> Outgoing | None:
     match delivery:
         case Push():  # silence is looked for twice an interval, so that the slack is how long it goes unnoticed anyway
             half_ms = delivery.heartbeat_interval_ms // 2
-            return Outgoing(PUSH, delivery.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS, half_ms, half_ms)
+            timeout_ms = delivery.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS
+            return Outgoing(PUSH, timeout_ms, half_ms, half_ms, delivery.labels)
         case Invoke():
             return Outgoing(INVOKE, delivery.lease_ms, delivery.lease_ms // 8, delivery.lease_ms // 8)
         case Machine():
             return Outgoing(LAUNCH, LAUNCH_TIMEOUT_MS, 0, 1000)
         case _:
             return None
+
+
+def type_of(delivery: Delivery) -> str:
+    """The name of its type, as it is stored and shown."""
+    return str(delivery.__struct_config__.tag)
+
+
+def check_claimable(field: str, queues: Sequence[str], deliveries: Mapping[str, Delivery]) -> None:
+    """A worker that claims would wait for ever where nothing is there to be claimed. Raises Invalid if that is so of
+    all the queues that it names; one that nobody configured is like any other."""
+    elsewhere = {queue: type_of(deliveries[queue]) for queue in queues if queue in deliveries}
+    if all(elsewhere.get(queue, "pull") != "pull" for queue in queues):
+        named = ", ".join(f"{queue} ({how})" for queue, how in sorted(elsewhere.items()))
+        raise Invalid(f"no tasks can be claimed from {named}: they are delivered in another way", field=field)
 
 
 class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +217,7 @@ def checked_delivery(delivery: Delivery) -> Delivery:
     match delivery:
         case Push():
             check_url("delivery.url", delivery.url)
+            check_names("delivery.labels", delivery.labels)
             if delivery.cloud_tasks is not None:
                 _check_cloud_tasks(delivery.cloud_tasks)
             return _with_timeout(delivery)

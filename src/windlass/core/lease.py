@@ -32,6 +32,7 @@ class Lease(msgspec.Struct, frozen=True):
     host: str = ""
     pid: int = 0
     version: str = ""
+    delivery: str = "pull"  # of the queues whose tasks it takes, by the name of its type
 
 
 PID_MAX = 2**31 - 1
@@ -67,6 +68,7 @@ def check_lease(lease: object) -> None:
     check_names("lease.labels", lease.labels)
     check_seconds("lease.ttl_s", lease.ttl_s)
     check_about(lease.host, lease.pid, lease.version)
+    check_name("lease.delivery", lease.delivery)
 
 
 class CancelSignal(msgspec.Struct, frozen=True):

@@ -266,6 +266,8 @@ class Claimer:
         except (Away, CommitUnknown):
             return Look(await self._find_out(lease, lambda tx: tx.queues.claimed_at_once(lease, queue, claim_id)))
         _check_live(view, lease)
+        if view.elsewhere:
+            return Look([], held_back=True)
         scan.alone = len(view.lanes) < 2 and not view.limited
         if not scan.alone:
             return None
@@ -323,6 +325,8 @@ class Claimer:
 
     async def _take(self, tx: Tx, lease: Lease, queue: str, limit: int, view: ClaimView, scan: Scan) -> Look:
         _check_live(view, lease)
+        if view.elsewhere:  # until that is changed, which wakes everybody
+            return Look([], held_back=True)
         admission = OPEN
         if view.config.restricted:
             view, admission = await self._admitted(tx, lease, queue, limit, view)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from windlass.core import sent
 from windlass.core.command import Claimed
-from windlass.core.delivery import Outgoing, QueueSettings, outgoing_of
+from windlass.core.delivery import Outgoing, QueueSettings, outgoing_of, type_of
 from windlass.core.error import LeaseLost
 from windlass.core.lease import Lease
 from windlass.engine.claim import Claimer
@@ -30,6 +30,7 @@ BATCH = 100
 UNDELIVERED_MAX = 1000  # of a queue: more would only wait elsewhere, where nobody can set them back
 FULL_AGAIN_S = 0.5
 LOOKS_A_LEASE = 8
+NEVER = datetime.max.replace(tzinfo=UTC)
 QueueKey = tuple[str, str]
 
 
@@ -106,8 +107,9 @@ class Dispatcher:
         return _outgoing(settings).effect in self._effects
 
     async def _send_out(self, namespace: str, queue: str) -> int:
-        how = _outgoing(self.queues[namespace, queue])
-        lease = Lease(DISPATCH_LEASE, namespace, "dispatch", (queue,), None, (), 0.0, datetime.max.replace(tzinfo=UTC))
+        settings = self.queues[namespace, queue]
+        how, by = _outgoing(settings), type_of(settings.delivery)
+        lease = Lease(DISPATCH_LEASE, namespace, "dispatch", (queue,), None, how.labels, 0.0, NEVER, delivery=by)
         scan = self._scans.setdefault((namespace, queue), Scan())
         claimed: list[Claimed] = []
         next_in_s: float | None = None

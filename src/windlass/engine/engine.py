@@ -279,11 +279,13 @@ class Engine:
         host: str = "",
         pid: int = 0,
         version: str = "",
+        delivery: str = "pull",
     ) -> Lease:
-        """A worker begins: it may claim under this lease until it runs out. `host`, `pid`, `version` say who it is."""
+        """A worker begins: it may claim under this lease until it runs out. `host`, `pid`, `version` say who it is.
+        Invalid if none of the queues gives tasks to those who claim."""
         return await self.leases.open(
             worker, queues, kinds=kinds, labels=labels, namespace=namespace, ttl_s=ttl_s, host=host, pid=pid,
-            version=version,
+            version=version, delivery=delivery,
         )  # fmt: skip
 
     def reach(self) -> Reach:

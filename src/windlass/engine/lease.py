@@ -14,6 +14,7 @@ import msgspec
 
 from windlass.core import task as rules
 from windlass.core.check import check_list, check_name, check_names, check_seconds, check_type, clean_text
+from windlass.core.delivery import check_claimable
 from windlass.core.error import Invalid, LeaseLost, NotFound, WindlassError
 from windlass.core.lease import CancelSignal, Extension, Lease, check_about, check_lease
 from windlass.core.task import Task
@@ -56,8 +57,10 @@ class Leases:
         host: str = "",
         pid: int = 0,
         version: str = "",
+        delivery: str = "pull",
     ) -> Lease:
-        """A new incarnation: the same name again is another lease, and keeps nothing of the former one."""
+        """A new incarnation: the same name again is another lease, and keeps nothing of the former one. It takes tasks
+        of those of its queues whose delivery is of this type; Invalid if there is nothing that it could ever claim."""
         check_name("worker", worker)
         check_name("namespace", namespace)
         check_names("queues", queues)
@@ -68,11 +71,15 @@ class Leases:
             raise Invalid("must name at least one queue", field="queues")
         check_seconds("ttl_s", ttl_s, least=TTL_MIN_S, most=TTL_MAX_S)
         check_about(host, pid, version)
+        check_name("delivery", delivery)
         wanted = Lease(
             self._chance.new_id(), namespace, worker, tuple(dict.fromkeys(queues)),
             None if kinds is None else tuple(kinds), tuple(labels), float(ttl_s), UNKNOWN, host, pid, version,
+            delivery,
         )  # fmt: skip
         async with self._store.begin() as tx:
+            if delivery == "pull":
+                check_claimable("queues", wanted.queues, await tx.queues.get_deliveries(namespace, wanted.queues))
             expires_at = await tx.leases.open_lease(wanted)
             await tx.workers.insert_worker(wanted)
         assert expires_at is not None, wanted.id

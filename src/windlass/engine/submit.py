@@ -129,7 +129,7 @@ class Submitter:
         claimed = [_begun(s, lease, UNKNOWN) for s in batch]
         try:
             async with self._store.single() as tx:
-                started, at = await tx.add_started(batch, claimed[0].task)
+                started, at = await tx.add_started(batch, claimed[0].task, lease.delivery)
         except asyncio.CancelledError:
             self._claimer.hand_over_later(waiter, claimed)
             raise

@@ -9,7 +9,17 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.check import check_count, check_instant, check_list, check_name, check_type
-from windlass.core.delivery import OUTGOING_EFFECTS, Push, QueueSettings
+from windlass.core.delivery import (
+    OUTGOING_EFFECTS,
+    PULL,
+    Delivery,
+    Pull,
+    QueueSettings,
+    Stdio,
+    Wakeup,
+    outgoing_of,
+    type_of,
+)
 from windlass.core.error import Invalid, NotFound
 from windlass.core.lease import Lease
 from windlass.core.queue import admit
@@ -260,10 +270,33 @@ async def _why_queued(views: Views, view: TaskView, now: datetime) -> list[Waiti
         reasons.append(Waiting("concurrency_limit", f"enough tasks of kind {task.kind} run"))
     elif task.concurrency_key and admission.room_by_key.get(task.concurrency_key, admission.room_per_key) == 0:
         reasons.append(Waiting("concurrency_limit", f"enough tasks with the key {task.concurrency_key} run"))
-    pushes = isinstance((await _settings(views, task)).delivery, Push)
-    if not pushes and await views.capable_workers(task, view.requires) == 0:
-        reasons.append(Waiting("no_capable_worker", f"no live worker takes {task.kind} from the queue {task.queue}"))
-    return reasons or [Waiting("in_line", "others are before it in line")]
+    delivery = (await _settings(views, task)).delivery
+    if (nobody := await _why_nobody(views, view, delivery)) is not None:
+        reasons.append(Waiting("no_capable_worker", nobody))
+    return reasons or [Waiting("in_line", _why_in_line(delivery))]
+
+
+async def _why_nobody(views: Views, view: TaskView, delivery: Delivery) -> str | None:
+    """Why no worker can get this task, as far as that is known."""
+    task, sent = view.task, outgoing_of(delivery)
+    if sent is not None:
+        missing = sorted(set(view.requires) - set(sent.labels))
+        if not missing:
+            return None
+        labels = ", ".join(missing)
+        return f"it requires {labels}, which the queue {task.queue} does not say its {sent.effect} workers have"
+    if isinstance(delivery, Wakeup) or await views.capable_workers(task, view.requires, type_of(delivery)):
+        return None
+    nobody = f"no live worker takes {task.kind} from the queue {task.queue}"
+    if delivery == PULL:
+        return nobody
+    return f"{nobody}; its tasks are delivered by {type_of(delivery)}, and workers that claim do not get them"
+
+
+def _why_in_line(delivery: Delivery) -> str:
+    if isinstance(delivery, Pull | Stdio):
+        return "others are before it in line"
+    return f"it is sent out by {type_of(delivery)} when its turn comes; workers that claim do not get it"
 
 
 async def _settings(views: Views, task: Task) -> QueueSettings:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from windlass.core import task as rules
 from windlass.core.check import check_count, check_name, check_seconds, check_type
 from windlass.core.command import Claimed
+from windlass.core.delivery import check_claimable
 from windlass.core.error import Invalid, NotFound, WindlassError
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig
@@ -72,6 +73,8 @@ class Workers:
         name = f"{said.host}:{said.pid}" if said.host and said.pid else said.host
         lease_id, new_id = self._chance.new_id(), self._chance.new_id()
         async with self._store.begin() as tx:
+            deliveries = await tx.queues.get_deliveries(said.namespace, (said.queue,))
+            check_claimable("task_queue", (said.queue,), deliveries)
             await _limit(tx, said)
             worker_id = await tx.workers.register_worker(new_id, lease_id, name or str(new_id), said)
             labels = tuple(label_of(key, value) for key, value in said.labels.items())

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from windlass.core.delivery import Stdio
+from windlass.core.delivery import Stdio, type_of
 from windlass.core.error import Unavailable
 from windlass.sdk.note import Notes, NoteTarget
 from windlass.sdk.stdio_pool import StdioPool
@@ -93,16 +93,21 @@ class StdioHost:
             self._source, pool, queues=[queue], namespace=namespace, concurrency=pool.capacity,
             name=f"stdio-{queue}-{socket.gethostname()}-{os.getpid()}"[:200],
         )  # fmt: skip
+        worker.lease_options = {"delivery": type_of(delivery)}
         working = asyncio.create_task(worker.run())
-        stopping = asyncio.create_task(stop.wait())
+        stopping, hurrying = asyncio.create_task(stop.wait()), asyncio.create_task(self._in_a_hurry.wait())
         try:
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            worker.stop_now() if self._in_a_hurry else worker.stop()
+            worker.stop()
+            await asyncio.wait({working, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                worker.stop_now()
             await working
         except Exception:
             log.exception("the pool of the queue %s in %s ended", queue, namespace)
         finally:
             stopping.cancel()
+            hurrying.cancel()
             await pool.close()
             await notes.close()
 

@@ -153,6 +153,7 @@ class Worker:
         self._concurrency, self._prefetch, self._lease_ttl_s = concurrency, prefetch, lease_ttl_s
         self._heartbeat = Heartbeat(reach_of(source) if heartbeat_process else None, self._heard_cancel)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.lease_options: dict[str, Any] = {}  # what else its leases are opened with
         self.on_lease: Callable[[Lease], None] = lambda _: None  # told of each lease that is opened
         self.declaration: Declared | None = None  # what the app of its handlers has to say beside
         self._waiting: deque[Claimed] = deque()  # claimed ahead, and not begun
@@ -224,6 +225,7 @@ class Worker:
             lease = await self._source.open_lease(
                 self.name, self._queues, kinds=self._kinds, labels=self._labels, namespace=self._namespace,
                 ttl_s=self._lease_ttl_s, host=socket.gethostname(), pid=os.getpid(), version=self._version,
+                **self.lease_options,
             )  # fmt: skip
         except Unavailable as error:
             log.warning("cannot reach the engine, trying again: %s", error)

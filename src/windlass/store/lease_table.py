@@ -26,7 +26,7 @@ class LeaseTable:
         rows = await self._session.fetch(
             "open_lease", lease.id, lease.namespace, lease.worker, list(lease.queues),
             None if lease.kinds is None else list(lease.kinds), list(lease.labels), lease.ttl_s,
-            lease.host, lease.pid, lease.version,
+            lease.host, lease.pid, lease.version, lease.delivery,
         )  # fmt: skip
         return rows[0][0] if rows else None
 

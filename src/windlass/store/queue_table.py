@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from windlass.core.delivery import QueueSettings
+from windlass.core.delivery import Delivery, QueueSettings
 from windlass.core.fairness import Lane, LanePick
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig, Usage
@@ -27,6 +27,7 @@ class ClaimView:
     lanes: list[Lane]
     now: datetime
     draining: bool = False
+    elsewhere: bool = False  # its tasks reach their workers in another way than this lease takes them
 
 
 class QueueTable:
@@ -73,6 +74,10 @@ class QueueTable:
         rows = await self._session.fetch("get_settings", namespace, names)
         return {row[0]: record.settings_from(row[1:]) for row in rows}
 
+    async def get_deliveries(self, namespace: str, names: Sequence[str]) -> dict[str, Delivery]:
+        """How the tasks of those of these queues reach their workers that somebody configured."""
+        return {name: known.delivery for name, known in (await self.get_settings(namespace, names)).items()}
+
     async def put_settings(self, namespace: str, queue: str, settings: QueueSettings) -> None:
         await self._session.fetch(
             "put_settings", namespace, queue, record.as_json(settings.config), record.as_json(settings.delivery),
@@ -84,17 +89,17 @@ class QueueTable:
     async def open_claim(self, lease: Lease, queue: str, after: Lane, lanes_max: int) -> ClaimView:
         """The state of a queue before a claim; keeps the lease alive until the commit."""
         [row] = await self._session.fetch(
-            "open_claim", lease.id, lease.namespace, queue, after.priority, after.key, lanes_max
+            "open_claim", lease.id, lease.namespace, queue, after.priority, after.key, lanes_max, lease.delivery
         )
-        live, config, priorities, keys, now = row
+        live, config, elsewhere, priorities, keys, now = row
         lanes = [Lane(priority, key) for priority, key in zip(priorities, keys, strict=True)]
-        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1)
+        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1, elsewhere)
 
     async def check_claim(self, lease: Lease, queue: str, lanes: list[Lane]) -> ClaimView:
         """The same for lanes that are known already."""
-        [row] = await self._session.fetch("check_claim", lease.id, lease.namespace, queue)
-        live, config, now = row
-        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1)
+        [row] = await self._session.fetch("check_claim", lease.id, lease.namespace, queue, lease.delivery)
+        live, config, elsewhere, now = row
+        return ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1, elsewhere)
 
     async def start_due(
         self, lease: Lease, queue: str, limit: int, claim_id: UUID, lane: Lane | None, floor_at: datetime
@@ -104,12 +109,12 @@ class QueueTable:
         priority, key = (None, None) if lane is None else (lane.priority, lane.key)
         rows = await self._session.fetch(
             "start_due", lease.id, lease.worker, lease.namespace, queue, claim_id, priority, key, floor_at, limit,
-            lease.kinds, lease.labels,
+            lease.kinds, lease.labels, lease.delivery,
         )  # fmt: skip
-        live, config, priorities, keys, now = rows[0][-5:]
+        live, config, elsewhere, priorities, keys, now = rows[0][-6:]
         lanes = [Lane(*found) for found in zip(priorities, keys, strict=True)]
-        view = ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1)
-        started = [(record.task_from(row), row[-6]) for row in rows if row[0] is not None]
+        view = ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1, elsewhere)
+        started = [(record.task_from(row), row[-7]) for row in rows if row[0] is not None]
         return view, sorted(started, key=lambda one: one[0].available_at)
 
     async def claimed_at_once(self, lease: Lease, queue: str, claim_id: UUID) -> list[tuple[Task, bytes]]:

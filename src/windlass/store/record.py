@@ -70,10 +70,10 @@ def step_from(row: Row) -> Step:
 
 
 def lease_from(row: Row) -> Lease:
-    id_, namespace, worker, queues, kinds, labels, ttl_s, expires_at, host, pid, version = row[:11]
+    id_, namespace, worker, queues, kinds, labels, ttl_s, expires_at, host, pid, version, delivery = row[:12]
     return Lease(
         id_, namespace, worker, tuple(queues), None if kinds is None else tuple(kinds), tuple(labels), ttl_s,
-        expires_at, host, pid, version,
+        expires_at, host, pid, version, delivery,
     )  # fmt: skip
 
 

@@ -119,12 +119,15 @@ class TaskTable:
             ids, payloads = [s.id for s in submissions], [s.payload for s in submissions]
             await self._session.fetch("insert_plain_tasks", ids, payloads, *rest)
 
-    async def insert_started_tasks(self, submissions: Sequence[Submission], begun: Task) -> tuple[bool, datetime]:
+    async def insert_started_tasks(
+        self, submissions: Sequence[Submission], begun: Task, delivery: str
+    ) -> tuple[bool, datetime]:
         """Add plain tasks, begun as `begun` is if nobody is passed by. Says whether they were, and when."""
         first = submissions[0]
         [[started, at, _]] = await self._session.fetch(
             "insert_started_tasks", [s.id for s in submissions], [s.payload for s in submissions],
             first.namespace, first.queue, first.kind, begun.lease_id, begun.worker, begun.state, begun.attempt,
+            delivery,
         )  # fmt: skip
         return started, at
 

@@ -151,9 +151,9 @@ class Tx:
         self.wakes.queues.add((submissions[0].namespace, submissions[0].queue))
         await self.tasks.insert_plain_tasks(submissions)
 
-    async def add_started(self, submissions: Sequence[Submission], begun: Task) -> tuple[bool, datetime]:
+    async def add_started(self, submissions: Sequence[Submission], begun: Task, delivery: str) -> tuple[bool, datetime]:
         """Add plain tasks, begun at once if nobody is passed by; otherwise queued, and their queue is woken."""
-        started, at = await self.tasks.insert_started_tasks(submissions, begun)
+        started, at = await self.tasks.insert_started_tasks(submissions, begun, delivery)
         if not started:
             self.wakes.queues.add((submissions[0].namespace, submissions[0].queue))
         return started, at

@@ -181,8 +181,10 @@ class Views:
     async def waiting_for(self, task_id: UUID) -> list[UUID]:
         return [row[0] for row in await self._session.fetch("waiting_for", task_id)]
 
-    async def capable_workers(self, task: Task, requires: Sequence[str]) -> int:
-        rows: Any = await self._session.fetch("capable_workers", task.namespace, task.queue, task.kind, requires)
+    async def capable_workers(self, task: Task, requires: Sequence[str], delivery: str) -> int:
+        rows: Any = await self._session.fetch(
+            "capable_workers", task.namespace, task.queue, task.kind, requires, delivery
+        )
         return int(rows[0][0])
 
     async def unheard_cancels(self, lease_id: UUID) -> bool:

@@ -14,6 +14,8 @@ from tests.contracts.registry.test_worker import waits_in_line
 
 from windlass import Engine
 from windlass.app import open_sessions
+from windlass.core.delivery import Push
+from windlass.core.queue import QueueConfig
 from windlass.core.transition import State
 from windlass.core.worker import Registration
 from windlass.engine.worker import lease_of
@@ -95,6 +97,21 @@ async def test_what_a_worker_cannot_do_stays_for_others_and_does_not_stand_in_th
     assert (await client.poll(worker_id, kinds=("greet", "other"))).run_id == greet
     assert (await client.poll(worker_id, kinds=("part", "greet"))).run_id == part
     assert {await client.status(run_id) for run_id in other} == {"PENDING"}
+
+
+async def test_a_queue_that_pushes_takes_no_registration_and_answers_no_poll(live_engine: Engine, connect: Any) -> None:
+    options = {"poll_timeout_s": 0.05}
+    async with open_sessions(live_engine, grpc="127.0.0.1:0", api_key=KEY, registry=options) as url:
+        client = connect(url)
+        worker_id = await client.register()
+        push = Push(url="http://worker.example/")
+        await live_engine.queues.put("q", delivery=push, limits=QueueConfig())
+        run_id = await client.start()
+
+        assert await client.poll(worker_id) == pb.PollActivityResponse()
+        with Refused("INVALID_ARGUMENT", "INVALID_ARGUMENT", "no tasks can be claimed from q (push)"):
+            await client.register(hostname="another", pid=7)
+        assert await client.status(run_id) == "PENDING"
 
 
 async def test_a_poll_that_nothing_comes_for_ends_empty(live_engine: Engine, connect: Any) -> None:

@@ -17,7 +17,9 @@ from tests.support.work import job, jobs, soon, task, until
 
 from windlass import App, Context, Engine, NotFound, Policy, State, TaskFailed, WorkflowContext
 from windlass.core.access import Role
-from windlass.core.error import Forbidden, Unauthenticated
+from windlass.core.delivery import Push
+from windlass.core.error import Forbidden, Invalid, Unauthenticated
+from windlass.core.queue import QueueConfig
 from windlass.sdk.remote import Remote, connect
 from windlass.wire.channel import SESSION
 from windlass.wire.protos import session_pb2 as pb
@@ -207,6 +209,20 @@ async def test_a_key_opens_its_own_namespace_only_and_a_viewer_does_not_work(liv
     async with connect(server, viewer) as remote:
         with pytest.raises(Forbidden):
             await remote.open_lease("far", ["default"], namespace="acme")
+
+
+async def test_a_queue_that_pushes_gives_nothing_to_a_session_that_names_it(
+    live_engine: Engine, remote: Remote
+) -> None:
+    await live_engine.queues.put("far", delivery=Push(url="http://worker.example/"), limits=QueueConfig())
+    with pytest.raises(Invalid, match=r"no tasks can be claimed from far \(push\)"):
+        await remote.open_lease("ada", ["far"])
+
+    theirs = await live_engine.submit(job(queue="far"))
+    ours = await live_engine.submit(job(queue="near"))
+    lease = await remote.open_lease("ada", ["far", "near"])
+    assert [one.task.id for one in await soon(remote.claim(lease, 2, wait_s=20))] == [ours]
+    assert (await task(live_engine, theirs)).state is State.QUEUED
 
 
 async def test_health_and_reflection_are_served(server: str) -> None:

@@ -1,7 +1,8 @@
 -- name: open_claim
 -- One row to begin a claim with: is the lease live (and kept so until the commit: a key share lock makes expiry pass it
--- by; 2 if it drains and takes no more), what is set for the queue, which lanes hold tasks beyond a position, and the time. Lanes are found by skipping
--- from one to the next in index task_ready; nothing that waits in them is read.
+-- by; 2 if it drains and takes no more), what is set for the queue, whether its tasks reach their workers in another way
+-- than this lease takes them, which lanes hold tasks beyond a position, and the time. Lanes are found by skipping from
+-- one to the next in index task_ready; nothing that waits in them is read.
 with recursive lease as materialized (
     select l.draining_until is null as takes from windlass.lease l
      where l.id = $1 and l.expires_at > windlass.now() for key share
@@ -20,11 +21,12 @@ with recursive lease as materialized (
 ), found as (
     select * from lanes limit $6
 )
-select (select count(*) + count(*) filter (where not l.takes) from lease l) as live,
-       (select q.config from windlass.queue q where q.namespace = $2 and q.name = $3) as config,
+select (select count(*) + count(*) filter (where not l.takes) from lease l) as live, q.config,
+       coalesce(q.delivery ->> 'type', 'pull') <> $7::text as elsewhere,
        array(select priority from found) as priorities,
        array(select concurrency_key from found) as keys,
        windlass.now() as now
+  from (select) one left join windlass.queue q on q.namespace = $2 and q.name = $3
 
 -- name: check_claim
 -- The short form of open_claim, for when the lanes are known from a moment ago.
@@ -32,9 +34,9 @@ with lease as materialized (
     select l.draining_until is null as takes from windlass.lease l
      where l.id = $1 and l.expires_at > windlass.now() for key share
 )
-select (select count(*) + count(*) filter (where not l.takes) from lease l) as live,
-       (select q.config from windlass.queue q where q.namespace = $2 and q.name = $3) as config,
-       windlass.now() as now
+select (select count(*) + count(*) filter (where not l.takes) from lease l) as live, q.config,
+       coalesce(q.delivery ->> 'type', 'pull') <> $4::text as elsewhere, windlass.now() as now
+  from (select) one left join windlass.queue q on q.namespace = $2 and q.name = $3
 
 -- name: claim_tasks
 -- Locks the oldest due tasks of the given lanes, lane by lane in the given order, at most `take` from each and $7 in all
@@ -54,15 +56,17 @@ select {task_columns}, t.payload
 
 -- name: start_due
 -- Begins the oldest due tasks of one lane in the statement that selects them, where nothing is to be decided between the
--- two: the lease is live (and kept so, see open_claim), nobody limited the queue, and it has no other lane. The lane is
--- given by who knows it, otherwise found as open_claim does. What it writes is what the rule `core.task.claim` says, and a
+-- two: the lease is live (and kept so, see open_claim) and takes what is delivered in this way, nobody limited the queue,
+-- and it has no other lane. The lane is given by who knows it, otherwise found as open_claim does. What it writes is what the rule `core.task.claim` says, and a
 -- test holds the two together; the claim is written too, for claimed_at_once. The ids go through an array, so that the
 -- update is driven from them to the primary key whatever the planner believes of their number.
 with recursive lease as materialized (
     select l.draining_until is null as takes from windlass.lease l
      where l.id = $1 and l.expires_at > windlass.now() for key share
 ), queue as materialized (
-    select q.config from windlass.queue q where q.namespace = $3 and q.name = $4 and q.config <> '{}'
+    select q.config, coalesce(q.delivery ->> 'type', 'pull') <> $12::text as elsewhere from windlass.queue q
+     where q.namespace = $3 and q.name = $4
+       and (q.config <> '{}' or coalesce(q.delivery ->> 'type', 'pull') <> $12::text)
 ), lanes as (
     (select t.priority, t.concurrency_key from windlass.task t
       where t.namespace = $3 and t.queue = $4 and t.state = 'queued' and $6::smallint is null
@@ -97,9 +101,10 @@ with recursive lease as materialized (
     returning t.*
 )
 select {task_columns}, t.payload,
-       a.live, a.config, a.priorities, a.keys, a.now
+       a.live, a.config, a.elsewhere, a.priorities, a.keys, a.now
   from (select (select count(*) + count(*) filter (where not l.takes) from lease l) as live,
                (select q.config from queue q) as config,
+               coalesce((select q.elsewhere from queue q), false) as elsewhere,
                array(select f.priority from found f) as priorities, array(select f.key from found f) as keys,
                windlass.now() as now) a
   left join started t on true

@@ -33,7 +33,9 @@ select (select count(*) from windlass.lease l
            select distinct t.queue from windlass.task t
             where t.state = 'queued' and t.available_at <= windlass.now()
               and not exists (select from windlass.lease l where l.namespace = t.namespace and t.queue = any(l.queues)
-                                 and l.expires_at > windlass.now())
+                                 and l.expires_at > windlass.now()
+                                 and l.delivery = coalesce((select q.delivery ->> 'type' from windlass.queue q
+                                                             where q.namespace = t.namespace and q.name = t.queue), 'pull'))
               and not exists (select from windlass.queue q where q.namespace = t.namespace and q.name = t.queue
                                  and q.delivery ->> 'type' in ('push', 'invoke', 'machine', 'wakeup'))
             limit 20) q), '{}') as unattended

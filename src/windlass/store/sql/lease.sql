@@ -1,16 +1,17 @@
 -- name: open_lease
 -- A worker begins.
-insert into windlass.lease (id, namespace, worker, queues, kinds, labels, ttl_s, host, pid, version, expires_at,
-                            created_at)
-select $1, $2, $3, $4, $5, $6, $7::double precision, $8, $9, $10, c.now + $7::double precision * interval '1 second',
-       c.now
+insert into windlass.lease (id, namespace, worker, queues, kinds, labels, ttl_s, host, pid, version, delivery,
+                            expires_at, created_at)
+select $1, $2, $3, $4, $5, $6, $7::double precision, $8, $9, $10, $11,
+       c.now + $7::double precision * interval '1 second', c.now
   from (select windlass.now() as now) c
 on conflict (id) do nothing
 returning expires_at
 
 -- name: get_lease
 -- One lease, live or not.
-select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at, l.host, l.pid, l.version
+select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at, l.host, l.pid, l.version,
+       l.delivery
   from windlass.lease l where l.id = $1
 
 -- name: extend_leases

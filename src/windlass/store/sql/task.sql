@@ -50,15 +50,16 @@ select pg_notify('windlass', concat_ws(chr(31), 'queue', $3::text, $4::text))
 
 -- name: insert_started_tasks
 -- New plain tasks for a worker that waits for them, begun in the statement that adds them: one commit, no wake-up. Only
--- if the lease is live (and kept so: see open_claim), the queue has no limits, and nothing waits in it, so that nobody is
--- passed by (index task_ready); otherwise they are queued, and the queue is woken.
+-- if the lease is live (and kept so: see open_claim) and takes what is delivered in this way, the queue has no limits, and
+-- nothing waits in it, so that nobody is passed by (index task_ready); otherwise they are queued, and the queue is woken.
 with lease as materialized (
     select l.id from windlass.lease l
      where l.id = $6 and l.expires_at > windlass.now() and l.draining_until is null for key share
 ), free as materialized (
     select (select count(*) from lease) = 1
        and not exists (select from windlass.queue q
-                        where q.namespace = $3 and q.name = $4 and (q.config <> '{}' or q.policy is not null))
+                        where q.namespace = $3 and q.name = $4
+                          and (q.config <> '{}' or q.policy is not null or q.delivery ->> 'type' <> $10::text))
        and (select count(*) from (select from windlass.task t
                                    where t.namespace = $3 and t.queue = $4 and t.state = 'queued'
                                    order by t.priority, t.concurrency_key, t.available_at limit 1) waiting) = 0 as now,

@@ -57,13 +57,11 @@ select h.attempt, h.at, h.worker, h.detail from windlass.history h
 select e.upstream_id from windlass.edge e where e.task_id = $1 order by e.upstream_id limit 100
 
 -- name: capable_workers
--- How many live workers could take this task; one if it is sent to whoever is there.
-select (select count(*) from windlass.lease l
-         where l.namespace = $1 and $2 = any(l.queues) and (l.kinds is null or $3 = any(l.kinds))
-           and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now() and l.draining_until is null)
-     + (select count(*) from windlass.queue q
-         where q.namespace = $1 and q.name = $2 and q.delivery ->> 'type' in ('push', 'invoke', 'machine', 'wakeup')
-           and coalesce($4::text[], '{}') = '{}')
+-- How many live workers could take this task, of those that take what is delivered in one way.
+select count(*) from windlass.lease l
+ where l.namespace = $1 and $2 = any(l.queues) and (l.kinds is null or $3 = any(l.kinds))
+   and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now() and l.draining_until is null
+   and l.delivery = $5
 
 -- name: unheard_cancels
 -- Whether something runs under a lease that is to be cancelled and whose worker has not been told (index
@@ -74,7 +72,8 @@ select exists (
 
 -- name: list_leases
 -- The workers that are alive.
-select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at, l.host, l.pid, l.version
+select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at, l.host, l.pid, l.version,
+       l.delivery
   from windlass.lease l where l.namespace = $1 and l.expires_at > windlass.now() order by l.id
 
 -- name: dead_effects
