@@ -12,7 +12,7 @@ from pathlib import Path
 
 from windlass import App, Context, current
 
-SECRET = "WINDLASS_SIGNING_SECRET"
+SECRET, ENGINE = "WINDLASS_SIGNING_SECRET", "PUSHED_ENGINE"
 app = App("pushed", queue="near")
 
 
@@ -74,7 +74,7 @@ def main(port: int) -> None:
     import uvicorn
     from fastapi import FastAPI
 
-    worker = app.callback_worker(secret=os.environ[SECRET], drain="20s")
+    worker = app.callback_worker(secret=os.environ[SECRET], drain="20s", callback_url=os.environ.get(ENGINE) or None)
     api = FastAPI()
     api.include_router(worker.router("/windlass"))
     uvicorn.run(api, port=port, log_level="warning", access_log=False)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,9 @@ def free_port() -> int:
 class Service:
     """The service in a process of its own, on a port that stays the same."""
 
-    def __init__(self, folder: Path, secret: str) -> None:
-        self.folder, self._secret, self.port = folder, secret, free_port()
+    def __init__(self, folder: Path, secret: str, engine: str = "") -> None:
+        """`engine`: where it calls back, if not where it is told to."""
+        self.folder, self._secret, self.port, self._engine = folder, secret, free_port(), engine
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,14 +49,16 @@ class Service:
         return f"http://127.0.0.1:{self.port}/windlass"
 
     async def start(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), pushed.SECRET: self._secret}
+        environment = {
+            **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+            pushed.SECRET: self._secret, pushed.ENGINE: self._engine,
+        }  # fmt: skip
         command = [sys.executable, "-m", "tests.e2e.pushed", str(self.port), str(self.folder)]
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment)  # noqa: ASYNC220
         await eventually(self._listens)
 
     def _listens(self) -> bool:
-        with socket.socket() as way:
-            return way.connect_ex(("127.0.0.1", self.port)) == 0
+        return _listens(self.port)
 
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -133,6 +136,19 @@ async def service(place: Place, tmp_path: Path) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
+async def another(service: Service) -> AsyncIterator[Service]:
+    """The same service in one more process, with a folder of its own."""
+    folder = service.folder / "other"
+    folder.mkdir()
+    made = Service(folder, service._secret)
+    await made.start()
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+@asynccontextmanager
 async def near_worker() -> AsyncIterator[None]:
     worker = app.worker(queues=["near"])
     working = asyncio.create_task(worker.run())
@@ -177,23 +193,18 @@ async def test_a_worker_that_is_killed_loses_nothing(place: Place, service: Serv
 
 
 async def test_a_worker_that_hangs_and_comes_back_after_its_attempt_was_given_away_stops(
-    place: Place, service: Service, tmp_path: Path
+    place: Place, service: Service
 ) -> None:
     handle = await wait.options(queue="far").submit()
     await service.noted("begun 1")
     service.send(signal.SIGSTOP)
-    (tmp_path / "other").mkdir()
-    other = Service(tmp_path / "other", service._secret)
-    await place.set_up(other.url)
-    await other.start()
-    try:
+    async with another(service) as other:
+        await place.set_up(other.url)
         await other.noted("begun 2")
         service.send(signal.SIGCONT)
         await service.noted("stopped 1")
         other.go()
         assert await handle.result(timeout=60) == 2
-    finally:
-        other.kill()
     assert service.notes() == ["begun 1", "stopped 1"]
 
 
@@ -240,12 +251,12 @@ async def test_a_worker_that_cannot_reach_the_engine_for_a_while_tells_its_resul
 
 
 class Stutterer(ThreadingHTTPServer):
-    """Between engine and worker: hands every push on twice."""
+    """Between engine and workers: hands every push on twice, to one process or to two."""
 
     daemon_threads = True
 
-    def __init__(self, target_port: int) -> None:
-        self.target_port = target_port
+    def __init__(self, *target_ports: int) -> None:
+        self.target_ports = target_ports
         self.statuses: list[int] = []
         super().__init__(("127.0.0.1", 0), _Hop)
 
@@ -255,8 +266,8 @@ class _Hop(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        for _ in range(2):
-            way = http.client.HTTPConnection("127.0.0.1", self.server.target_port, timeout=20)
+        for port in self.server.target_ports:
+            way = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
             way.request("POST", self.path, body, dict(self.headers))
             self.server.statuses.append(way.getresponse().status)
             way.close()
@@ -268,21 +279,119 @@ class _Hop(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def stutterer(service: Service) -> Iterator[Stutterer]:
-    made = Stutterer(service.port)
+@contextmanager
+def stuttering(*ports: int) -> Iterator[Stutterer]:
+    made = Stutterer(*ports)
     threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
-    yield made
-    made.shutdown()
-    made.server_close()
+    try:
+        yield made
+    finally:
+        made.shutdown()
+        made.server_close()
 
 
-async def test_a_push_that_arrives_twice_is_run_once(place: Place, service: Service, stutterer: Stutterer) -> None:
-    await place.set_up(f"http://127.0.0.1:{stutterer.server_address[1]}/windlass")
-    handle = await wait.options(queue="far").submit()
-    await eventually(lambda: len(stutterer.statuses) == 2)
-    service.go()
+async def test_a_push_that_arrives_twice_is_run_once(place: Place, service: Service) -> None:
+    with stuttering(service.port, service.port) as stutterer:
+        await place.set_up(f"http://127.0.0.1:{stutterer.server_address[1]}/windlass")
+        handle = await wait.options(queue="far").submit()
+        await eventually(lambda: len(stutterer.statuses) == 2)
+        service.go()
 
-    assert await handle.result(timeout=30) == 1
+        assert await handle.result(timeout=30) == 1
     assert stutterer.statuses == [202, 409]
     assert service.notes() == ["begun 1", "done 1"]
+
+
+async def test_a_push_that_reaches_two_processes_of_a_service_is_run_by_one(place: Place, service: Service) -> None:
+    """As behind `uvicorn --workers 2`: neither knows of the other, but the engine knows who began."""
+    async with another(service) as other:
+        with stuttering(service.port, other.port) as stutterer:
+            await place.set_up(f"http://127.0.0.1:{stutterer.server_address[1]}/windlass")
+            handle = await wait.options(queue="far").submit()
+            await eventually(lambda: service.notes() or other.notes())
+            one, idle = (service, other) if service.notes() else (other, service)
+            await eventually(lambda: len(stutterer.statuses) == 2)
+            idle.send(signal.SIGTERM)  # it would go on until its handler has ended, if it had one
+            await idle.ended()
+            one.go()
+
+            assert await handle.result(timeout=30) == 1
+    assert stutterer.statuses == [202, 202]
+    assert (one.notes(), idle.notes()) == (["begun 1", "done 1"], [])
+    assert (await place.history(handle.id)).count("taken_up") == 1
+
+
+# --------------------------------------------------------------------------------------------- a network that is gone
+
+
+@asynccontextmanager
+async def relay(port: int) -> AsyncIterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A program that carries everything to this port. Stopped, it is a network that is gone: what was sent is not
+    answered, and nothing says so."""
+    own = free_port()
+    command = [sys.executable, str(ROOT / "tests/e2e/relay.py"), str(own), str(port)]
+    program = subprocess.Popen(command)  # noqa: ASYNC220
+    try:
+        await eventually(lambda: _listens(own))
+        yield f"http://127.0.0.1:{own}", program
+    finally:
+        program.kill()
+        program.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as way:
+        return way.connect_ex(("127.0.0.1", port)) == 0
+
+
+@asynccontextmanager
+async def cut_off(place: Place, folder: Path) -> AsyncIterator[tuple[Service, subprocess.Popen[bytes]]]:
+    """A service with a network of its own to the engine."""
+    async with relay(int(place.address.rsplit(":", 1)[1])) as (url, network):
+        service = Service(folder, "", engine=url)
+        service._secret = await place.set_up(service.url)
+        await service.start()
+        try:
+            yield service, network
+        finally:
+            network.send_signal(signal.SIGCONT)
+            service.kill()
+
+
+async def test_a_worker_whose_network_comes_back_after_its_attempt_was_given_away_stops(
+    place: Place, tmp_path: Path
+) -> None:
+    async with cut_off(place, tmp_path) as (service, network), another(service) as other:
+        handle = await wait.options(queue="far").submit()
+        await service.noted("begun 1")
+        network.send_signal(signal.SIGSTOP)
+        await place.set_up(other.url)
+        await other.noted("begun 2")
+        network.send_signal(signal.SIGCONT)
+        await service.noted("stopped 1")
+        other.go()
+
+        assert await handle.result(timeout=60) == 2
+    seen = (await place.engine.views.get(handle.id)).task
+    assert (seen.attempt, seen.losses, seen.failures) == (2, 1, 0)
+    assert service.notes() == ["begun 1", "stopped 1"]
+
+
+async def test_a_result_that_comes_after_its_attempt_was_given_away_changes_nothing(
+    place: Place, tmp_path: Path
+) -> None:
+    async with cut_off(place, tmp_path) as (service, network), another(service) as other:
+        handle = await wait.options(queue="far").submit()
+        await service.noted("begun 1")
+        network.send_signal(signal.SIGSTOP)
+        service.go()
+        await service.noted("done 1")
+        await place.set_up(other.url)
+        await other.noted("begun 2")
+        network.send_signal(signal.SIGCONT)
+        service.send(signal.SIGTERM)
+        await service.ended()  # it has said all that it had to say
+        other.go()
+
+        assert await handle.result(timeout=60) == 2
+    assert (await place.history(handle.id)).count("reported") == 1

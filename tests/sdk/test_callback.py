@@ -441,7 +441,11 @@ async def test_it_drains_and_what_takes_too_long_is_given_back(engine: StandIn, 
     assert bodies[0]["output"] == "done"
     for body in bodies[1:]:
         assert body["outcome"] == "FAILED"
-        assert (body["error"]["category"], body["error"]["retryable"]) == ("INFRASTRUCTURE", True)
+        assert (body["error"]["category"], body["error"]["retryable"], body["released"]) == (
+            "INFRASTRUCTURE",
+            True,
+            True,
+        )
 
 
 async def test_the_app_is_opened_with_the_worker_and_says_that_it_cannot_submit(engine: StandIn, app: App) -> None:

@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.sim.bugs import patched, reworded
 from tests.sim.push import PushWorld
 from tests.sim.runner import Simulator
 from tests.support import database as databases
 
-from windlass.core import sent
+from windlass.core import callback, sent
 from windlass.core.transition import Transition
 
 SEEDS, HUNT = 4, 12
@@ -53,11 +54,31 @@ def dispatched_without_an_effect() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def no_attempt_guard() -> Iterator[None]:
+    """What a worker says is believed whichever attempt it is about."""
+    original = callback.Scope.check
+
+    def check(self: Any, task: Any, attempt: int, now: Any) -> None:
+        original(replace(self, attempt=task.attempt, lease_id=task.lease_id), task, task.attempt, now)
+
+    judged = callback.Finish._judged
+
+    def believed(self: Any, task: Any, now: Any) -> Transition:
+        with patched(callback, "lease_of", lambda *_: task.lease_id):
+            return judged(replace(self, attempt=task.attempt), task, now)
+
+    with patched(callback.Scope, "check", check), patched(callback.Finish, "_judged", believed):
+        yield
+
+
 Plant = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", [zombies_too_early, dispatched_without_an_effect], ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize(
+    "bug", [zombies_too_early, dispatched_without_an_effect, no_attempt_guard], ids=lambda bug: bug.__name__
+)
 def test_a_planted_bug_is_found(simulator: Simulator, bug: Plant) -> None:
     with bug():
         for seed in range(HUNT):

@@ -157,7 +157,8 @@ class HearCancel(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """A worker says that its attempt is over. `said` is what only people want to know of it."""
+    """A worker says that its attempt is over. `said` is what only people want to know of it. An attempt that failed
+    because its worker stops may be `released`: then it uses no budget."""
 
     scope: Scope
     attempt: int
@@ -168,6 +169,7 @@ class Finish(msgspec.Struct, frozen=True):
     said: Mapping[str, object] = {}
     seen_at: Instant | None = None
     jitter: float = 0.0
+    released: bool = False
 
     @property
     def task_id(self) -> UUID:
@@ -195,6 +197,8 @@ class Finish(msgspec.Struct, frozen=True):
         if self.outcome is Outcome.CANCELLED:
             message = "" if self.failure is None else self.failure.message
             return rules.report_cancelled(task, self.attempt, lease_id, message, now)
+        if self.released:
+            return rules.release(task, self.attempt, lease_id, now)
         failure = self.failure or Failure(Category.USER_CODE, "the worker did not say why")
         return rules.fail(task, self.attempt, lease_id, failure, now, self.jitter)
 

@@ -35,6 +35,7 @@ SECRET_BYTES = 32
 CLOCK_FRESH_S = 5.0
 KEY_OPENS_S = TOKEN_TTL_MAX_S + 300.0  # after it was replaced: other engines may learn of that a little later
 PROGRESS_KEPT = 20_000
+SOMEBODY = ""
 
 TokenKeys = list[tuple[UUID, bytes]]
 
@@ -51,11 +52,12 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False):
-    """The answer. `cancel` is what the worker is to be told of."""
+    """The answer. `cancel` is what the worker is to be told of. `worker` is who has taken the attempt up, by name if
+    that was asked by saying that it has begun: another, if a push went to two."""
 
     now: datetime
     cancel: Cancel | None
-    taken_up: bool
+    worker: str | None
 
 
 class Callbacks:
@@ -93,9 +95,10 @@ class Callbacks:
     async def hear(self, beat: Beat, note: Note | None = None) -> Heard:
         """A sign of life, and what the attempt says with it. LeaseLost tells the worker to stop."""
         heard = await self._beats.call(beat)
-        if not heard.taken_up:
+        if heard.worker is None:
             said = TakeUp(beat.scope, beat.attempt, beat.worker, beat.seen_at, beat.starting, beat.trace)
-            await self._commands.call(said)
+            taken_up = await self._commands.call(said)
+            heard = msgspec.structs.replace(heard, worker=taken_up.worker)
         elif heard.cancel is not None and heard.cancel.signalled_at is None and not beat.starting:
             await self._commands.call(HearCancel(beat.scope.task_id, beat.attempt))
         if note is not None and self._is_news(note):
@@ -159,7 +162,7 @@ class Callbacks:
             pulses, now = await tx.heartbeats.pulses([(beat.scope.task_id, beat.attempt) for beat in beats])
         assert now is not None, beats
         self._clock = (now, self._stopwatch())
-        usual = Heard(now, None, True)
+        usual = Heard(now, None, SOMEBODY)
         outcomes = [_heard(beat, pulse, usual) for beat, pulse in zip(beats, pulses, strict=True)]
         thin = {
             (beat.scope.task_id, beat.attempt): beat
@@ -205,9 +208,9 @@ def _heard(beat: Beat, pulse: Pulse | None, usual: Heard) -> Heard | WindlassErr
         return error
     if not pulse.alive:
         return _silent_too_long()
-    if pulse.cancel is None and pulse.worker is not None:
+    if pulse.cancel is None and pulse.worker is not None and not beat.starting:
         return usual
-    return Heard(usual.now, pulse.cancel, pulse.worker is not None)
+    return Heard(usual.now, pulse.cancel, pulse.worker)
 
 
 def _silent_too_long() -> LeaseLost:

@@ -127,6 +127,8 @@ class Completed(_Message, frozen=True, kw_only=True):
     metrics: Metrics | None = None
     cancelled_during_phase: Annotated[str, Meta(max_length=1000)] | None = None
     partial_progress: msgspec.Raw | UnsetType = UNSET
+    # ours
+    released: bool = False  # a failure that says nothing of the task: the worker stops, another may run it
 
 
 class Answer(_Message, frozen=True, kw_only=True):
@@ -139,6 +141,7 @@ class Answer(_Message, frozen=True, kw_only=True):
     task_token: str | None = None
     token_expires_at: Time | None = None
     final_state: str | None = None
+    worker_id: str | None = None  # ours: who was the first to start it, if that was another
     error: str | None = None
     message: str | None = None
     state: str | None = None

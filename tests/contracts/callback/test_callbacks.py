@@ -49,6 +49,20 @@ async def test_started_may_be_repeated_while_running(world: World) -> None:
     assert (await world.history(attempt)).count("taken_up") == 1
 
 
+async def test_started_tells_who_was_first(world: World) -> None:
+    """A push that was sent twice may have reached two processes of a service."""
+    attempt = await world.dispatched()
+    answers = await asyncio.gather(*(attempt.call("started", workerId=f"process-{n}") for n in range(4)))
+    assert {answer.status_code for answer in answers} == {200}
+
+    first = (await world.task(attempt)).worker
+    told = {f"process-{n}": answer.json().get("workerId") for n, answer in enumerate(answers)}
+    assert told == {name: None if name == first else first for name in told}
+    assert (await world.history(attempt)).count("taken_up") == 1
+    assert (await attempt.call("started", workerId="late")).json()["workerId"] == first
+    assert "workerId" not in (await attempt.call("started", workerId=first)).json()
+
+
 async def test_started_of_a_task_that_was_cancelled_before_is_409_with_its_state(world: World) -> None:
     attempt = await world.dispatched()
     await world.engine.cancel(attempt.task_id, "not wanted")
@@ -470,3 +484,24 @@ async def test_a_worker_that_vanishes_after_a_cancel_ends_it_as_cancelled(world:
     await world.engine.sent.silence_tick()
 
     assert (await world.task(attempt)).state is State.CANCELLED
+
+
+async def test_an_attempt_that_is_given_back_uses_no_budget_and_is_pushed_again(world: World) -> None:
+    attempt = await world.started()
+    stopped = {"category": "INFRASTRUCTURE", "message": "the worker was stopped", "retryable": True}
+    said = await attempt.completed("FAILED", error=stopped, released=True)
+    assert (said.status_code, said.json()["finalState"]) == (200, "FAILED")
+    task = await world.task(attempt)
+    assert (task.state, task.attempt, task.failures, task.losses) == (State.QUEUED, 1, 0, 0)
+    assert "released" in await world.history(attempt)
+
+    again = await attempt.completed("FAILED", error=stopped, released=True)
+    assert (again.status_code, again.json()["finalState"]) == (200, "FAILED")
+    refused(await attempt.call("started"), 409, "attempt_already_completed")
+    assert (await world.next_attempt()).number == 2
+
+
+async def test_a_success_cannot_be_given_back(world: World) -> None:
+    attempt = await world.started()
+    await attempt.completed(output=1, released=True)
+    assert (await world.task(attempt)).state is State.SUCCEEDED

@@ -26,10 +26,11 @@ RETRY_AFTER_S = 1
 
 
 class StartedAnswer(Struct, frozen=True, rename="camel", kw_only=True):
-    """Heard."""
+    """Heard. `workerId` is who was the first to say so of this attempt, if that was another: then it is run already."""
 
     acknowledged: bool = True
     server_time: datetime
+    worker_id: str | UnsetType = UNSET
 
 
 class HeartbeatAnswer(Struct, frozen=True, rename="camel", kw_only=True):

@@ -141,7 +141,8 @@ class Service:
         beat = Beat(said.scope, form.attempt, checked_worker(form.worker_id), True, form.started_at, said.trace)
         heard = await self._callbacks.hear(beat)
         _watch_clock(form.worker_id, form.started_at, heard.now)
-        return StartedAnswer(server_time=heard.now)
+        first = UNSET if heard.worker in (None, form.worker_id) else heard.worker
+        return StartedAnswer(server_time=heard.now, worker_id=first)
 
     async def heartbeat(self, said: Saying) -> HeartbeatAnswer | msgspec.Raw:
         form: Heartbeat = await self._read(said, self._heartbeat)
@@ -237,7 +238,10 @@ def _finish(said: Saying, form: Completed) -> Finish:
     failure = None if form.error is None else _failure(form.error)
     if failure is not None and outcome is Outcome.SUCCEEDED:
         told["error"] = msgspec.to_builtins(form.error)
-    return Finish(said.scope, form.attempt, form.worker_id, outcome, result, failure, told, form.completed_at)
+    released = form.released and outcome is Outcome.FAILED
+    return Finish(
+        said.scope, form.attempt, form.worker_id, outcome, result, failure, told, form.completed_at, released=released
+    )
 
 
 def _failure(error: TaskError) -> Failure:

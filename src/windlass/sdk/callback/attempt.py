@@ -104,7 +104,7 @@ class PushedAttempt:
     def leave_behind(self) -> None:
         """It does not stop: say that it was not done, while we still can."""
         if self._talk is not None:
-            self._talk.end(self._failed(STOPPED))
+            self._talk.end(self._given_back())
 
     def _interrupt(self) -> None:
         told_to_cancel.add((self.task_id, self.number))
@@ -192,7 +192,7 @@ class PushedAttempt:
 
     def _report(self, ended: asyncio.Task[bytes]) -> Completed:
         if ended.cancelled() and ended.cancelling():
-            return self._cancelled("") if self._told_to_cancel else self._failed(STOPPED)
+            return self._cancelled("") if self._told_to_cancel else self._given_back()
         # Cancelled, but not by us: something inside the handler was.
         error = asyncio.CancelledError() if ended.cancelled() else ended.exception()
         if isinstance(error, Cancel):
@@ -223,6 +223,10 @@ class PushedAttempt:
             retry_after_ms=None if failure.retry_after_s is None else int(failure.retry_after_s * 1000),
         )
         return Completed(attempt=self.number, worker_id=self._worker, outcome="FAILED", error=error)
+
+    def _given_back(self) -> Completed:
+        """For others to run; an engine that does not know the word takes it for a failure that is tried again."""
+        return msgspec.structs.replace(self._failed(STOPPED), released=True)
 
     def _task(self) -> Task:
         """As handlers know it. What a pushed envelope does not tell has its default."""

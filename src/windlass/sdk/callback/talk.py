@@ -80,8 +80,12 @@ class Talk:
     # ----------------------------------------------------------------------------------------- the talk
 
     async def start(self) -> None:
-        """Raises Over if the engine does not want it run."""
-        await self._tell("started", Started(attempt=self._attempt, worker_id=self._worker), beating=False)
+        """Raises Over if the engine does not want it run, or another process runs it: a push that was sent twice may
+        have reached two of a service."""
+        answer = await self._tell("started", Started(attempt=self._attempt, worker_id=self._worker), beating=False)
+        if answer.worker_id not in (None, self._worker):
+            log.info("task %s, attempt %d is with %s", self._envelope.task_id, self._attempt, answer.worker_id)
+            raise Over(f"the attempt is with {answer.worker_id}")
         self._beaten_at_s = self._loop.time()
         self._beat_at_s = self._beaten_at_s + self._interval_s
 

@@ -140,8 +140,8 @@ class CallbackWorker:
         log.info("worker %s takes pushes of %s", self.name, ", ".join(sorted(self.handlers)) or "nothing")
 
     async def stop(self, drain: Duration | None = None) -> None:
-        """Take nothing more, let what runs come to its end, at most so long; the rest is told to stop, and reported as
-        a failure of the infrastructure, which is tried again."""
+        """Take nothing more, let what runs come to its end, at most so long; the rest is told to stop, and given back:
+        another worker may run it, and none of its budgets is used."""
         if self._home is None:
             return
         self._stopping = True
