@@ -174,12 +174,13 @@ async def open_sessions(
 
 
 @asynccontextmanager
-async def open_pools(engine: Engine) -> AsyncIterator[None]:
+async def open_pools(engine: Engine, *, drain_s: float | None = None) -> AsyncIterator[None]:
     """The programs of all queues with delivery stdio, as child processes, until the block ends; then what runs is
-    finished. Whoever may set up queues can run any command as the user of this process."""
+    finished, and what takes longer than `drain_s` is given back. Whoever may set up queues can run any command as the
+    user of this process."""
     from windlass.sdk.stdio_host import StdioHost
 
-    async with StdioHost(engine, engine.queues.stdio):
+    async with StdioHost(engine, engine.queues.stdio, drain_s=drain_s):
         yield
 
 

@@ -105,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_heartbeat_s: Annotated[float, Help("How often workers of the registry contract are to be heard of.")] = 10.0
     worker_stale_s: Annotated[float, Help("Seconds of silence after which such a worker is gone.")] = 30.0
     drain_timeout_s: Annotated[
-        float, Help("Seconds after which what a draining worker still runs is taken from it.")
+        float, Help("Seconds after which what a draining worker still runs is taken from it, stdio programs included.")
     ] = 300.0
     url: Annotated[
         str | None, Help("The HTTP API that commands talk to. None: the one that `http` names, on this machine.")

@@ -267,6 +267,18 @@ async def test_a_program_that_cannot_be_started_claims_nothing_until_it_can(
         assert (await live_engine.views.get(task_id)).task.attempt == 1
 
 
+async def test_the_end_of_a_server_does_not_wait_for_ever_for_a_script_that_hangs(live_engine: Engine) -> None:
+    text = "import os, time\ntask.update('x', os.getpid())\ntime.sleep(3600)"
+    await live_engine.queues.put("images", delivery=Stdio(handlers={"job": script(text)}), limits=QueueConfig())
+    async with open_pools(live_engine, drain_s=0.1):
+        task_id = await submit(live_engine)
+        process = await running(live_engine, task_id)
+
+    seen = (await live_engine.views.get(task_id)).task
+    assert (seen.state, seen.attempt, seen.failures, seen.losses) == (State.QUEUED, 1, 0, 0)
+    assert not alive(process)
+
+
 async def test_the_end_of_a_server_finishes_what_runs_and_leaves_no_process(live_engine: Engine) -> None:
     text = "import os, time\ntask.update('x', os.getpid())\ntime.sleep(0.3)\n7"
     await live_engine.queues.put("images", delivery=Stdio(handlers={"job": script(text)}), limits=QueueConfig())

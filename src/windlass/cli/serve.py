@@ -109,7 +109,7 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
             )
         )
         if settings.stdio:
-            await stack.enter_async_context(open_pools(engine))
+            await stack.enter_async_context(open_pools(engine, drain_s=settings.drain_timeout_s))
         places = {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
         if settings.internal is not None:
             places["internal"] = await stack.enter_async_context(

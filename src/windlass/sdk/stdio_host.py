@@ -35,13 +35,19 @@ class StdioHost:
     """All pools of this process, from `async with` on until the block ends."""
 
     def __init__(
-        self, source: Source, queues: Callable[[], Awaitable[dict[Key, Stdio]]], *, look_s: float = LOOK_S
+        self,
+        source: Source,
+        queues: Callable[[], Awaitable[dict[Key, Stdio]]],
+        *,
+        look_s: float = LOOK_S,
+        drain_s: float | None = None,
     ) -> None:
-        self._source, self._queues, self._look_s = source, queues, look_s
+        """`drain_s`: how long what runs may take when the block ends; None: as long as it takes."""
+        self._source, self._queues, self._look_s, self._drain_s = source, queues, look_s, drain_s
         self._pools: dict[Key, tuple[Stdio, asyncio.Event, asyncio.Task[None]]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._loop: asyncio.Task[None] | None = None
-        self._in_a_hurry = False
+        self._in_a_hurry = asyncio.Event()
 
     async def __aenter__(self) -> StdioHost:
         await self.look()
@@ -49,14 +55,20 @@ class StdioHost:
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        """What runs is finished; after an exception it is given back."""
-        self._in_a_hurry = kind is not None
+        """What runs is finished; what takes too long, or is there after an exception, is given back."""
+        if kind is not None:
+            self._in_a_hurry.set()
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
         for key in list(self._pools):
             self._stop(key)
-        await asyncio.gather(*self._leaving)
+        leaving = asyncio.gather(*self._leaving)
+        await asyncio.wait({leaving}, timeout=self._drain_s)
+        if not leaving.done():
+            log.warning("scripts are still running after %s s: they are stopped and given back", self._drain_s)
+        self._in_a_hurry.set()
+        await leaving
 
     async def _follow(self) -> None:
         while True:
