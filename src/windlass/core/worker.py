@@ -80,13 +80,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 class Beat(msgspec.Struct, frozen=True):
     """A heartbeat: how much runs, and what ended since the last one. `lease_id` names an incarnation; None is the
-    present one."""
+    present one. `counted` unless how much runs was not said by the worker itself."""
 
     worker_id: UUID
     active: int = 0
     completed: int = 0
     failed: int = 0
     lease_id: UUID | None = None
+    counted: bool = True
 
 
 def check_registration(said: Registration) -> None:
