@@ -8,10 +8,13 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.support.work import job, only_direct, poll, soon, worker
 
 from windlass import Conflict, Engine, Policy, State
 from windlass.core.check import PAYLOAD_MAX_BYTES
+from windlass.core.delivery import PULL, RetryForm
+from windlass.core.queue import QueueConfig
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock
 
@@ -192,3 +195,21 @@ async def test_ids_made_by_sql_sort_by_time_like_those_of_python(engine: Engine,
         ids.append(await engine.submit(job()))
         await somebody.execute("select pg_sleep(0.002)")
     assert ids == sorted(ids)
+
+
+async def test_it_is_allowed_what_the_workers_of_its_kind_declare(engine: Engine, somebody: asyncpg.Connection) -> None:
+    """As a task that is submitted by name over HTTP: the call, then the kind, then the queue."""
+    declared = Policy(max_attempts=2, timeout_s=60.0)
+    await engine.declare_kinds("shop", {"mail": declared})
+    retry = RetryForm(max_attempts=9)
+    await engine.queues.put("q", delivery=PULL, retry=retry, limits=QueueConfig())
+
+    async def policy(call: str) -> Policy:
+        id_ = await somebody.fetchval(f"select windlass.submit({call})")
+        return (await engine.views.get(id_)).task.policy
+
+    assert await policy("'mail', queue => 'q'") == declared
+    laid_over = """'mail', queue => 'q', policy => '{"max_attempts": 1}'"""
+    assert await policy(laid_over) == replace(declared, max_attempts=1)
+    assert (await policy("'other', queue => 'q'")).max_attempts == 9
+    assert await policy("'mail', namespace => 'n'") == Policy()
