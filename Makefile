@@ -53,8 +53,8 @@ sim: $(READY) ## Simulate many seeds with faults (SEEDS=200 FROM=0)
 sim-bugs: $(READY) ## Prove that the simulation finds each planted bug within two minutes
 	@$(BIN)/python -m tests.sim bugs
 
-soak-registry: $(READY) ## Kill gRPC workers and servers at random during 2,000 workflows (WORKFLOWS=2000 KILLS=60)
-	@$(BIN)/python -m tests.e2e.registry_soak --workflows $(or $(WORKFLOWS),2000) --kills $(or $(KILLS),60)
+soak-registry: $(READY) ## Kill gRPC workers and servers at random during 2,000 workflows (WORKFLOWS=2000 KILLS=60 SEED=7)
+	@$(BIN)/python -m tests.e2e.registry_soak --workflows $(or $(WORKFLOWS),2000) --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY) ## Ours beside the peers and the raw limit (ROWS=P4,P6 for a part)
 	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS))

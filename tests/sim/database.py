@@ -27,7 +27,7 @@ SETTINGS = {
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK_STEP = timedelta(milliseconds=4)
 TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history", "step", "signal",
-          "heartbeat", "token_key")  # fmt: skip
+          "heartbeat", "token_key", "schedule", "worker", "step_attempt", "kind")  # fmt: skip
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -71,7 +71,8 @@ class Database:
         truncate = "truncate " + ", ".join(f"windlass.{name}" for name in TABLES)
         clear = "truncate simulation.change restart identity; truncate simulation.clock"
         first = f"insert into simulation.clock values ('{BEGINNING}')"
-        await self.own.execute("; ".join([*drops, truncate, clear, first]))
+        ticked = f"update windlass.scheduler set ticked_at = '{BEGINNING}', outages = '[]'"
+        await self.own.execute("; ".join([*drops, truncate, ticked, clear, first]))
 
     def give_back(self, connection: Any) -> None:
         """In a fixed order, so that a statement meets the same connection in every replay."""

@@ -40,13 +40,15 @@ do $$
 declare
     name text;
 begin
-    foreach name in array array['task', 'lease', 'queue', 'edge', 'outbox', 'history', 'step', 'signal'] loop
+    foreach name in array array['task', 'lease', 'queue', 'edge', 'outbox', 'history', 'step', 'signal',
+                                'schedule', 'scheduler'] loop
         execute format('create trigger note after insert or update or delete on windlass.%I
                         for each row execute function simulation.note()', name);
     end loop;
     -- Vacuum comes when it likes, and would decide where rows lie.
     foreach name in array array['task', 'lease', 'queue', 'rate_start', 'run', 'edge', 'idempotency', 'outbox',
-                                'history_default', 'step', 'signal'] loop
+                                'history_default', 'step', 'signal', 'schedule', 'scheduler', 'worker',
+                                'step_attempt'] loop
         execute format('alter table windlass.%I set (autovacuum_enabled = off)', name);
     end loop;
     alter table simulation.change set (autovacuum_enabled = off);
