@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.export.archive import Answer, Archive
-from tests.export.machine import ROOT_PI, SECRET, TASK, Machine
-from tests.export.rclone import KEY, S3, serve_s3
+from tests.export.machine import ROOT_PI, TASK, Machine
 from tests.export.samples import simple
+from tests.support.s3 import BUCKET, KEY, SECRET, S3Server, open_s3
 
 from windlass.export.mods.program import export
 from windlass.sdk.machine import environment, s3
@@ -23,8 +23,8 @@ NAME = f"exports/{TASK}/some file (1).xml"
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with serve_s3(tmp_path_factory.mktemp("s3"), "arke-exports") as store:
+def store() -> Iterator[S3Server]:
+    with open_s3() as store:
         yield store
 
 
@@ -35,8 +35,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def bucket(store: S3, secret: str = SECRET, name: str = "arke-exports") -> Bucket:
-    return Bucket(store.url, name, KEY, secret, "auto")
+def bucket(store: S3Server, secret: str = SECRET, name: str = BUCKET, prefix: str = "") -> Bucket:
+    return Bucket(store.endpoint, name, KEY, secret, "auto", prefix)
+
+
+def content(store: S3Server, key: str) -> bytes:
+    return (store.folder / BUCKET / key).read_bytes()
 
 
 # --------------------------------------------------------------------------------------------- S3
@@ -60,31 +64,47 @@ def test_a_signature_is_the_one_that_amazon_publishes_as_an_example() -> None:
     ]
 
 
-def test_a_file_is_stored_under_its_key(store: S3, file: Path) -> None:
+def test_a_file_is_stored_under_its_key(store: S3Server, file: Path) -> None:
     upload(bucket(store), NAME, file, "application/xml", timeout_s=60)
 
-    assert store.objects[f"arke-exports/{NAME}"] == file.read_bytes()
+    assert content(store, NAME) == file.read_bytes()
 
 
-def test_a_bucket_may_be_used_below_a_prefix(store: S3, file: Path) -> None:
-    below = Bucket(store.url, "arke-exports", KEY, SECRET, "auto", "team/a")
+def test_a_bucket_may_be_used_below_a_prefix(store: S3Server, file: Path) -> None:
+    upload(bucket(store, prefix="team/a"), "exports/x/y.xml", file, "application/xml", timeout_s=60)
 
-    upload(below, "exports/x/y.xml", file, "application/xml", timeout_s=60)
-
-    assert store.objects["arke-exports/team/a/exports/x/y.xml"] == file.read_bytes()
+    assert content(store, "team/a/exports/x/y.xml") == file.read_bytes()
 
 
-def test_a_large_file_is_stored_in_parts(store: S3, tmp_path: Path) -> None:
+def test_a_large_file_is_stored_in_parts(store: S3Server, tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(os.urandom(12_000_001))
 
-    sender = s3.Upload(store.url, "arke-exports", s3.Keys(KEY, SECRET), time.monotonic() + 60)
+    sender = s3.Upload(store.endpoint, BUCKET, s3.Keys(KEY, SECRET), time.monotonic() + 60)
     sender.send("exports/x/large.bin", path, "text/plain", whole_max_bytes=1_000_000, part_bytes=5 * 1024 * 1024)
 
-    assert store.objects["arke-exports/exports/x/large.bin"] == path.read_bytes()
+    assert content(store, "exports/x/large.bin") == path.read_bytes()
 
 
-def test_what_is_refused_says_why_and_is_not_tried_again(store: S3, file: Path) -> None:
+@pytest.mark.parametrize("whole_max_bytes", [10_000_000, 1], ids=["whole", "in parts"])
+def test_a_store_that_was_away_is_found_again(file: Path, whole_max_bytes: int) -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            store.start()
+
+    with open_s3() as store:
+        store.stop()
+        sender = s3.Upload(store.endpoint, BUCKET, s3.Keys(KEY, SECRET), time.monotonic() + 60, wait)
+        sender.send("exports/x/y", file, "text/plain", whole_max_bytes=whole_max_bytes, part_bytes=5 * 1024 * 1024)
+
+        assert content(store, "exports/x/y") == file.read_bytes()
+    assert waited == [0.5, 1.0]
+
+
+def test_what_is_refused_says_why_and_is_not_tried_again(store: S3Server, file: Path) -> None:
     with pytest.raises(UploadFailed, match=r"Failed to upload exports/.*: 403 Forbidden SignatureDoesNotMatch") as told:
         upload(bucket(store, "another secret"), NAME, file, "application/xml", timeout_s=60)
 
@@ -130,22 +150,22 @@ def test_a_store_that_says_yes_and_then_no_has_not_stored_it(archive: Archive, f
     assert archive.requests[-1].method == "DELETE"
 
 
-def test_the_exporter_uploads_with_the_documented_variables(machine: Machine, store: S3) -> None:
+def test_the_exporter_uploads_with_the_documented_variables(machine: Machine, store: S3Server) -> None:
     simple(machine.archive, ROOT_PI)
     machine.env |= {"R2_ACCOUNT_ID": "account", "R2_ACCESS_KEY_ID": KEY, "R2_SECRET_ACCESS_KEY": SECRET,
-                    "R2_BUCKET": "arke-exports", "R2_ENDPOINT": store.url}  # fmt: skip
+                    "R2_BUCKET": BUCKET, "R2_ENDPOINT": store.endpoint}  # fmt: skip
 
     assert machine.run(export, recursive=True) == 0, machine.callback
 
-    content = store.objects[f"arke-exports/exports/{TASK}/{ROOT_PI}-collection.xml"]
-    assert machine.callback["output_file_size"] == len(content)
+    stored = content(store, f"exports/{TASK}/{ROOT_PI}-collection.xml")
+    assert machine.callback["output_file_size"] == len(stored)
     assert machine.stored == {}
 
 
-def test_a_failed_upload_fails_the_task(machine: Machine, store: S3) -> None:
+def test_a_failed_upload_fails_the_task(machine: Machine, store: S3Server) -> None:
     simple(machine.archive, ROOT_PI)
     machine.env |= {"R2_ACCOUNT_ID": "account", "R2_ACCESS_KEY_ID": KEY, "R2_SECRET_ACCESS_KEY": "wrong/secret",
-                    "R2_ENDPOINT": store.url}  # fmt: skip
+                    "R2_BUCKET": BUCKET, "R2_ENDPOINT": store.endpoint}  # fmt: skip
 
     assert machine.run(export) == 1
     assert "SignatureDoesNotMatch" in machine.callback["error"]
@@ -213,6 +233,6 @@ def test_keys_that_expire_are_sent_with_their_token(archive: Archive, file: Path
     assert "x-amz-security-token" in request.headers["Authorization"]
 
 
-def test_keys_are_not_shown(store: S3) -> None:
+def test_keys_are_not_shown(store: S3Server) -> None:
     assert SECRET not in repr(bucket(store))
     assert "abc" not in repr(SignedUrl("http://x/1?signature=abc"))

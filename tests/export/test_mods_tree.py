@@ -55,7 +55,7 @@ def test_a_slow_entity_holds_up_nobody_and_keeps_its_place(machine: Machine) -> 
     assert exported(machine) == names
 
 
-@pytest.mark.parametrize(("depth", "levels"), [(0, 1), (1, 2), (2, 3), (100, 4)])
+@pytest.mark.parametrize(("depth", "levels"), [(0, 1), (1, 2), (2, 3), (50, 4)])
 def test_max_depth_counts_the_levels_below_the_root(machine: Machine, depth: int, levels: int) -> None:
     names = binary_tree(machine, 4)
 
@@ -77,7 +77,7 @@ def test_cycles_end_and_the_first_parent_wins(machine: Machine) -> None:
     simple(machine.archive, b, children=[c, a, b])
     simple(machine.archive, c, children=[ROOT_PI])
 
-    assert exported(machine, maxDepth=100) == [ROOT_PI, a, b, c]
+    assert exported(machine, maxDepth=50) == [ROOT_PI, a, b, c]
 
     places = [note.text for note in machine.document().iterfind(f".//{NAMESPACE}note[@type='hierarchy']")]
     assert places == [

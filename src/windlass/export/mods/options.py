@@ -14,7 +14,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     """The names on the wire are in camel case. `validate` is accepted and does nothing."""
 
     recursive: bool = False
-    max_depth: Annotated[int, Meta(ge=0, le=100)] = 5
+    max_depth: Annotated[int, Meta(ge=0, le=50)] = 5
     parallel_batch_size: Annotated[int, Meta(ge=1, le=100)] = 10
     include_ocr: bool = True
     cheimarros_mode: Mode = "full"
