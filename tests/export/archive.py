@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -195,12 +196,14 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def open_archive() -> Iterator[Archive]:
+def open_archive(tls: ssl.SSLContext | None = None) -> Iterator[Archive]:
     archive = Archive()
     server = Server(("127.0.0.1", 0), type("Handler", (Handler,), {"archive": archive}))
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    archive.url = f"http://127.0.0.1:{server.server_port}"
+    archive.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     try:
         yield archive
     finally:

@@ -81,6 +81,35 @@ def test_a_machine_that_is_stopped_says_so_and_leaves_nothing(machine: Machine, 
     assert machine.stored == {}
 
 
+STUBBORN = """
+import asyncio, os, urllib.request
+from windlass.sdk import machine
+
+async def export(job):
+    job.output("x")
+    try:
+        await asyncio.to_thread(urllib.request.urlopen, os.environ["WINDLASS_MODS_API_URL"] + "/begun")
+        await asyncio.sleep(600)
+    except Exception:
+        pass
+
+machine.main(export)
+"""
+
+
+def test_a_coroutine_that_swallows_errors_is_stopped_too(machine: Machine) -> None:
+    process = machine.start("-c", STUBBORN)
+    machine.archive.answers["/begun"] = Answer()
+    machine.archive.until_asked("/begun")
+
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+
+    assert process.returncode == 1, out + err
+    assert machine.callback["error"] == "The machine was stopped by SIGTERM"
+    assert machine.left == []
+
+
 def test_a_machine_that_is_stopped_after_its_upload_has_succeeded(machine: Machine) -> None:
     simple(machine.archive, ROOT_PI)
     machine.env["CALLBACK_PATIENCE_MS"] = "600000"

@@ -18,6 +18,7 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 
@@ -27,6 +28,7 @@ ANSWER_MAX_BYTES = 64 * 1024
 CHUNK_BYTES = 64 * 1024
 RETRY_AFTER_MAX_S = 30.0
 RESTING_MAX = 100
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 PASSING = frozenset({408, 425, 429})  # with all that begin with 5
 
 
@@ -85,6 +87,8 @@ class Client:
         """Raises Transient when nobody answers, or not as HTTP wants it. A body to be read needs its Content-Length."""
         where = urlsplit(url)
         key, target = (where.scheme, where.netloc), (where.path or "/") + (f"?{where.query}" if where.query else "")
+        if where.scheme == "http" and proxy_for("http", where.hostname or ""):
+            target = url  # a proxy wants all of it
         sent = {"User-Agent": self._agent, **(headers or {})}
         patience = timeout_s or self.timeout_s
         rested = self._take(key) if body is None or isinstance(body, bytes) else None
@@ -153,9 +157,23 @@ class Client:
 def connect(scheme: str, netloc: str) -> HTTPConnection:
     if scheme not in {"http", "https"} or not netloc or "@" in netloc:
         raise ValueError(f"{scheme}://{netloc.rpartition('@')[2]} is no address of a web server")
+    proxy = proxy_for(scheme, urlsplit(f"//{netloc}").hostname or "")
+    kind = HTTPSConnection if scheme == "https" else HTTPConnection
+    if proxy is None:
+        return kind(netloc, blocksize=CHUNK_BYTES)
+    connection = kind(proxy, blocksize=CHUNK_BYTES)
     if scheme == "https":
-        return HTTPSConnection(netloc, blocksize=CHUNK_BYTES)
-    return HTTPConnection(netloc, blocksize=CHUNK_BYTES)
+        connection.set_tunnel(netloc)
+    return connection
+
+
+def proxy_for(scheme: str, host: str) -> str | None:
+    """HOST:PORT of the proxy that the environment names for this host (HTTP_PROXY, HTTPS_PROXY, NO_PROXY), if it does.
+    This machine itself is never reached through one: nobody remembers to say so."""
+    proxy = getproxies().get(scheme)
+    if not proxy or host in LOOPBACK or proxy_bypass(host):
+        return None
+    return urlsplit(proxy if "://" in proxy else f"//{proxy}").netloc.rpartition("@")[2] or None
 
 
 def _answer(
