@@ -21,6 +21,7 @@ from windlass.core.error import Invalid, InvalidState, WindlassError
 from windlass.engine.blob import Blobs
 from windlass.engine.doctor import Finding, diagnose
 from windlass.engine.engine import Engine
+from windlass.engine.objects import examine_objects
 from windlass.engine.outbox import EffectHandler
 from windlass.queues.option import NO_CARRIERS, CarrierOptions
 from windlass.store import migrate
@@ -286,12 +287,20 @@ async def migrate_database(database_url: str, target: int | None = None) -> tupl
 
 
 async def examine(
-    database_url: str, *, local_s: float, pooled: bool = False, carriers: CarrierOptions = NO_CARRIERS
+    database_url: str,
+    *,
+    local_s: float,
+    pooled: bool = False,
+    carriers: CarrierOptions = NO_CARRIERS,
+    blobs: str | None = None,
 ) -> list[Finding]:
     """What is wrong with a database or about to be, and what to do. `local_s` is the clock of this machine."""
     vitals = await read_vitals(checked_url(database_url))
     found = diagnose(vitals, pooled=pooled, local_s=local_s)
-    return found if vitals.schema is not None else found + await _examine_carriers(database_url, pooled, carriers)
+    if vitals.schema is not None:
+        return found
+    found += await _examine_carriers(database_url, pooled, carriers)
+    return found if blobs is None else [*found, await _examine_blobs(database_url, pooled, blobs)]
 
 
 async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOptions) -> list[Finding]:
@@ -305,6 +314,14 @@ async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOp
     finally:
         await store.close()
     return await examine_carriers([settings.delivery for settings in queues.values()], letters, carriers)
+
+
+async def _examine_blobs(database_url: str, pooled: bool, blobs: str) -> Finding:
+    store = Store(database_url, pooled=pooled)
+    try:
+        return await examine_objects(store, open_blobs(blobs), read_address(blobs).shown)
+    finally:
+        await store.close()
 
 
 def checked_url(url: object) -> str:

@@ -14,6 +14,7 @@ import grpc
 import httpx
 import pytest
 from tests.contracts.callback.world import World, open_world
+from tests.contracts.lease import world as leases
 from tests.contracts.registry.client import Client
 from tests.support.work import soon
 
@@ -205,6 +206,30 @@ async def test_polled_over_grpc(engine: Engine, tmp_path: Path) -> None:
             await client.StartWorkflow(workflow_type="greet", task_queue="q", input=b'"' + b"x" * LIMIT + b'"')
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert objects(tmp_path) == 3
+
+
+async def test_held_under_a_lease(database: str, clock: VirtualClock, tmp_path: Path) -> None:
+    engine = Engine(
+        Store(database), timers=clock, stopwatch=clock.stopwatch, listen=False, poll_s=3600.0,
+        blobs=open_blobs(str(tmp_path / "blobs")), payload_max_bytes=LIMIT,
+    )  # fmt: skip
+    async with leases.open_world(engine, clock, leases.make_papers(tmp_path)) as world:
+        await world.queue()
+        holder = await world.held(payload=json.dumps({"text": BIG}).encode())
+        assert same(holder.told["task"]["config"], {"text": BIG})
+        fetched = await world.http.get("/internal/task-fetch", params={"task_id": str(holder.task_id)})
+        assert same(fetched.json()["config"], {"text": BIG})
+        assert (await holder.complete(result="x" * (LIMIT + 3 * 1024 * 1024))).status_code == 413
+        for _ in range(2):
+            assert (await holder.complete(result=BIG)).json()["status"] == "Completed"
+        result = (await engine.wait(holder.task_id, 0)).task.result
+        assert same(json.loads(result or b""), BIG)
+        task_id = await world.submit(payload=json.dumps({"text": BIG}).encode())
+        for file in (tmp_path / "blobs").rglob("payload-*"):
+            file.unlink()
+        refused = await world.post("task-claim", {"task_id": str(task_id), "worker_id": "w"})
+        assert (refused.status_code, (await world.task(task_id)).state) == (503, State.FAILED)
+    await engine.close()
 
 
 async def test_handed_to_a_program(engine: Engine, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.conftest import NewEngine
 from tests.support.work import FATAL, job, only_direct, soon, worker
 
 from windlass import Claimed, Conflict, Engine, Invalid, InvalidState, LeaseLost, State, Submission, Unavailable
+from windlass.app import examine
 from windlass.blobs.object_store import open_store
 from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES
 from windlass.core.command import Complete
@@ -21,6 +22,7 @@ from windlass.core.reference import is_reference
 from windlass.core.step import Place
 from windlass.core.step_command import StepChild, StepResult
 from windlass.engine.blob import Blob, Blobs, Found
+from windlass.engine.doctor import Finding, Level
 from windlass.engine.objects import AWAY_AGAIN_S, MARKER, UNCOMMITTED_S
 from windlass.testing.clock import VirtualClock
 
@@ -521,6 +523,21 @@ async def test_a_process_with_another_store_is_told_where_objects_are(
     assert objects(elsewhere) == []
     assert await stranger.claim(await worker(stranger)) == []
     await stranger.submit(job(1))  # what is small goes on
+
+
+async def test_the_doctor_knows_whether_the_store_is_the_right_one(
+    engine: Engine, gateway: str, tmp_path: Path, folder: Path
+) -> None:
+    async def said(url: str) -> Finding:
+        return (await examine(gateway, local_s=0.0, blobs=url))[-1]
+
+    elsewhere = str(tmp_path / "elsewhere")
+    assert (await said(elsewhere)).message == f"no objects are kept yet; they would be in file://{elsewhere}"
+    await engine.submit(job(payload=BIG))
+    assert await said(str(folder)) == Finding("blobs", Level.OK, f"objects are kept in file://{folder}")
+    wrong = await said(elsewhere)
+    assert (wrong.name, wrong.level) == ("blobs", Level.WRONG)
+    assert "WINDLASS_BLOBS" in wrong.advice
 
 
 async def test_a_store_that_was_moved_is_known_again(

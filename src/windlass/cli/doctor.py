@@ -19,7 +19,7 @@ MARKS = {Level.OK: "[green]ok[/green]     ", Level.NOTE: "[yellow]note[/yellow] 
 
 def doctor(*, database: DatabaseOptions = NO_DATABASE) -> int:
     """Examine the database: reachable, version, schema, LISTEN, clock, dead rows, leases; the carriers of wake-ups
-    and the functions that queues use; with what to do."""
+    and the functions that queues use; the blob store; with what to do."""
     findings = run_async(_examine(database.settings()))
     show(findings, database.json, lambda: _tell(findings))
     return Exit.FAILED if any(finding.level is Level.WRONG for finding in findings) else Exit.OK
@@ -27,10 +27,14 @@ def doctor(*, database: DatabaseOptions = NO_DATABASE) -> int:
 
 async def _examine(settings: Settings) -> list[Finding]:
     if settings.database_url is not None:
-        url = settings.database_url
-        return await examine(url, local_s=time.time(), pooled=settings.pooled, carriers=carrier_options(settings))
+        return await _asked(settings, settings.database_url, pooled=settings.pooled)
     async with open_embedded(settings.data_dir) as url:
-        return await examine(url, local_s=time.time(), carriers=carrier_options(settings))
+        return await _asked(settings, url, pooled=False)
+
+
+async def _asked(settings: Settings, url: str, *, pooled: bool) -> list[Finding]:
+    carriers = carrier_options(settings)
+    return await examine(url, local_s=time.time(), pooled=pooled, carriers=carriers, blobs=settings.blobs_url)
 
 
 def _tell(findings: list[Finding]) -> None:

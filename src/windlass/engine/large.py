@@ -39,7 +39,9 @@ class Large:
             self._claimer.rescue(claimed)
             raise
         if without:
-            await self._report([Fail(c.task.id, c.task.attempt, lease_of(c.task), _why(why)) for c, why in without])
+            await self._report(
+                [Fail(c.task.id, c.task.attempt, lease_of(c.task), unreadable(why)) for c, why in without]
+            )
         return ready
 
     async def report(self, reports: Sequence[Report]) -> list[State | WindlassError]:
@@ -65,7 +67,7 @@ class Large:
             return await self._commands.call(replace(report, result=text))
 
 
-def _why(error: Exception) -> Failure:
+def unreadable(error: Exception) -> Failure:
     """A store that is away will be back, and another worker may be set up better; what is not there any more will not
     be."""
     gone = isinstance(error, NotFound)

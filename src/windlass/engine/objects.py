@@ -36,7 +36,8 @@ from windlass.core.reference import is_reference, refer, reference_of
 from windlass.core.step import Step
 from windlass.core.transition import Effect
 from windlass.engine.blob import Blob, Blobs
-from windlass.engine.chance import Chance
+from windlass.engine.chance import Chance, SystemChance
+from windlass.engine.doctor import Finding, Level
 from windlass.engine.outbox import NotNow
 from windlass.store.store import Store
 from windlass.store.view import TaskView
@@ -223,6 +224,20 @@ class Objects:
             text = str(effect.body["reference"]).encode()
             if not await tx.objects.referred_to(effect.task_id, text):
                 await blobs.delete([reference_of(text).key])
+
+
+async def examine_objects(store: Store, open_blobs: Callable[[], Blobs], given: str) -> Finding:
+    """Whether the blob store that this process was given is the one that keeps the objects of this database."""
+    async with store.single() as tx:
+        kept = await tx.objects.blob_store()
+    if kept is None:
+        return Finding("blobs", Level.OK, f"no objects are kept yet; they would be in {given}")
+    advice = "set WINDLASS_BLOBS as the servers have it, and see that it can be reached from here"
+    try:
+        await Objects(store, SystemChance(), open_blobs).blobs()
+    except (Rejected, Unavailable) as error:
+        return Finding("blobs", Level.WRONG, error.message, advice)
+    return Finding("blobs", Level.OK, f"objects are kept in {given}")
 
 
 def _deletion(text: bytes, task_id: UUID, namespace: str) -> Effect:

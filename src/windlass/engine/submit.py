@@ -56,9 +56,6 @@ class Submitter:
         ready = self._identified(submission)
         if len(ready.payload) > PAYLOAD_MAX_BYTES:
             return (await self._submit_large([ready]))[0]
-        return await self._submit(ready)
-
-    async def _submit(self, ready: Submission) -> UUID:
         if ready.run_id is not None:
             return (await self._grouped.call([ready]))[0]
         return await (self._plain if ready.idempotency_key is None else self._keyed).call(ready)
@@ -84,7 +81,7 @@ class Submitter:
                 if len(s.payload) > PAYLOAD_MAX_BYTES:
                     stowed[place] = await self._objects.stow("payload", s.payload, _id(s), "payload", s.namespace)
             referring = [replace(s, payload=stowed.get(place, s.payload)) for place, s in enumerate(ready)]
-            ids = await self._grouped.call(referring) if len(ready) > 1 else [await self._submit(referring[0])]
+            ids = await self._grouped.call(referring)
         except Rejected:
             await self._settle(ready, stowed)
             raise

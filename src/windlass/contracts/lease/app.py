@@ -26,7 +26,7 @@ from windlass.wire.lease import RefusedAnswer
 
 log = logging.getLogger("windlass.lease")
 
-PREFIX = "/internal/"
+PREFIX, COMPLETE = "/internal/", "/internal/task-complete"
 CALLER = "caller"  # in the state of a connection
 BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
 JSON = (b"content-type", b"application/json")
@@ -50,7 +50,7 @@ class LeaseApp:
         self._posts: dict[str, Callable[[bytes, Caller], Awaitable[object]]] = {
             "/internal/task-claim": service.claim,
             "/internal/heartbeat": service.heartbeat,
-            "/internal/task-complete": service.complete,
+            COMPLETE: service.complete,
             "/internal/events": service.events,
             "/internal/buffer-publish": service.publish,
         }
@@ -84,9 +84,11 @@ class LeaseApp:
         if post is not None:
             if method != "POST":
                 return self._refused(405, "method_not_allowed", "only POST is allowed here", b"POST")
-            return 200, self._encode(await post(await _body(dict(scope["headers"]), receive), caller)), []
+            limit = BODY_MAX_BYTES + (self._service.room_bytes if path == COMPLETE else 0)
+            return 200, self._encode(await post(await _body(dict(scope["headers"]), receive, limit), caller)), []
         if path in self._wakeups:
-            return await self._wakeup(method, path, await _body(dict(scope["headers"]), receive), receive)
+            body = await _body(dict(scope["headers"]), receive, BODY_MAX_BYTES)
+            return await self._wakeup(method, path, body, receive)
         if path not in ("/internal/task-fetch", "/internal/openapi.json"):
             return self._refused(404, "not_found", "no route has this path")
         if method != "GET":
@@ -116,11 +118,11 @@ def _asked_for(query: bytes) -> str:
     return asked[0]
 
 
-async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
+async def _body(headers: dict[bytes, bytes], receive: Receive, limit: int) -> bytes:
     """All of it; of one that is too long nothing is kept."""
     declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared[:20]) > BODY_MAX_BYTES:
-        raise TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
+    if declared.isdigit() and int(declared[:20]) > limit:
+        raise TooLarge(f"the body may have at most {limit} bytes", limit=limit)
     parts, size = [], 0
     while True:
         message = await receive()
@@ -128,8 +130,8 @@ async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
             raise Gone
         part = message.get("body", b"")
         size += len(part)
-        if size > BODY_MAX_BYTES:
-            raise TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
+        if size > limit:
+            raise TooLarge(f"the body may have at most {limit} bytes", limit=limit)
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

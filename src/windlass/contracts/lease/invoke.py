@@ -69,8 +69,8 @@ class Invoker:
 
     async def _payload(self, view: TaskView, invoke: Invoke) -> bytes:
         try:
-            payload = await with_results(view.payload, self._engine.results)
-        except Invalid as error:
+            payload = await with_results(await self._engine.objects.load(view.payload), self._engine.results)
+        except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
         task, now = view.task, await self._engine.callbacks.about_now()
         return msgspec.json.encode(

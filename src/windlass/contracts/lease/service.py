@@ -8,17 +8,20 @@ from uuid import UUID
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from windlass.contracts.lease import form
-from windlass.core.check import PAYLOAD_MAX_BYTES, check_name, check_payload, clean_text
+from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES, check_name, check_payload, clean_text
 from windlass.core.dataset import SaidPublish, prefixes_of
-from windlass.core.error import Invalid, LeaseLost
+from windlass.core.error import Invalid, LeaseLost, Rejected, Unavailable
 from windlass.core.failure import Category, Failure
 from windlass.core.holder import OTHER_DELIVERY, Caller, Fence, Finish
 from windlass.core.task import Outcome
 from windlass.core.transition import State
 from windlass.engine.engine import Engine
 from windlass.engine.holder import Held
+from windlass.engine.large import unreadable
+from windlass.engine.objects import too_long
 from windlass.wire.id import parse_id
 from windlass.wire.lease import (
     AcceptedAnswer,
@@ -50,21 +53,32 @@ class Service:
     """What holders say to one engine. `scratch_uri` is where they may leave their batches."""
 
     def __init__(self, engine: Engine, scratch_uri: str) -> None:
-        self._engine, self._scratch_uri = engine, scratch_uri
+        self._engine, self._scratch_uri, self.room_bytes = engine, scratch_uri, engine.objects.room_bytes
 
     async def claim(self, body: bytes, caller: Caller) -> ClaimedAnswer | NotClaimedAnswer:
         said = _read(ClaimRequest, body)
         check_name("worker_id", said.worker_id)
         found = await self._engine.holders.claim(_task_id(said.task_id), said.worker_id, caller)
         if isinstance(found, Held):
-            return form.claimed(found, self._scratch_uri)
+            return form.claimed(await self._fetched(found, caller), self._scratch_uri)
         if found.state is State.QUEUED and found.waits_for != OTHER_DELIVERY:
             await self._engine.wakeups.refused(_task_id(said.task_id))  # its message is gone with this answer
         return form.not_claimed(found, None if found.until is None else await self._engine.views.time())
 
+    async def _fetched(self, held: Held, caller: Caller) -> Held:
+        """With its payload, which may be an object. If that cannot be had, the attempt has failed."""
+        try:
+            payload = await self._engine.objects.load(held.payload)
+        except (Rejected, Unavailable) as error:
+            task = held.task
+            fence = Fence(task.id, task.attempt, task.lease_id)
+            await self._engine.holders.finish(Finish(fence, caller, Outcome.FAILED, failure=unreadable(error)))
+            raise Unavailable(f"the payload of task {task.id} cannot be read: {error}") from None
+        return replace(held, payload=payload)
+
     async def fetch(self, task_id: str) -> FetchAnswer:
         view = await self._engine.views.get(_task_id(task_id))
-        return form.fetched(view.task, view.payload, view.wire)
+        return form.fetched(view.task, await self._engine.objects.load(view.payload), view.wire)
 
     async def heartbeat(self, body: bytes, caller: Caller) -> HeartbeatAnswer:
         said = _read(HeartbeatRequest, body)
@@ -97,11 +111,19 @@ class Service:
         said = _read(CompleteRequest, body)
         finish = _finish(said, caller)
         try:
-            state = await self._engine.holders.finish(finish)
+            state = await self._finish(finish)
         except LeaseLost as error:
             log.warning("ignored: attempt %s of task %s by %s: %s", said.attempt, said.task_id, caller.subject, error)
             raise
         return CompleteAnswer(status=form.REPORTED[state])
+
+    async def _finish(self, finish: Finish) -> State:
+        if not too_long(finish.result):
+            return await self._engine.holders.finish(finish)
+        assert finish.result is not None
+        fence = finish.fence
+        async with self._engine.objects.kept("result", finish.result, fence.task_id, f"result-{fence.attempt}") as text:
+            return await self._engine.holders.finish(replace(finish, result=text))
 
 
 def _finish(said: CompleteRequest, caller: Caller) -> Finish:
@@ -117,7 +139,7 @@ def _finish(said: CompleteRequest, caller: Caller) -> Finish:
     if outcome is Outcome.SUCCEEDED:
         given = not isinstance(said.result, msgspec.UnsetType)
         result = bytes(said.result) if isinstance(said.result, msgspec.Raw) else _encoded({"outputs": outputs})
-        check_payload("result" if given else "outputs", result)
+        check_payload("result" if given else "outputs", result, LARGE_MAX_BYTES if given else PAYLOAD_MAX_BYTES)
         if given and outputs:
             kept["outputs"] = outputs
     return Finish(fence, caller, outcome, result, _failure(said, outcome), events, kept)
@@ -148,7 +170,6 @@ def _task_id(text: str) -> UUID:
 
 
 def _read(kind: type[T], body: bytes) -> T:
-    assert len(body) <= PAYLOAD_MAX_BYTES, len(body)
     try:
         found: T = _DECODERS[kind].decode(body)
     except RecursionError:

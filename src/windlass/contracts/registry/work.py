@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from windlass.contracts.registry.call import LEASE_TOKEN, WORKER_ID, Call, missing
 from windlass.core.access import Role
-from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.error import Invalid, InvalidState, NotFound
 from windlass.core.run_command import SLEEP_MAX_S, RunCommand, RunComplete, RunFail, RunSleep
 from windlass.core.step import Step
@@ -18,7 +17,7 @@ from windlass.wire.registry_worker import read_token
 
 
 async def complete_workflow(call: Call, request: pb.CompleteWorkflowRequest) -> pb.Empty:
-    output = wire.json_bytes("output", request.output, empty=None, most=LARGE_MAX_BYTES)
+    output = wire.json_bytes("output", request.output, empty=None, most=call.engine.objects.limit_bytes)
     view, holder = await about(call, request.run_id)
     await say(call, RunComplete(view.task.id, holder, output))
     return pb.Empty()
