@@ -9,19 +9,22 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from tests.support.work import CRASH, job, jobs, until, worker
+from tests.support.work import CRASH, job, jobs, until
 
 from windlass import Claimed, Engine, Rate, State
 from windlass.core.delivery import PULL, Wakeup
 from windlass.core.error import InvalidState, NotFound, Unavailable
+from windlass.core.holder import Caller
 from windlass.core.queue import QueueConfig
 from windlass.core.wakeup import Letter
 from windlass.engine import wakeup
+from windlass.engine.holder import Held
 from windlass.queues.postgres import PostgresSender
 from windlass.testing.clock import VirtualClock
 from windlass.wire.wakeup import task_of
 
 QUEUE = "wake"
+CALLER = Caller("CN=wrapper", "00")
 
 
 @pytest.fixture
@@ -56,8 +59,10 @@ async def heard(engine: Engine, *, ack: bool = True) -> list[UUID]:
     return [task_of(one.body) for one in found]
 
 
-async def claim(engine: Engine, limit: int = 1) -> list[Claimed]:
-    return await engine.claim(await worker(engine, QUEUE), limit)
+async def claim(engine: Engine, *ids: UUID) -> list[Claimed]:
+    """What is told of these tasks, one after the other, which must be there."""
+    held = [await engine.holders.claim(task_id, "ada", CALLER) for task_id in ids]
+    return [Claimed(one.task, one.payload) for one in held if isinstance(one, Held)]
 
 
 async def test_each_task_that_can_be_claimed_is_spoken_of_once(waking: Engine) -> None:
@@ -105,7 +110,7 @@ async def test_a_task_that_is_not_due_is_spoken_of_when_it_is(waking: Engine, cl
 async def test_a_retry_is_spoken_of_when_its_delay_is_over(waking: Engine, clock: VirtualClock) -> None:
     [task_id] = await submit(waking)
     assert await heard(waking) == [task_id]
-    [claimed] = await claim(waking)
+    [claimed] = await claim(waking, task_id)
     await waking.fail(claimed, CRASH)
 
     assert await heard(waking) == []
@@ -117,8 +122,7 @@ async def test_what_is_claimed_cancelled_or_ended_is_not_spoken_of_again(waking:
     ids = await submit(waking, 3)
     assert len(await heard(waking)) == 3
     await waking.cancel(ids[0])
-    lease = await worker(waking, QUEUE, ttl_s=36000.0)
-    one, _ = await waking.claim(lease, 2)
+    one, _ = await claim(waking, *ids[1:])
     await waking.complete(one)
 
     await clock.advance(7200.0)
@@ -141,7 +145,7 @@ async def test_no_more_is_sent_than_a_limit_lets_start(waking: Engine) -> None:
     first = await heard(waking)
     assert len(first) == 2
     assert await heard(waking) == []  # two are about to be claimed
-    one, _ = await claim(waking, 5)
+    one, _ = await claim(waking, *first)
     assert await heard(waking) == []
     await waking.complete(one)
     assert len(await heard(waking)) == 1
@@ -162,8 +166,8 @@ async def test_a_rate_is_kept(waking: Engine, clock: VirtualClock) -> None:
     await set_up(waking, QueueConfig(rate=Rate(2, 10.0)))
     await submit(waking, 5)
 
-    assert len(await heard(waking)) == 2
-    assert len(await claim(waking, 5)) == 2
+    first = await heard(waking)
+    assert len(await claim(waking, *first)) == 2
     assert await heard(waking) == []
     await clock.advance(10.0)
     assert len(await heard(waking)) == 2
@@ -220,8 +224,7 @@ async def test_refusals_make_no_storm(waking: Engine, clock: VirtualClock) -> No
 async def test_so_many_messages_are_under_way_at_most(waking: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeup, "UNDER_WAY_MAX", 5)
     await submit(waking, 12)
-    assert len(await heard(waking)) == 5
-    assert len(await claim(waking, 5)) == 5
+    assert len(await claim(waking, *await heard(waking))) == 5
 
     waking.hub.wake_queue("default", QUEUE)
     assert len(await heard(waking)) == 5
@@ -232,8 +235,7 @@ async def test_a_full_line_is_looked_at_again_by_itself(
 ) -> None:
     monkeypatch.setattr(wakeup, "UNDER_WAY_MAX", 1)
     await submit(waking, 2)
-    assert len(await heard(waking)) == 1
-    assert len(await claim(waking)) == 1
+    assert len(await claim(waking, *await heard(waking))) == 1
 
     await clock.advance(wakeup.FULL_AGAIN_MAX_S)
     assert len(await heard(waking)) == 1

@@ -6,11 +6,13 @@ The questions are in `app.examine`; here they are asked and told. Exit code 1 if
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 from windlass.app import examine, open_embedded
 from windlass.cli.option import NO_DATABASE, DatabaseOptions, carrier_options
 from windlass.cli.output import Exit, say, show
 from windlass.cli.process import run_async
+from windlass.contracts.lease.examine import examine_certificates
 from windlass.engine.doctor import Finding, Level
 from windlass.settings import Settings
 
@@ -19,8 +21,9 @@ MARKS = {Level.OK: "[green]ok[/green]     ", Level.NOTE: "[yellow]note[/yellow] 
 
 def doctor(*, database: DatabaseOptions = NO_DATABASE) -> int:
     """Examine the database: reachable, version, schema, LISTEN, clock, dead rows, leases; the carriers of wake-ups
-    and the functions that queues use; the blob store; with what to do."""
-    findings = run_async(_examine(database.settings()))
+    and the functions that queues use; the blob store; the certificates of the internal port; with what to do."""
+    settings = database.settings()
+    findings = run_async(_examine(settings)) + _certificates(settings)
     show(findings, database.json, lambda: _tell(findings))
     return Exit.FAILED if any(finding.level is Level.WRONG for finding in findings) else Exit.OK
 
@@ -35,6 +38,13 @@ async def _examine(settings: Settings) -> list[Finding]:
 async def _asked(settings: Settings, url: str, *, pooled: bool) -> list[Finding]:
     carriers = carrier_options(settings)
     return await examine(url, local_s=time.time(), pooled=pooled, carriers=carriers, blobs=settings.blobs_url)
+
+
+def _certificates(settings: Settings) -> list[Finding]:
+    if settings.internal is None:
+        return []
+    files = settings.internal_certificate, settings.internal_key, settings.internal_ca
+    return examine_certificates(*files, datetime.now(UTC))
 
 
 def _tell(findings: list[Finding]) -> None:

@@ -29,6 +29,7 @@ from windlass.core.task import Task
 from windlass.core.transition import Entry, State
 from windlass.store.store import Store
 from windlass.store.view import ALWAYS, LISTED_PAYLOAD_MAX_BYTES, Created, TaskRow, TaskView, Views
+from windlass.store.wakeup_table import WakeupState
 
 __all__ = [
     "LISTED_PAYLOAD_MAX_BYTES", "NOTHING_TOLD", "Created", "Page", "TaskRow", "TaskView", "TaskViews", "Told",
@@ -271,6 +272,8 @@ async def _why_queued(views: Views, view: TaskView, now: datetime) -> list[Waiti
     elif task.concurrency_key and admission.room_by_key.get(task.concurrency_key, admission.room_per_key) == 0:
         reasons.append(Waiting("concurrency_limit", f"enough tasks with the key {task.concurrency_key} run"))
     delivery = (await _settings(views, task)).delivery
+    if isinstance(delivery, Wakeup) and not reasons and not view.requires:
+        return [_why_not_claimed(await views.get_wakeup(task.id))]
     if (nobody := await _why_nobody(views, view, delivery)) is not None:
         reasons.append(Waiting("no_capable_worker", nobody))
     return reasons or [Waiting("in_line", _why_in_line(delivery))]
@@ -297,6 +300,15 @@ def _why_in_line(delivery: Delivery) -> str:
     if isinstance(delivery, Pull | Stdio):
         return "others are before it in line"
     return f"it is sent out by {type_of(delivery)} when its turn comes; workers that claim do not get it"
+
+
+def _why_not_claimed(wakeup: WakeupState | None) -> Waiting:
+    """Its workers are woken by messages: what became of the one for this task."""
+    if wakeup is None:
+        return Waiting("in_line", "no worker was woken for it yet")
+    if wakeup.dead_at is not None:
+        return Waiting("dead_letter", "no worker could handle its message: see `windlass letters list`")
+    return Waiting("spoken_of", f"workers were woken for it, {wakeup.times} so far; again then", wakeup.again_at)
 
 
 async def _settings(views: Views, task: Task) -> QueueSettings:

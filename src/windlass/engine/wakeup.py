@@ -120,6 +120,9 @@ class Wakeups:
             self._due.add(queue)
         else:
             return
+        self._wake()
+
+    def _wake(self) -> None:
         if self._loop is not None:
             self._loop.wake()
 
@@ -141,6 +144,7 @@ class Wakeups:
                 sent += await self._announce(*key)
             except BaseException:
                 self._due |= due  # nothing was written down as looked at
+                self._wake()  # and nobody else will say so
                 raise
         return sent
 
@@ -153,6 +157,7 @@ class Wakeups:
                     known = await tx.wakeups.wakeup_queues()
             except BaseException:
                 self._stale = True
+                self._wake()
                 raise
             self.queues = {key: settings for key, settings in known.items() if _wakeup(settings).carrier in self._lines}
             self._elsewhere = known.keys() - self.queues.keys()

@@ -18,6 +18,7 @@ from windlass.core.transition import Entry, State
 from windlass.store import record
 from windlass.store.queue_table import QueueTable
 from windlass.store.session import Session
+from windlass.store.wakeup_table import WakeupState, WakeupTable
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -199,6 +200,9 @@ class Views:
 
     async def queue_settings(self, namespace: str, names: Sequence[str] | None = None) -> dict[str, QueueSettings]:
         return await self._queues.get_settings(namespace, names)
+
+    async def get_wakeup(self, task_id: UUID) -> WakeupState | None:
+        return await WakeupTable(self._session).get_wakeup(task_id)
 
     async def stdio_queues(self) -> dict[tuple[str, str], Stdio]:
         rows = await self._session.fetch("stdio_queues")
