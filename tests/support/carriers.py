@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,16 +31,17 @@ def nats_program() -> str:
 
 @contextlib.contextmanager
 def aws_server() -> Iterator[int]:
-    """Whoever talks to it has to be somebody; it does not matter who."""
+    """Whoever talks to it has to be somebody; it does not matter who. What it records lies in a folder of its own."""
     port = free_port()
     os.environ.update(AWS_ENVIRONMENT)
-    with running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port):
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with tempfile.TemporaryDirectory() as folder, running(command, port, cwd=folder):
         yield port
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def running(command: list[str], port: int, cwd: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until_s = time.monotonic() + START_S
         while True:
