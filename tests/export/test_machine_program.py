@@ -380,6 +380,35 @@ def test_a_program_that_does_not_do_its_part_fails(machine: Machine, program: An
     assert machine.left == []
 
 
+@pytest.mark.parametrize(
+    ("metrics", "why"),
+    [
+        ({"a": object()}, "the metrics of the program are no JSON"),
+        (7, "a program returns metrics"),
+        ("text", "a program returns metrics"),
+        ({"a": "x" * 20_000}, "at most 16384 bytes"),
+        ({"a": "\ud800"}, "the metrics of the program are no JSON"),
+    ],
+)
+def test_metrics_that_cannot_be_told_fail_before_anything_is_stored(machine: Machine, metrics: Any, why: str) -> None:
+    def odd(job: Job) -> Any:
+        hello(job)
+        return metrics
+
+    assert machine.run(odd) == 1
+    assert why in machine.callback["error"]
+    assert machine.stored == {}
+
+
+def test_an_error_with_characters_that_nobody_should_see_is_told_without_them(machine: Machine) -> None:
+    def broken(job: Job) -> None:
+        raise ExportError("one\ntwo \ud800 \x00 \x1b[31m red")
+
+    assert machine.run(broken) == 1
+    mark = "\N{REPLACEMENT CHARACTER}"
+    assert machine.callback["error"] == f"one\ntwo {mark} {mark} {mark}[31m red"
+
+
 def test_a_long_error_is_cut(machine: Machine) -> None:
     def broken(job: Job) -> None:
         raise ExportError("x" * 1_000_000)

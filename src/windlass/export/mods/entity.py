@@ -64,7 +64,7 @@ def text_of(body: bytes | bytearray) -> str:
     return str(body, "utf-8", "replace").removeprefix("\ufeff")
 
 
-def read_manifest(pi: str, body: bytes | bytearray) -> Manifest:
+def read_object(body: bytes | bytearray) -> dict[str, Any]:
     """Raises ValueError with the reason."""
     try:
         said = decode(body)
@@ -72,6 +72,12 @@ def read_manifest(pi: str, body: bytes | bytearray) -> Manifest:
         raise ValueError("it is not JSON") from None
     if not isinstance(said, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004
+    return said
+
+
+def read_manifest(pi: str, body: bytes | bytearray) -> Manifest:
+    """Raises ValueError with the reason."""
+    said = read_object(body)
     if text(said.get("pi")) not in {"", pi}:
         raise ValueError(f"it is that of {text(said['pi'])[:100]!r}")
     components = said.get("components")

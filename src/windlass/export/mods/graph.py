@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -29,10 +29,8 @@ class Graph(msgspec.Struct, frozen=True):
     relations: tuple[tuple[str, str, str], ...] = ()  # source, type, target
 
 
-def read_graph(said: object) -> Graph:
-    """Raises ValueError if it is none. What cannot be understood of it is left out."""
-    if not isinstance(said, dict):
-        raise ValueError("it is not a JSON object")  # noqa: TRY004
+def read_graph(said: Mapping[str, Any]) -> Graph:
+    """What cannot be understood of it is left out."""
     things = {}
     for code, thing in mapping(said.get("entities")).items():
         if label := text(mapping(thing).get("label")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from itertools import chain
 from typing import BinaryIO
 
@@ -12,13 +13,23 @@ import msgspec
 
 from windlass.export.mods import crosswalk
 from windlass.export.mods.crosswalk import Addresses, Entity, Place
-from windlass.export.mods.entity import DESCRIPTION, GRAPH, PI, PINAX, Manifest, decode, read_manifest, text, text_of
+from windlass.export.mods.entity import (
+    DESCRIPTION,
+    GRAPH,
+    PI,
+    PINAX,
+    Manifest,
+    read_manifest,
+    read_object,
+    text,
+    text_of,
+)
 from windlass.export.mods.graph import Graph, read_graph
 from windlass.export.mods.node import Node
 from windlass.export.mods.options import Options
 from windlass.export.mods.related import other_items, ref_item
 from windlass.export.mods.sheet import write_record
-from windlass.export.mods.source import NotRead, Reading, Source
+from windlass.export.mods.source import Body, NotRead, Reading, Source
 
 AHEAD = 3  # files of an entity that are read before they are needed
 log = logging.getLogger("windlass.machine")
@@ -50,7 +61,7 @@ def write_entity(frame: Frame, pi: str, file: BinaryIO, place: Place | None = No
     manifest = _manifest(frame.source, pi)
     with Reading(frame.source) as reading:
         files = Files(manifest, reading)
-        entity = _entity(files, frame.options)
+        entity = files.entity(frame.options)
         nodes = chain(
             crosswalk.before(entity, frame.options.cheimarros_mode),
             files.refs(include_ocr=frame.options.include_ocr),
@@ -79,53 +90,45 @@ class Files:
     """The files of one entity. What cannot be read is left out, and remembered."""
 
     def __init__(self, manifest: Manifest, reading: Reading) -> None:
-        self.manifest, self._reading = manifest, reading
+        self._manifest, self._reading = manifest, reading
         self.missing = False
 
-    def pinax(self, body: bytearray) -> dict[str, object]:
-        said = decode(body)
-        if not isinstance(said, dict):
-            raise ValueError("it is not a JSON object")  # noqa: TRY004
-        return said
+    def entity(self, options: Options) -> Entity:
+        """The three files that a record needs first are asked for at once."""
+        cids = self._manifest.components
+        wanted = [PINAX, DESCRIPTION, *([GRAPH] if options.cheimarros_mode != "skip" else [])]
+        begun = {key: self._reading.begin(cids[key]) for key in wanted if key in cids}
+        pinax, description, graph, problem = None, "", Graph(), "pinax.json is missing"
+        for key, future in begun.items():
+            try:
+                body = self._reading.end(cids[key], future)
+                if key == PINAX:
+                    pinax = read_object(body)
+                elif key == DESCRIPTION:
+                    description = text_of(body)
+                else:
+                    graph = read_graph(read_object(body))
+            except (NotRead, ValueError) as error:
+                self._miss(key, error)
+                problem = f"pinax.json could not be read: {error}" if key == PINAX else problem
+        return Entity(manifest=self._manifest, pinax=pinax, problem=problem, description=text(description), graph=graph)
 
     def refs(self, *, include_ocr: bool) -> Iterator[Node]:
-        waiting, ahead, kept = deque(self.manifest.refs), deque(), self._reading.large  # type: ignore[var-annotated]
+        """The related items that the files on the CDN make; a few of them are read ahead."""
+        cids, waiting, kept = self._manifest.components, deque(self._manifest.refs), self._reading.large
+        ahead: deque[tuple[str, Future[Body | None]]] = deque()
         while waiting or ahead:
             while waiting and len(ahead) < AHEAD:
                 key = waiting.popleft()
-                ahead.append((key, self._reading.begin(self.manifest.components[key])))
+                ahead.append((key, self._reading.begin(cids[key])))
             key, begun = ahead.popleft()
             try:
-                yield ref_item(
-                    key, decode(self._reading.end(self.manifest.components[key], begun)), include_ocr=include_ocr
-                )
+                yield ref_item(key, read_object(self._reading.end(cids[key], begun)), include_ocr=include_ocr)
             except (NotRead, ValueError) as error:
-                self.miss(key, error)
-            del begun
+                self._miss(key, error)
             if not kept:
                 self._reading.let_go()
 
-    def miss(self, key: str, error: Exception) -> None:
+    def _miss(self, key: str, error: Exception) -> None:
         self.missing = True
-        log.warning("%s of %s could not be read: %s", key[:200], self.manifest.pi, error)
-
-
-def _entity(files: Files, options: Options) -> Entity:
-    """The three files that a record needs first are asked for at once."""
-    manifest, reading = files.manifest, files._reading
-    wanted = [PINAX, DESCRIPTION, *([GRAPH] if options.cheimarros_mode != "skip" else [])]
-    begun = {key: reading.begin(manifest.components[key]) for key in wanted if key in manifest.components}
-    pinax, description, graph, problem = None, "", Graph(), "pinax.json is missing"
-    for key, future in begun.items():
-        try:
-            body = reading.end(manifest.components[key], future)
-            if key == PINAX:
-                pinax = files.pinax(body)
-            elif key == DESCRIPTION:
-                description = text_of(body)
-            else:
-                graph = read_graph(decode(body))
-        except (NotRead, ValueError) as error:
-            files.miss(key, error)
-            problem = f"pinax.json could not be read: {error}" if key == PINAX else problem
-    return Entity(manifest=manifest, pinax=pinax, problem=problem, description=text(description), graph=graph)
+        log.warning("%s of %s could not be read: %s", key[:200], self._manifest.pi, error)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from windlass.export.mods.crosswalk import Addresses
-from windlass.export.mods.entity import REF, Manifest, mapping, text
+from windlass.export.mods.entity import REF, Manifest, text
 from windlass.export.mods.node import Node, group, identifier, leaf, link, note
 
 ON_CDN = "IPFS CID (reference only - content stored on CDN)"
 
 
-def ref_item(key: str, said: object, *, include_ocr: bool) -> Node:
-    """A file that is kept elsewhere, as its `.ref.json` describes it. Raises ValueError if that is no description."""
-    if not isinstance(said, dict):
-        raise ValueError("it is not a JSON object")  # noqa: TRY004
-    ref = mapping(said)
+def ref_item(key: str, ref: Mapping[str, Any], *, include_ocr: bool) -> Node:
+    """A file that is kept elsewhere, as its `.ref.json` describes it."""
     label = text(ref.get("filename")) or key.removesuffix(REF)
     return group("relatedItem", *_ref_parts(ref, include_ocr), type="constituent", displayLabel=label)
 
 
-def _ref_parts(ref: Any, include_ocr: bool) -> Iterator[Node]:
+def _ref_parts(ref: Mapping[str, Any], include_ocr: bool) -> Iterator[Node]:
     if url := text(ref.get("url")):
         yield identifier("uri", url, "CDN URL")
     if file := text(ref.get("ipfs_cid")):

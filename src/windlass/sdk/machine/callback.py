@@ -34,7 +34,9 @@ def success(job: Job, key: str, name: str, size: int, metrics: dict[str, Any]) -
 
 
 def failure(job: Job, error: str) -> dict[str, Any]:
-    return {"task_id": job.task_id, "batch_id": job.batch_id, "status": "error", "error": error[:ERROR_MAX]}
+    """What no JSON, no database and no terminal should see is left out of the error, whoever put it there."""
+    told = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in error[:ERROR_MAX])
+    return {"task_id": job.task_id, "batch_id": job.batch_id, "status": "error", "error": told}
 
 
 def call_back(job: Job, report: dict[str, Any], wait: Callable[[float], object] = time.sleep) -> bool:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
+import msgspec
+
 from windlass.sdk.machine import environment
 from windlass.sdk.machine.callback import call_back, failure, success
 from windlass.sdk.machine.job import ExportError, Job
@@ -25,6 +27,7 @@ from windlass.sdk.machine.store import UploadFailed, upload
 
 Metrics = Mapping[str, Any] | None
 Export = Callable[[Job], Metrics | Awaitable[Metrics]]
+METRICS_MAX_BYTES = 16 * 1024
 log = logging.getLogger("windlass.machine")
 
 
@@ -63,17 +66,28 @@ def run(export: Export, environ: Mapping[str, str] | None = None) -> int:
 
 def _work(export: Export, job: Job, started: float, stop: Stop) -> dict[str, Any]:
     made = export(job)
-    metrics = asyncio.run(_awaited(made)) if inspect.isawaitable(made) else made
+    metrics = _checked(asyncio.run(_awaited(made)) if inspect.isawaitable(made) else made)
     output = job.made()
     key, size = f"exports/{job.task_id}/{output.name}", output.path.stat().st_size
     upload(job.store, key, output.path, output.content_type, timeout_s=job.upload_timeout_s, wait=stop.wait)
     counted = {
         "total_time_ms": round((time.monotonic() - started) * 1000),
-        **(metrics or {}),
+        **metrics,
         "peak_memory_mb": peak_mb(),
     }
     log.info("task %s: %d bytes stored as %s, %s", job.task_id, size, key, counted)
     return success(job, key, output.name, size, counted)
+
+
+def _checked(metrics: object) -> dict[str, Any]:
+    """Metrics that can be told; before anything is stored."""
+    try:
+        told = {} if metrics is None else msgspec.json.decode(msgspec.json.encode(metrics))
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise ExportError(f"the metrics of the program are no JSON: {error}") from None
+    if not isinstance(told, dict) or len(msgspec.json.encode(told)) > METRICS_MAX_BYTES:
+        raise ExportError(f"a program returns metrics, at most {METRICS_MAX_BYTES} bytes of them, or nothing")
+    return told
 
 
 async def _awaited(made: Awaitable[Metrics]) -> Metrics:
