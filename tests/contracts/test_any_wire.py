@@ -16,23 +16,28 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import grpc
+import httpx
 import msgspec
 import pytest
 from tests.contracts import any_wire
+from tests.contracts.lease import function as functions
+from tests.contracts.lease.world import Papers, client, make_papers
 
 from windlass import App, Engine, Policy, State, Submission
-from windlass.app import open_pools, open_server, open_sessions
-from windlass.core.delivery import Delivery, Push, PushOptions, Stdio, StdioHandler
+from windlass.app import open_carriers, open_internal, open_pools, open_server, open_sessions
+from windlass.core.delivery import Delivery, Invoke, Push, PushOptions, Stdio, StdioHandler, Wakeup
 from windlass.core.queue import QueueConfig
 from windlass.http.server import listening
+from windlass.queues.consume import ask_route, make_consumer
 from windlass.store.view import TaskView
 from windlass.wire.protos import kagzi_pb2 as pb
+from windlass.wire.wakeup import task_of
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 KEY = "wl_a-key-for-tests"
 KINDS = {"label": any_wire.label, "refuse": any_wire.refuse}
-PENDING = {"wakeup", "invoke", "machine"}  # deliveries of contracts that have no row yet
+PENDING = {"machine"}  # deliveries of contracts that have no row yet
 
 
 @dataclass
@@ -42,6 +47,11 @@ class Site:
     engine: Engine
     api: str
     grpc: str
+    internal: str
+    papers: Papers
+
+    def certified(self) -> httpx.AsyncClient:
+        return client(self.internal, self.papers, self.papers.client)
 
     async def set_up(self, queue: str, delivery: Delivery) -> Any:
         return (await self.engine.queues.put(queue, delivery=delivery, limits=QueueConfig())).settings
@@ -59,12 +69,16 @@ def mode() -> str:
 
 
 @pytest.fixture
-async def site(live_engine: Engine) -> AsyncIterator[Site]:
+async def site(live_engine: Engine, tmp_path: Path) -> AsyncIterator[Site]:
+    papers = make_papers(tmp_path)
+    files = {"certificate": papers.server.certificate, "key": papers.server.key, "authority": papers.authority}
     async with (
         open_server(live_engine, http="127.0.0.1:0", api_key=KEY, push=PushOptions(loopback=True)) as api,
         open_sessions(live_engine, grpc="127.0.0.1:0", api_key=KEY) as server,
+        open_internal(live_engine, internal="127.0.0.1:0", **files) as internal,
+        open_carriers(live_engine, loopback=True),
     ):
-        yield Site(live_engine, api, server)
+        yield Site(live_engine, api, server, internal, papers)
 
 
 def shop(**where: Any) -> App:
@@ -163,6 +177,61 @@ async def stdio(site: Site, queue: str) -> AsyncIterator[None]:
         yield
 
 
+async def report(http: httpx.AsyncClient, task: dict[str, Any], attempt: int, lease_token: str) -> None:
+    """Run what was handed over, and say over the internal port how that went."""
+    fence = {"task_id": task["task_id"], "attempt": attempt, "lease_token": lease_token}
+    try:
+        said = {"status": "Completed", "result": KINDS[task["operator"]](**task["config"])}  # type: ignore[operator]
+    except LookupError as error:
+        said = {"status": "Failed", "error_message": str(error), "error": {"retryable": False}}
+    (await http.post("/internal/task-complete", json={**fence, **said})).raise_for_status()
+
+
+@asynccontextmanager
+async def wakeup(site: Site, queue: str) -> AsyncIterator[None]:
+    """A worker that is woken by messages, and has a certificate and no database."""
+    await site.set_up(queue, Wakeup())
+    async with site.certified() as http:
+
+        async def call(path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+            answer = await http.post(path, content=body, timeout=timeout_s)
+            return answer.status_code, answer.content
+
+        async def work() -> None:
+            consumer = make_consumer(await ask_route(call, queue), call)
+            while True:
+                for message in await consumer.receive(1, 20.0):
+                    said = {"task_id": str(task_of(message.body)), "worker_id": "w"}
+                    told = (await http.post("/internal/task-claim", json=said)).json()
+                    if told["status"] == "Claimed":
+                        await report(http, told["task"], told["attempt"], told["lease_token"])
+                    await consumer.ack(message)
+
+        running = asyncio.create_task(work())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def invoke(site: Site, queue: str) -> AsyncIterator[None]:
+    """A function at a URL, which answers and reports later."""
+    running: set[asyncio.Task[None]] = set()
+    async with functions.function() as called, site.certified() as http:
+
+        def run(call: dict[str, Any]) -> None:
+            running.add(asyncio.create_task(report(http, call, call["attempt"], call["lease_token"])))
+
+        called.on_call = run
+        await site.set_up(queue, Invoke(url=called.url))
+        try:
+            yield
+        finally:
+            await asyncio.gather(*running)
+
+
 Way = Callable[[Site, str], AbstractAsyncContextManager[None]]
 WAYS: dict[str, tuple[str, Way]] = {  # by the name of its queue: the delivery that it shows, and who works there
     "direct": ("pull", pull),
@@ -170,6 +239,8 @@ WAYS: dict[str, tuple[str, Way]] = {  # by the name of its queue: the delivery t
     "registry": ("pull", registry),
     "push": ("push", push),
     "stdio": ("stdio", stdio),
+    "wakeup": ("wakeup", wakeup),
+    "invoke": ("invoke", invoke),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ class Function:
         self.headers: list[dict[str, str]] = []
         self.answers: list[tuple[int, dict[str, str]]] = []
         self.url = ""
+        self.on_call: Callable[[dict[str, Any]], None] = lambda _: None
         self.state = SimpleNamespace(closing=asyncio.Event())
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -31,6 +32,7 @@ class Function:
             part = await receive()
             body, more = body + part.get("body", b""), part.get("more_body", False)
         self.calls.append(msgspec.json.decode(body))
+        self.on_call(self.calls[-1])
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         status, headers = self.answers.pop(0) if self.answers else (202, {})
         told = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -14,6 +14,7 @@ from windlass.core.holder import Caller
 from windlass.core.queue import Rate
 from windlass.engine.holder import Held
 from windlass.store.store import Store
+from windlass.wire.handover import results_payload
 from windlass.wire.id import ulid
 
 HOLDER = Caller("CN=wrapper", "ab" * 32)
@@ -368,3 +369,11 @@ async def test_fetch_says_how_a_task_is(world: World) -> None:
     assert (await holder.task()).cancel.signalled_at is None  # type: ignore[union-attr]
     assert await world.rows("heartbeat") == [before[1]]
     refused(await world.http.get("/internal/task-fetch", params={"task_id": nobody()}), 404, "task_not_found")
+
+
+async def test_what_other_tasks_returned_is_in_the_config(world: World) -> None:
+    first = await world.held()
+    ok(await first.complete(result={"blocks": 7}))
+    told = await world.claim(await world.submit(payload=results_payload("upstream", first.task_id)))
+
+    assert told["task"]["config"] == {"upstream": {"blocks": 7}}

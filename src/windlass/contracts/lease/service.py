@@ -22,6 +22,7 @@ from windlass.engine.engine import Engine
 from windlass.engine.holder import Held
 from windlass.engine.large import unreadable
 from windlass.engine.objects import too_long
+from windlass.wire.handover import with_results
 from windlass.wire.id import parse_id
 from windlass.wire.lease import (
     AcceptedAnswer,
@@ -66,9 +67,10 @@ class Service:
         return form.not_claimed(found, None if found.until is None else await self._engine.views.time())
 
     async def _fetched(self, held: Held, caller: Caller) -> Held:
-        """With its payload, which may be an object. If that cannot be had, the attempt has failed."""
+        """With its payload, which may be an object or name what others returned. If that cannot be had, the attempt has
+        failed."""
         try:
-            payload = await self._engine.objects.load(held.payload)
+            payload = await with_results(await self._engine.objects.load(held.payload), self._engine.results)
         except (Rejected, Unavailable) as error:
             task = held.task
             fence = Fence(task.id, task.attempt, task.lease_id)
