@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format sim sim-bugs soak-registry bench soak-callback docs protos clean
+.PHONY: help dev demo test lint format sim sim-bugs soak-registry bench soak-callback soak-lease docs protos clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then echo $$p; break; fi; done)
@@ -55,6 +55,9 @@ sim-bugs: $(READY) ## Prove that the simulation finds each planted bug within tw
 
 soak-registry: $(READY) ## Kill gRPC workers and servers at random during 2,000 workflows (WORKFLOWS=2000 KILLS=60 SEED=7)
 	@$(BIN)/python -m tests.e2e.registry_soak --workflows $(or $(WORKFLOWS),2000) --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED))
+
+soak-lease: $(READY) ## Kill dispatcher, carrier, workers and database during 10,000 tasks, for each carrier (TASKS=10000 KILLS=40 CARRIER=nats)
+	@$(BIN)/python -m tests.e2e.lease_soak --tasks $(or $(TASKS),10000) --kills $(or $(KILLS),40) $(if $(CARRIER),--carrier $(CARRIER))
 
 bench: $(READY) ## Ours beside the peers and the raw limit (ROWS=P4,P6 for a part)
 	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS))

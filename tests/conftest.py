@@ -32,6 +32,7 @@ if "PYTHONPATH" in os.environ:
 SLOW = (
     "tests/cli/test_dev",
     "tests/cli/test_doctor",
+    "tests/cli/test_operator_page",
     "tests/contracts/callback/test_callbacks",
     "tests/contracts/callback/test_cloud_tasks",
     "tests/contracts/callback/test_conformance",
@@ -69,6 +70,8 @@ SLOW = (
     "tests/store/test_plan",
     "tests/store/test_pooler",
     "tests/testing/test_kit",
+    "tests/wrapper/test_escape",
+    "tests/wrapper/test_program",
 )
 
 

@@ -17,8 +17,10 @@ SEES: dict[str, set[str]] = {
     "store": {"core"},
     "engine": {"store", "core"},
     "stdio": set(),  # runs where nothing else of Windlass is installed
+    "cage": set(),  # starts anew for every task
     "sdk": {"wire", "core", "stdio"},
     "export": {"sdk"},  # programs on machines of their own: what any user's program could import
+    "wrapper": {"sdk", "queues", "wire", "core", "cage"},  # of queues, the side that workers see
     "contracts": ADAPTER,
     "launchers": ADAPTER,
     "queues": ADAPTER,
@@ -135,6 +137,13 @@ def test_a_worker_imports_nothing_of_the_server() -> None:
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
 
     assert [name for name in loaded if name in SERVER_ONLY] == []
+
+
+def test_a_wrapper_imports_nothing_of_the_server() -> None:
+    shown = "import sys, windlass.wrapper.command; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
+
+    assert [name for name in loaded if name in SERVER_ONLY - {"windlass.cli"}] == []
 
 
 @pytest.mark.parametrize("start", [["-m", "windlass.stdio"], ["src/windlass/stdio/start.py"]], ids=["module", "file"])

@@ -6,11 +6,15 @@ import sys
 
 
 def main() -> None:
-    """Entry point of `windlass`. A stdio worker starts without the rest of it."""
+    """Entry point of `windlass`. Stdio workers and wrappers start without the rest."""
     if sys.argv[1:] == ["stdio", "worker"]:
         from windlass.stdio.worker import main as work
 
         return work()
+    if sys.argv[1:2] == ["wrapper"]:  # runs where only the plain package is installed
+        from windlass.wrapper.command import main as wrap
+
+        return wrap(sys.argv[2:])
     try:
         from windlass.cli.commands import run
     except ModuleNotFoundError as error:

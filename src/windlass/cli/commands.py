@@ -29,6 +29,7 @@ app = App(
 app.command("windlass.cli.dev:dev", help="Run everything on this machine, to try things out.")
 app.command("windlass.cli.serve:serve", help="Serve the API and run the loops, on your own PostgreSQL.")
 app.command("windlass.cli.worker:worker", help="Run the handlers of an app.")
+app.command("windlass.cli.wrapper:wrapper", help="Run operators for queues that send wake-ups, over mTLS.")
 app.command("windlass.cli.submit:submit", help="Submit a task, and on request wait for its result.")
 app.command("windlass.cli.doctor:doctor", help="Examine the database, with what to do for each finding.")
 app.command("windlass.cli.check:check", help="Hold the code of workflows against their records, before you deploy.")

@@ -1,4 +1,4 @@
-"""Calls to the engine: one POST at a time on a connection that is kept, by the standard library, in a few threads.
+"""Calls to the engine: one at a time on a connection that is kept, by the standard library, in a few threads.
 
 Threads, because the event loop of the service may be blocked by a handler just when a heartbeat is due. Redirects are
 not followed: a token is for the engine that gave it. Every call may be repeated, so that a connection that was closed
@@ -41,8 +41,10 @@ class Poster:
     when the last results are told.
     """
 
-    def __init__(self, threads: int, ssl_context: ssl.SSLContext | None = None) -> None:
-        self._ssl_context = ssl_context
+    def __init__(
+        self, threads: int, ssl_context: ssl.SSLContext | None = None, *, answer_max_bytes: int = ANSWER_MAX_BYTES
+    ) -> None:
+        self._ssl_context, self._answer_max_bytes = ssl_context, answer_max_bytes
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name="windlass-callback", daemon=True) for _ in range(threads)
@@ -51,14 +53,17 @@ class Poster:
             thread.start()
         self._resting: dict[tuple[str, str], list[HTTPConnection]] = {}
         self._lock = threading.Lock()
+        self._closed = False
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
+    async def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, *, method: str = "POST"
+    ) -> Reply:
         """Raises Unreachable."""
         done: Future[Reply] = Future()
 
         def job() -> None:
             try:
-                done.set_result(self._post(url, dict(headers), body, timeout_s))
+                done.set_result(self._post(url, dict(headers), body, timeout_s, method))
             except BaseException as error:
                 done.set_exception(error)
 
@@ -74,25 +79,26 @@ class Poster:
         for _ in self._threads:
             self._jobs.put(None)
         with self._lock:
+            self._closed = True
             resting, self._resting = self._resting, {}
         for connections in resting.values():
             for connection in connections:
                 connection.close()
 
-    def _post(self, url: str, headers: dict[str, str], body: bytes, timeout_s: float) -> Reply:
+    def _post(self, url: str, headers: dict[str, str], body: bytes, timeout_s: float, method: str) -> Reply:
         where = urlsplit(url)
         key, target = (where.scheme, where.netloc), where.path + (f"?{where.query}" if where.query else "")
         rested = self._take(key)
         if rested is not None:
             try:
-                return self._exchange(key, rested, target, headers, body, timeout_s)
+                return self._exchange(key, rested, method, target, headers, body, timeout_s)
             except (OSError, HTTPException) as error:
                 rested.close()
                 if isinstance(error, TimeoutError):
                     raise Unreachable(f"no answer within {timeout_s:g} s") from None
         connection = self._connection(*key)
         try:
-            return self._exchange(key, connection, target, headers, body, timeout_s)
+            return self._exchange(key, connection, method, target, headers, body, timeout_s)
         except (OSError, HTTPException, ValueError) as error:
             connection.close()
             raise Unreachable(f"{type(error).__name__}: {error}") from None
@@ -101,6 +107,7 @@ class Poster:
         self,
         key: tuple[str, str],
         connection: HTTPConnection,
+        method: str,
         target: str,
         headers: dict[str, str],
         body: bytes,
@@ -109,9 +116,9 @@ class Poster:
         connection.timeout = timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)
-        connection.request("POST", target, body, headers)
+        connection.request(method, target, body or None, headers)
         response = connection.getresponse()
-        content = response.read(ANSWER_MAX_BYTES)
+        content = response.read(self._answer_max_bytes)
         if response.isclosed() and not response.will_close:
             self._rest(key, connection)
         else:
@@ -133,7 +140,7 @@ class Poster:
     def _rest(self, key: tuple[str, str], connection: HTTPConnection) -> None:
         with self._lock:
             resting = self._resting.setdefault(key, [])
-            if len(resting) < RESTING_MAX:
+            if len(resting) < RESTING_MAX and not self._closed:
                 resting.append(connection)
                 return
         connection.close()

@@ -1,0 +1,5 @@
+"""`python -m windlass.wrapper`: the same as `windlass wrapper`, where only the plain package is installed."""
+
+from windlass.wrapper.command import main
+
+main()

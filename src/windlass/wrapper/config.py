@@ -1,0 +1,89 @@
+"""What a wrapper is told: a TOML file, and flags that beat it. Owns what is wrong with that, before anything is run."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from windlass.core.check import check_name
+from windlass.core.error import Invalid
+from windlass.wrapper.operator import Operator, checked
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`operators` by the name that tasks have for them; `*` runs all that have none of their own."""
+
+    server: str
+    queues: Annotated[list[str], Meta(min_length=1)]
+    certificate: Path
+    key: Path
+    ca: Path
+    operators: Annotated[dict[str, Operator], Meta(min_length=1)]
+    namespace: str = "default"
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] = 4
+    name: str | None = None
+    state_dir: Path = Path(".windlass-wrapper")
+    isolation: Literal["auto", "namespaces", "landlock"] = "auto"
+    nats_url: str | None = None
+    nats_credentials: Path | None = None
+    aws_region: str | None = None
+    aws_endpoint_url: str | None = None
+
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """What no operator may read that is not trusted."""
+        credentials = () if self.nats_credentials is None else (self.nats_credentials,)
+        return (self.certificate, self.key, *credentials)
+
+
+def read_config(file: Path | None, flags: Mapping[str, Any]) -> Config:
+    """Raises Invalid, which names what is wrong. A flag that is None was not given."""
+    said = {} if file is None else _table(file)
+    given = {name: value for name, value in flags.items() if value is not None}
+    operators = {**said.get("operators", {}), **given.pop("operators", {})}
+    told = {**said, **given, "operators": operators}
+    for name in ("server", "queues", "certificate", "key", "ca", "operators"):
+        if not told.get(name):
+            raise Invalid("is missing: say it in the file, or by flags", field=name)
+    try:
+        config = msgspec.convert(told, Config, dec_hook=_path, strict=True)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{file or 'the command line'}: {error}") from None
+    for queue in config.queues:
+        check_name("queues", queue)
+    for name, operator in config.operators.items():
+        _keep_apart(name, checked(name, operator), config)
+    return config
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str | Path):
+        return Path(value)
+    raise NotImplementedError
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid(f"{file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file}: {error}") from None
+
+
+def _keep_apart(name: str, operator: Operator, config: Config) -> None:
+    """Whoever may read a folder may read the key in it. Started by root, an untrusted operator is another user."""
+    field = f"operators.{name}.read"
+    for path in operator.read:
+        for secret in (*config.secret_files, config.state_dir):
+            if secret.resolve().is_relative_to(path.resolve()):
+                raise Invalid(f"{path} holds {secret}, which nobody but the wrapper may read", field=field)
+        least = 0o005 if path.is_dir() else 0o004
+        if os.geteuid() == 0 and not operator.trusted and path.stat().st_mode & least != least:
+            raise Invalid(f"{path} must be readable for everybody: root runs this as another user", field=field)

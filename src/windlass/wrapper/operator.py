@@ -1,0 +1,207 @@
+"""What a task is run by: a Python function in this process, or a program in one of its own.
+
+Owns the shape of an operator and of its answer, and what an operator may say while it works. An untrusted operator is
+always a program in a cage, also when it is written as a function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from inspect import isawaitable, iscoroutinefunction
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from windlass.cage.call import find, is_answer, takes_context
+from windlass.core.error import Invalid
+
+ANY = "*"
+MIB = 1024 * 1024
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one run may use. Memory and CPU count for each process of it. None: no limit, for trusted ones only."""
+
+    timeout_s: Annotated[float, Meta(gt=0)] | None = None
+    cpu_s: Annotated[int, Meta(ge=1)] | None = None
+    memory_bytes: Annotated[int, Meta(ge=32 * MIB)] | None = None
+    output_bytes: Annotated[int, Meta(ge=1, le=64 * MIB)] = MIB
+    folder_bytes: Annotated[int, Meta(ge=4096)] | None = None
+    file_bytes: Annotated[int, Meta(ge=4096)] | None = None
+    processes: Annotated[int, Meta(ge=1)] | None = None
+    files: Annotated[int, Meta(ge=16)] | None = None
+    grace_s: Annotated[float, Meta(ge=0)] = 10.0
+
+
+UNTRUSTED = {
+    "timeout_s": 300.0, "cpu_s": 300, "memory_bytes": 1024 * MIB, "folder_bytes": 64 * MIB, "file_bytes": 64 * MIB,
+    "processes": 64, "files": 256,
+}  # fmt: skip
+
+
+class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One way to run tasks. `read` are the paths that an untrusted one may see besides system programs and Python;
+    where it is a function, its modules are looked for in them."""
+
+    function: str | None = None
+    command: list[str] | None = None
+    trusted: bool = True
+    process: bool = False  # a function in a process of its own, which can be killed
+    read: list[Path] = []
+    env: dict[str, str] = {}
+    limits: Limits = Limits()
+
+    @property
+    def in_process(self) -> bool:
+        """Whether it runs in the wrapper itself: only what is trusted may."""
+        return self.function is not None and self.trusted and not self.process
+
+    def distrusted(self) -> Operator:
+        return msgspec.structs.replace(self, trusted=False)
+
+    @property
+    def enforced(self) -> Limits:
+        """What is not trusted is never without limits."""
+        if self.trusted:
+            return self.limits
+        absent = {name: value for name, value in UNTRUSTED.items() if getattr(self.limits, name) is None}
+        return msgspec.structs.replace(self.limits, **absent)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run that ended by itself."""
+
+    outputs: list[Any] = []
+    events: list[Any] = []
+    result: Any = None
+
+
+class OperatorFailed(Exception):
+    """What went wrong, in words for a person. `retryable` False: to run it again would not help."""
+
+    def __init__(self, message: str, *, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class Speech(Protocol):
+    """Takes what an operator says while it runs, in order. From any thread."""
+
+    def say(self, message: Mapping[str, Any]) -> None: ...
+
+
+class Context:
+    """What a function in the wrapper's own process may say and ask."""
+
+    def __init__(self, speech: Speech) -> None:
+        self._speech, self._cancelled = speech, threading.Event()
+
+    def emit(self, *events: dict[str, Any]) -> None:
+        """Events: what has become of datasets. The task ends after all of them were accepted."""
+        self._speech.say({"say": "events", "events": list(events)})
+
+    def publish(self, **batch: Any) -> None:
+        """A batch of a buffered dataset: dataset_uuid, dataset_version, batch_uri, record_count."""
+        self._speech.say({"say": "publish", **batch})
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants it to stop; a function in a thread cannot be stopped by anybody else."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+
+def checked(name: str, operator: Operator) -> Operator:
+    """The operator, if it can be run. Raises Invalid."""
+    field = f"operators.{name}"
+    if (operator.function is None) == (operator.command is None):
+        raise Invalid("give a function or a command", field=field)
+    if operator.command is not None and not operator.command:
+        raise Invalid("must name a program", field=f"{field}.command")
+    if operator.function is not None and ":" not in operator.function:
+        raise Invalid("must be like module:function", field=f"{field}.function")
+    for path in operator.read:
+        if not path.is_absolute() or not path.exists():
+            raise Invalid(f"{path} must be an absolute path of something that is there", field=f"{field}.read")
+    if operator.in_process:
+        load(operator.function or "")
+    return operator
+
+
+def load(target: str) -> Callable[..., Any]:
+    """The function that `module:function` names, with the current folder on the path, as `python -m` has it."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = find(target)
+    except (ImportError, AttributeError) as error:
+        raise Invalid(f"{target}: {error}", field="function") from None
+    if not callable(found):
+        raise Invalid(f"{target} is not a function", field="function")
+    function: Callable[..., Any] = found
+    return function
+
+
+class Functions:
+    """Runs functions in this process: async ones in the event loop, others in threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="operator")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, operator: Operator, task: Mapping[str, Any], speech: Speech) -> Answer:
+        function, context = load(operator.function or ""), Context(speech)
+        arguments = (dict(task), context) if takes_context(function) else (dict(task),)
+        limit = asyncio.timeout(operator.limits.timeout_s)
+        try:
+            async with limit:
+                value = await self._call(function, arguments, context, operator.limits.grace_s)
+        except OperatorFailed:
+            raise
+        except Exception as error:
+            if limit.expired():
+                context.cancel()
+                raise OperatorFailed(f"it ran longer than {operator.limits.timeout_s:g} s") from None
+            retryable = getattr(error, "retryable", None)
+            words = f"{type(error).__name__}: {error}"
+            raise OperatorFailed(words, retryable=retryable if isinstance(retryable, bool) else None) from error
+        return answer_of(value if is_answer(value) else {"result": value})
+
+    async def _call(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], context: Context, grace_s: float
+    ) -> Any:
+        if iscoroutinefunction(function):
+            return await function(*arguments)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
+        try:
+            value = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            context.cancel()
+            await asyncio.wait({running}, timeout=grace_s)
+            raise
+        return await _awaited(value) if isawaitable(value) else value
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def answer_of(said: Mapping[str, Any]) -> Answer:
+    """Raises OperatorFailed for an error that an operator told, and for what is no answer."""
+    if said.get("error") is not None:
+        retryable = said.get("retryable")
+        raise OperatorFailed(str(said["error"]), retryable=retryable if isinstance(retryable, bool) else None)
+    for name in ("outputs", "events"):
+        if not isinstance(said.get(name) or [], list):
+            raise OperatorFailed(f"its {name} must be a list", retryable=False)
+    return Answer(outputs=said.get("outputs") or [], events=said.get("events") or [], result=said.get("result"))

@@ -1,0 +1,359 @@
+"""Dispatcher, carrier, workers and database killed at random while tasks of the lease contract run, and what must hold
+after that: no task is lost, none is committed twice, the outbox drains.
+
+`python -m tests.e2e.lease_soak --carrier nats --tasks 10000` is the whole of it for one carrier (`make soak-lease` for
+all three); a test runs a small share. All are the real programs: `windlass serve`, `windlass wrapper`, NATS, moto's
+server for SQS, PostgreSQL. Kills are bound to progress, not to time. A witness in the database (`fleet.WITNESS`) says
+what was committed, independently of the engine's own records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+from tests.e2e.fleet import WITNESS
+from tests.support.carriers import AWS_ENVIRONMENT, free_port, nats_program
+from tests.support.database import temporary_folder
+
+from windlass import Engine, Policy, Submission
+from windlass.app import migrate_database
+from windlass.core.delivery import Wakeup
+from windlass.core.error import Unavailable
+from windlass.core.queue import QueueConfig
+from windlass.store.embedded import EmbeddedServer
+from windlass.store.store import Store
+from windlass.wire import certificate
+
+ROOT = Path(__file__).parents[2]
+CARRIERS = ("postgres", "nats", "sqs")
+QUEUE = "soak"
+DATASET, VERSION = str(UUID(int=0xD1)), str(UUID(int=0xE1))
+# Bad luck must not end a task: what is tested is that luck does not matter.
+PATIENT = Policy(max_attempts=1000, max_losses=1000, retry_delay_s=0.05, retry_delay_max_s=0.5)
+SHARES = {"worker": 5, "dispatcher": 4, "carrier": 3, "backend": 2, "postmaster": 2}
+STANDSTILL_S = 150.0
+POLL_S = 0.05
+CLI = [sys.executable, "-c", "from windlass.cli import main; main()"]
+
+
+@dataclass(slots=True)
+class Soak:
+    """One installation, and who is killed when."""
+
+    folder: Path
+    carrier: str
+    tasks: int
+    kills: int
+    chance: random.Random
+    workers: int = 2
+    hurried: bool = False  # what a killed dispatcher has taken from the outbox is given back at once, not in a minute
+    began_s: float = 0.0
+    server: EmbeddedServer | None = None
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    killed: Counter[str] = field(default_factory=Counter)
+    ports: dict[str, int] = field(default_factory=dict)
+    _connection: asyncpg.Connection | None = None
+
+    async def run(self) -> dict[str, Any]:
+        self.began_s = time.monotonic()
+        try:
+            await self._begin()
+            await self._kill_until_done()
+            await self._drained()
+            return {**await self._examine(), "s": round(time.monotonic() - self.began_s, 1)}
+        finally:
+            await self._close()
+
+    # ----------------------------------------------------------------------------------------- who is there
+
+    @property
+    def dsn(self) -> str:
+        assert self.server is not None
+        return self.server.dsn
+
+    @property
+    def trace(self) -> Path:
+        return self.folder / "trace"
+
+    async def _begin(self) -> None:
+        self.server = await asyncio.to_thread(EmbeddedServer.open, self.folder / "data")
+        await migrate_database(self.dsn)
+        await self.ask(lambda c: c.execute(WITNESS))
+        _make_certificates(self.folder)
+        self.ports = {"internal": free_port(), "carrier": free_port()}
+        self.trace.touch()
+        async with Engine(Store(self.dsn)) as engine:
+            delivery = Wakeup(
+                carrier=self.carrier, lease_ms=4000, visibility_ms=3000, resend_ms=1000, max_deliveries=1000
+            )  # type: ignore[arg-type]
+            await engine.queues.put(QUEUE, delivery=delivery, retry=None, limits=QueueConfig())
+            for start in range(0, self.tasks, 500):
+                numbers = range(start, min(start + 500, self.tasks))
+                await engine.submit_many([_submission(number) for number in numbers])
+        for name in self._names():
+            self._start(name)
+        self._tell("all are started")
+
+    def _tell(self, what: str) -> None:
+        print(f"{time.monotonic() - self.began_s:6.1f} s {what}", flush=True)
+
+    def _names(self) -> list[str]:
+        carrier = [] if self.carrier == "postgres" else ["carrier"]
+        return [*carrier, "dispatcher", *(f"worker-{n}" for n in range(self.workers))]
+
+    def _start(self, name: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                self._command(name), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment()
+            )
+
+    def _command(self, name: str) -> list[str]:
+        port = str(self.ports["carrier"])
+        match name, self.carrier:
+            case "carrier", "nats":
+                return [nats_program(), "-a", "127.0.0.1", "-p", port, "-js", "-sd", str(self.folder / "nats")]
+            case "carrier", _:
+                return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
+            case "dispatcher", _:
+                return [*CLI, "serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
+                        "--internal", f"127.0.0.1:{self.ports['internal']}"]  # fmt: skip
+        return [*CLI, "wrapper", "--server", f"https://127.0.0.1:{self.ports['internal']}", "-q", QUEUE,
+                "--certificate", f"{self.folder}/wrapper.pem", "--key", f"{self.folder}/wrapper.key",
+                "--ca", f"{self.folder}/ca.pem", "--function", "square=tests.e2e.lease_operator:work",
+                "--concurrency", "16", "--state-dir", f"{self.folder}/state", "--log-level", "warning",
+                *self._reach()]  # fmt: skip
+
+    def _reach(self) -> list[str]:
+        match self.carrier:
+            case "nats":
+                return ["--nats-url", f"nats://127.0.0.1:{self.ports['carrier']}"]
+            case "sqs":
+                return ["--aws-region", "eu-west-1", "--aws-endpoint-url", f"http://127.0.0.1:{self.ports['carrier']}"]
+        return []
+
+    def _environment(self) -> dict[str, str]:
+        ours = {
+            "DATABASE_URL": self.dsn, "WINDLASS_API_KEY": "wl_soak", "SOAK_TRACE": str(self.trace),
+            "WINDLASS_INTERNAL_CERTIFICATE": f"{self.folder}/server.pem",
+            "WINDLASS_INTERNAL_KEY": f"{self.folder}/server.key", "WINDLASS_INTERNAL_CA": f"{self.folder}/ca.pem",
+        }  # fmt: skip
+        reach = self._reach()
+        more = {
+            f"WINDLASS_{name[2:].replace('-', '_').upper()}": value
+            for name, value in zip(reach[::2], reach[1::2], strict=True)
+        }
+        return {**os.environ, **AWS_ENVIRONMENT, **ours, **more}
+
+    async def _close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+        if self._connection is not None:
+            self._connection.terminate()
+        if self.server is not None:
+            await asyncio.to_thread(self.server.close)
+
+    # ----------------------------------------------------------------------------------------- kills
+
+    def _plan(self) -> list[tuple[int, str]]:
+        """Every kind comes up as often as its share says, at moments that the seed decides."""
+        shares = {name: share for name, share in SHARES.items() if name != "carrier" or self.carrier != "postgres"}
+        kinds = [name for name, share in shares.items() for _ in range(share)]
+        once = list(shares)[: self.kills]  # a few kills are one of each, as far as they go
+        more = [self.chance.choice(kinds) for _ in range(self.kills - len(once))]
+        moments = sorted(self.chance.randrange(self.tasks // 50, self.tasks * 9 // 10) for _ in range(self.kills))
+        return list(zip(moments, self.chance.sample([*once, *more], self.kills), strict=True))
+
+    async def _kill_until_done(self) -> None:
+        plan, last, last_s = self._plan(), -1, time.monotonic()
+        while True:
+            ended = await self.ask(lambda c: c.fetchval(_ENDED))
+            if ended > last:
+                last, last_s = ended, time.monotonic()
+            if ended >= self.tasks and not plan:
+                self._tell("all tasks have ended")
+                return
+            assert time.monotonic() - last_s < STANDSTILL_S, self.report(
+                f"nothing ended for long: {ended} of {self.tasks}"
+            )
+            while plan and plan[0][0] <= ended:
+                self._tell(f"{ended:6d} ended, now kill {plan[0][1]}")
+                await self._kill(plan.pop(0)[1])
+            self._look_after()
+            await asyncio.sleep(POLL_S)
+
+    def _look_after(self) -> None:
+        for name, process in list(self.processes.items()):
+            if process.poll() is not None:
+                self._start(name)
+
+    async def _kill(self, target: str) -> None:
+        await asyncio.sleep(self.chance.random() * 0.2)  # chance, not patience: the moment of a kill is drawn
+        self.killed[target] += 1
+        match target:
+            case "backend":
+                query = (
+                    "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
+                )
+                if pids := [row[0] for row in await self.ask(lambda c: c.fetch(query))]:
+                    _kill_hard(self.chance.choice(pids))
+            case "postmaster":
+                with contextlib.suppress(Unavailable):
+                    assert self.server is not None
+                    _kill_hard(self.server.pid)
+            case "worker":
+                self.processes[f"worker-{self.chance.randrange(self.workers)}"].kill()
+            case _:
+                self.processes[target].kill()
+
+    async def ask(self, question: Callable[[asyncpg.Connection], Awaitable[Any]]) -> Any:
+        """Ask the database, for as long as it takes to come back."""
+        until_s = time.monotonic() + 90
+        while True:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await asyncpg.connect(self.dsn, timeout=5)
+                return await asyncio.wait_for(question(self._connection), 30)
+            except (
+                OSError,
+                asyncpg.InterfaceError,
+                asyncpg.PostgresConnectionError,
+                asyncpg.OperatorInterventionError,
+            ):
+                assert time.monotonic() < until_s, self.report("PostgreSQL did not come back")
+                await self._look_after_postgresql()
+                await asyncio.sleep(POLL_S)
+
+    async def _look_after_postgresql(self) -> None:
+        assert self.server is not None
+        with contextlib.suppress(Unavailable):
+            _ = self.server.pid
+            return
+        again = await asyncio.to_thread(EmbeddedServer.open, self.folder / "data")
+        again.close()
+
+    # ----------------------------------------------------------------------------------------- what must hold
+
+    async def _drained(self) -> None:
+        """Nobody is killed any more: what is on its way arrives, and nothing is left to be done."""
+        until_s = time.monotonic() + 150
+        while left := await self.ask(lambda c: c.fetchval("select count(*) from windlass.outbox")):
+            assert time.monotonic() < until_s, self.report(f"{left} effects are left in the outbox")
+            if self.hurried:
+                await self.ask(lambda c: c.execute(_GIVE_BACK))
+            self._look_after()
+            await asyncio.sleep(POLL_S)
+        self._tell("the outbox is empty")
+        for name in self._names():
+            if name.startswith("worker"):
+                self.processes[name].send_signal(signal.SIGTERM)
+        for name in self._names():
+            if name.startswith("worker"):
+                code = await asyncio.to_thread(self.processes[name].wait, 60)
+                assert code in (0, -signal.SIGTERM), self.report(f"{name} ended with {code}")
+
+    async def _examine(self) -> dict[str, Any]:
+        rows = await self.ask(
+            lambda c: c.fetch("select id, state, attempt, losses, payload, result from windlass.task")
+        )
+        assert Counter(row["state"] for row in rows) == {"succeeded": self.tasks}, self.report("not all succeeded")
+        for row in rows:
+            number = json.loads(row["payload"])["number"]
+            assert json.loads(row["result"]) == number * number, row
+        twice = await self.ask(lambda c: c.fetch(_COMMITTED_TWICE))
+        assert not twice, twice[:5]
+        await self._examine_events()
+        ran = Counter(tuple(line.split()) for line in self.trace.read_text().splitlines())
+        assert {task for task, _ in ran} == {str(row["id"]) for row in rows}
+        again = [run for run, times in ran.items() if times > 1]
+        assert not again, f"an attempt was run twice: {again[:5]}"
+        return {
+            "carrier": self.carrier, "tasks": self.tasks, "killed": dict(self.killed), "executions": sum(ran.values()),
+            "losses": sum(row["losses"] for row in rows), "attempts_most": max(row["attempt"] for row in rows),
+        }  # fmt: skip
+
+    async def _examine_events(self) -> None:
+        """Each that was intended is there, and none twice, however often it was told."""
+        rows = await self.ask(lambda c: c.fetch(_EVENTS))
+        seen = Counter(row["cursor"] for row in rows)
+        wanted = {1_000_000 + number for number in range(self.tasks)} | set(range(0, self.tasks, 3))
+        assert wanted == seen.keys(), (len(wanted), len(seen))
+        assert max(seen.values()) == 1, seen.most_common(3)
+
+    def report(self, problem: str) -> str:
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join([problem, *(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in logs)])
+
+
+_ENDED = "select count(*) from windlass.task where finished_at is not null"
+_COMMITTED_TWICE = """
+select t.id, count(m.id) from windlass.task t
+  left join e2e.move m on m.task_id = t.id and m.state = 'succeeded' and m.was <> m.state
+ group by t.id having count(m.id) <> 1"""
+_GIVE_BACK = """
+update windlass.outbox set available_at = windlass.now()
+ where dead_at is null and available_at > windlass.now() + interval '5 seconds'"""
+_EVENTS = "select cursor from windlass.event"
+
+
+def _submission(number: int) -> Submission:
+    wire = {"outputs": [{"dataset_uuid": DATASET, "dataset_version": VERSION}]}
+    return Submission(
+        kind="square", queue=QUEUE, payload=msgspec.json.encode({"number": number}), policy=PATIENT,
+        wire=msgspec.json.encode(wire),
+    )  # fmt: skip
+
+
+def _make_certificates(folder: Path) -> None:
+    now = datetime.now(UTC)
+    authority = certificate.make_authority(now, 2)
+    made = {
+        "ca": authority,
+        "server": certificate.issue_server(authority, certificate.LOCAL_HOSTS, now, 2),
+        "wrapper": certificate.issue_client(authority, "wrapper", now, 2),
+    }
+    for name, pair in made.items():
+        certificate.write(pair, certificate.Files(folder / f"{name}.pem", folder / f"{name}.key"))
+
+
+def _kill_hard(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--carrier", choices=CARRIERS, action="append")
+    parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    for carrier in given.carrier or CARRIERS:
+        with temporary_folder(Path(tempfile.gettempdir())) as folder:
+            soak = Soak(folder, carrier, given.tasks, given.kills, random.Random(given.seed), workers=given.workers)
+            print(json.dumps(asyncio.run(soak.run())), flush=True)
+
+
+if __name__ == "__main__":
+    main()

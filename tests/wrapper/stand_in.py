@@ -1,0 +1,178 @@
+"""A dispatcher that answers as a test wants it to, over real mTLS, and a carrier that can be looked into.
+
+What the real ones do is tested with the real ones; here they fail, forget, contradict and disappear at a named moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from uuid import UUID, uuid4
+
+from windlass.queues.port import Message
+
+DROP = 0  # the connection is closed without an answer
+Reply = tuple[int, Mapping[str, Any]]
+
+
+@dataclass
+class Heard:
+    what: str
+    body: dict[str, Any]
+    status: int
+
+
+class Dispatcher:
+    """`replies[what]` are given first, one each; then everything is accepted."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.heard: list[Heard] = []
+        self.replies: dict[str, deque[Reply]] = {}
+        self.lease_s = 30.0
+        self.task: dict[str, Any] = {"operator": "work", "config": {"n": 1}, "inputs": []}
+        self.cancelled = False
+        self.before: Callable[[str], None] = lambda _: None
+        self._lock = threading.Lock()
+        self._server = _Server(("127.0.0.1", 0), self)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"https://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Dispatcher:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def will(self, what: str, *replies: int | Reply) -> None:
+        made = [
+            reply if isinstance(reply, tuple) else (reply, {"message": f"a test says {reply}"}) for reply in replies
+        ]
+        self.replies.setdefault(what, deque()).extend(made)
+
+    def said(self, what: str) -> list[Heard]:
+        with self._lock:
+            return [heard for heard in self.heard if heard.what == what]
+
+    @property
+    def accepted(self) -> list[str]:
+        with self._lock:
+            return [heard.what for heard in self.heard if heard.status == 200]
+
+    def answer(self, what: str, body: dict[str, Any]) -> Reply:
+        self.before(what)
+        with self._lock:
+            waiting = self.replies.get(what)
+            status, told = waiting.popleft() if waiting else (200, self._usual(what, body))
+            self.heard.append(Heard(what, body, status))
+        return status, told
+
+    def _usual(self, what: str, body: dict[str, Any]) -> Mapping[str, Any]:
+        if what == "task-claim":
+            now = datetime.now(UTC)
+            task = {
+                "task_id": body["task_id"],
+                "attempt": 1,
+                "job": {"dag_name": "default", "name": "work"},
+                **self.task,
+            }
+            until = now + timedelta(seconds=self.lease_s)
+            return {
+                "status": "Claimed", "attempt": 1, "lease_token": str(uuid4()), "task": task,
+                "lease_expires_at": until.isoformat(), "server_time": now.isoformat(),
+            }  # fmt: skip
+        if what == "task-fetch":
+            return {"status": "Canceled" if self.cancelled else "Running"}
+        return {}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        super().__init__(address, _Handler)
+
+    def handle_error(self, *_: object) -> None:
+        pass
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self._reply(*self.server.dispatcher.answer(self.path.removeprefix("/internal/"), json.loads(body or b"{}")))
+
+    def do_GET(self) -> None:
+        what, _, query = self.path.removeprefix("/internal/").partition("?")
+        self._reply(*self.server.dispatcher.answer(what, {"query": query}))
+
+    def _reply(self, status: int, told: Mapping[str, Any]) -> None:
+        if status == DROP:
+            self.close_connection = True
+            self.connection.close()
+            return
+        body = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@dataclass
+class Carrier:
+    """See `windlass.queues.port.Consumer`. `done` tells what became of each message, in order."""
+
+    visibility_s: float = 30.0
+    max_deliveries: int = 3
+    waiting: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+    done: list[tuple[str, str]] = field(default_factory=list)
+    extended: int = 0
+    before: Callable[[str], None] = lambda _: None
+
+    def put(self, body: bytes | UUID, *, deliveries: int = 1) -> str:
+        data = json.dumps({"task_id": str(body)}).encode() if isinstance(body, UUID) else body
+        message = Message(uuid4().hex, data, deliveries)
+        self.waiting.put_nowait(message)
+        return message.id
+
+    async def receive(self, limit: int, wait_s: float) -> list[Message]:
+        messages = [await self.waiting.get()]
+        while len(messages) < limit and not self.waiting.empty():
+            messages.append(self.waiting.get_nowait())
+        return messages
+
+    async def extend(self, message: Message) -> bool:
+        self.extended += 1
+        return True
+
+    async def ack(self, message: Message) -> None:
+        self._note("ack", message)
+
+    async def nack(self, message: Message, delay_s: float = 0.0) -> None:
+        self._note("nack", message)
+
+    async def bury(self, message: Message, reason: str) -> None:
+        self._note(f"bury: {reason}", message)
+
+    async def close(self) -> None:
+        pass
+
+    def _note(self, what: str, message: Message) -> None:
+        self.before(what)
+        self.done.append((what, message.id))

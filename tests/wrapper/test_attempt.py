@@ -1,0 +1,297 @@
+"""From a wake-up to the accepted report: what the wrapper does, in which order, when everything else fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from tests.support.work import soon, until
+from tests.wrapper import operators
+from tests.wrapper.conftest import World
+from tests.wrapper.stand_in import DROP, Dispatcher
+
+HERE = "tests.wrapper.operators"
+
+
+@pytest.fixture(autouse=True)
+def fresh_operators() -> Iterator[None]:
+    operators.reset()
+    yield
+    operators.goes_on.set()
+
+
+@pytest.fixture(autouse=True)
+def no_patience_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses between two tries are there, and short."""
+    monkeypatch.setattr("windlass.wrapper.patience.PAUSE_S", 0.01)
+    monkeypatch.setattr("windlass.wrapper.patience.PAUSE_MAX_S", 0.02)
+
+
+async def test_a_wake_up_is_claimed_run_reported_and_then_acknowledged(world: World) -> None:
+    world.dispatcher.task = {"operator": "work", "config": {"n": 21}, "inputs": [{"from": "x"}]}
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+
+    assert world.dispatcher.accepted == ["task-claim", "task-fetch", "task-complete"]
+    [claim] = world.dispatcher.said("task-claim")
+    assert claim.body["worker_id"] == "wrapper:test"
+    report = world.report()
+    assert {name: report[name] for name in ("status", "result", "error_message", "attempt")} == {
+        "status": "Completed", "result": 42, "error_message": None, "attempt": 1,
+    }  # fmt: skip
+
+
+async def test_an_operator_gets_its_task_and_a_stable_producer_id_but_never_the_lease(world: World) -> None:
+    world.start(function=f"{HERE}:double")
+    task_id = uuid4()
+    world.carrier.put(task_id)
+    await world.does()
+
+    [task] = operators.calls
+    assert task["config"] == {"n": 1}
+    assert task["producer_id"] == task["task_id"] == str(task_id)
+    assert not [name for name in task if "lease" in name]
+
+
+@pytest.mark.parametrize("reason", ["AlreadyRunning", "Completed", "Canceled", "NotFound"])
+async def test_what_is_not_claimed_is_not_run_and_its_message_is_acknowledged(world: World, reason: str) -> None:
+    world.dispatcher.will("task-claim", (200, {"status": "NotClaimed", "reason": reason}))
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert operators.calls == []
+    assert world.dispatcher.accepted == ["task-claim"]
+
+
+async def test_a_claim_is_repeated_while_the_dispatcher_is_away_and_the_message_is_held(world: World) -> None:
+    world.dispatcher.will("task-claim", 503, DROP, 500, 429)
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert len(world.dispatcher.said("task-claim")) == 5
+    assert len(operators.calls) == 1
+
+
+async def test_the_report_is_repeated_until_accepted_and_the_message_is_not_acknowledged_before(world: World) -> None:
+    world.dispatcher.will("task-complete", 503, DROP, 500, 401, 403, 429)
+    early: list[str] = []
+
+    def look(what: str) -> None:
+        if "task-complete" not in world.dispatcher.accepted:
+            early.append(what)
+
+    world.carrier.before = look
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert early == []
+    assert len(world.dispatcher.said("task-complete")) == 7
+    assert len({str(heard.body) for heard in world.dispatcher.said("task-complete")}) == 1
+    assert len(operators.calls) == 1
+
+
+async def test_a_report_that_comes_too_late_is_given_up_and_the_message_acknowledged(world: World) -> None:
+    world.dispatcher.will("task-complete", (409, {"error": "stale_lease", "message": "attempt 2 has begun"}))
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert len(world.dispatcher.said("task-complete")) == 1
+
+
+async def test_events_and_batches_are_accepted_in_order_before_the_completion(world: World) -> None:
+    world.dispatcher.will("events", 503, DROP)
+    world.dispatcher.will("buffer-publish", 503)
+    world.start(function=f"{HERE}:outputs")
+
+    assert await world.runs_one() == "ack"
+
+    order = [what for what in world.dispatcher.accepted if what != "task-fetch"]
+    assert order[0] == "task-claim"
+    assert order[-1] == "task-complete"
+    assert order.index("buffer-publish") < len(order) - 1
+    accepted = [heard for heard in world.dispatcher.said("events") if heard.status == 200]
+    assert [event["cursor"] for heard in accepted for event in heard.body["events"]] == [1, 2, 3, 4]
+    [batch] = [heard for heard in world.dispatcher.said("buffer-publish") if heard.status == 200]
+    fence = {"task_id", "attempt", "lease_token"}
+    assert batch.body.keys() - fence == {"dataset_uuid", "dataset_version", "batch_uri", "record_count"}
+    assert all(heard.body.keys() >= fence for heard in [*accepted, batch])
+    assert world.report()["events"] == [{"dataset_uuid": "a", "cursor": 5}]
+    assert world.report()["outputs"] == [{"output_index": 0}]
+
+
+async def test_an_event_that_is_refused_fails_the_task_and_stops_its_operator(world: World) -> None:
+    world.dispatcher.will("events", (400, {"error": "invalid_argument", "message": "dataset_uuid: is missing"}))
+    world.start(function=f"{HERE}:emits_nonsense")
+
+    assert await world.runs_one() == "ack"
+    assert world.report()["status"] == "Failed"
+    assert "dataset_uuid: is missing" in world.report()["error_message"]
+
+
+async def test_a_report_that_is_refused_for_what_it_says_becomes_a_failure_that_says_so(world: World) -> None:
+    world.dispatcher.will("task-complete", (400, {"error": "invalid_argument", "message": "outputs.0: no dataset"}))
+    world.start(function=f"{HERE}:outputs")
+
+    assert await world.runs_one() == "ack"
+    assert world.report()["status"] == "Failed"
+    assert "outputs.0: no dataset" in world.report()["error_message"]
+
+
+@pytest.mark.parametrize(("function", "retryable"), [("fails", None), ("never_works", False)])
+async def test_a_function_that_fails_is_reported_with_its_reason(
+    world: World, function: str, retryable: bool | None
+) -> None:
+    world.start(function=f"{HERE}:{function}")
+
+    assert await world.runs_one() == "ack"
+    assert world.report()["status"] == "Failed"
+    assert world.report()["error_message"]
+    assert world.report().get("error", {}).get("retryable") is retryable
+
+
+async def test_an_operator_that_nobody_knows_fails_with_its_name(world: World) -> None:
+    world.dispatcher.task = {"operator": "other", "config": {}, "inputs": []}
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert world.report()["error_message"] == "this wrapper has no operator other"
+
+
+async def test_a_cancel_that_is_fetched_before_the_operator_begins_is_reported_and_nothing_is_run(world: World) -> None:
+    world.dispatcher.cancelled = True
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert operators.calls == []
+    assert world.report()["status"] == "Canceled"
+
+
+@pytest.mark.parametrize("function", ["hangs", "waits"])
+async def test_a_cancel_that_is_fetched_while_it_runs_stops_the_operator_and_is_reported(
+    world: World, function: str
+) -> None:
+    world.dispatcher.lease_s = 1.2
+    world.start(function=f"{HERE}:{function}")
+    world.carrier.put(uuid4())
+    await until(operators.begun.is_set)
+    world.dispatcher.cancelled = True
+
+    assert await world.does() == ["ack"]
+    assert world.report()["status"] == "Canceled"
+
+
+async def test_a_worker_that_lost_its_lease_stops_its_operator_and_says_nothing_more(world: World) -> None:
+    world.dispatcher.lease_s = 1.2
+    world.dispatcher.will("heartbeat", 200, (409, {"error": "stale_lease", "message": "attempt 2 runs"}))
+    world.start(function=f"{HERE}:hangs")
+
+    assert await world.runs_one() == "ack"
+    assert operators.calls[-1] == {"stopped": True}
+    assert world.dispatcher.said("task-complete") == []
+
+
+async def test_heartbeats_go_on_while_the_operator_runs_also_after_the_dispatcher_was_away(world: World) -> None:
+    world.dispatcher.lease_s = 1.2
+    world.dispatcher.will("heartbeat", 503, DROP, 500)
+    world.start(function=f"{HERE}:waits")
+    world.carrier.put(uuid4())
+    await until(lambda: len([h for h in world.dispatcher.said("heartbeat") if h.status == 200]) >= 2)
+    operators.goes_on.set()
+
+    assert await world.does() == ["ack"]
+    assert world.report()["result"] == "went on"
+
+
+async def test_a_message_is_kept_from_others_while_its_task_runs(world: World) -> None:
+    world.carrier.visibility_s = 0.03
+    world.start(function=f"{HERE}:waits")
+    world.carrier.put(uuid4())
+    await until(lambda: world.carrier.extended >= 3)
+    operators.goes_on.set()
+
+    assert await world.does() == ["ack"]
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b"{}", b'{"task_id": 7}', b'{"task_id": "x"}', b"\xff\xfe", b"[]"])
+async def test_a_message_that_is_no_wake_up_is_buried_with_the_reason(world: World, body: bytes) -> None:
+    world.start(function=f"{HERE}:double")
+    world.carrier.put(body)
+
+    [done] = await world.does()
+    assert done.startswith("bury: ")
+    assert world.dispatcher.heard == []
+
+
+async def test_a_message_that_was_delivered_too_often_is_buried(world: World) -> None:
+    world.start(function=f"{HERE}:double")
+    world.carrier.put(uuid4(), deliveries=4)
+
+    [done] = await world.does()
+    assert done == "bury: it was delivered 4 times, and its task was never reported"
+    assert operators.calls == []
+
+
+async def test_a_message_that_names_more_than_a_task_is_a_wake_up_all_the_same(world: World) -> None:
+    world.start(function=f"{HERE}:double")
+    world.carrier.put(b'{"kind": "task_wakeup", "task_id": "%s"}' % str(uuid4()).encode())
+
+    assert await world.does() == ["ack"]
+    assert len(operators.calls) == 1
+
+
+async def test_draining_takes_nothing_more_and_finishes_what_runs(world: World) -> None:
+    world.start(function=f"{HERE}:waits", concurrency=1)
+    world.carrier.put(uuid4())
+    await until(operators.begun.is_set)
+    world.wrapper.stop()
+    world.carrier.put(uuid4())
+    operators.goes_on.set()
+
+    await soon(world.running)
+    assert [what for what, _ in world.carrier.done] == ["ack"]
+    assert world.report()["result"] == "went on"
+    assert world.carrier.waiting.qsize() == 1
+
+
+async def test_stopping_at_once_stops_operators_and_gives_their_messages_back(world: World) -> None:
+    world.start(function=f"{HERE}:hangs")
+    world.carrier.put(uuid4())
+    await until(operators.begun.is_set)
+    world.wrapper.stop_now()
+
+    await soon(world.running)
+    assert [what for what, _ in world.carrier.done] == ["nack"]
+    assert operators.calls[-1] == {"stopped": True}
+    assert world.dispatcher.said("task-complete") == []
+
+
+async def test_no_more_run_side_by_side_than_were_asked_for(world: World) -> None:
+    world.start(function=f"{HERE}:waits", concurrency=2)
+    for _ in range(5):
+        world.carrier.put(uuid4())
+    await until(lambda: len(operators.calls) >= 2)
+    await asyncio.sleep(0)
+    assert len(operators.calls) == 2
+    operators.goes_on.set()
+
+    assert await world.does(5) == ["ack"] * 5
+
+
+async def test_a_function_that_takes_too_long_fails_its_task(world: World) -> None:
+    from windlass.wrapper.operator import Limits
+
+    world.start(function=f"{HERE}:hangs", limits=Limits(timeout_s=0.05))
+
+    assert await world.runs_one() == "ack"
+    assert world.report()["error_message"] == "it ran longer than 0.05 s"
+
+
+async def test_an_answer_that_cannot_be_read_is_no_claim(world: World, dispatcher: Dispatcher) -> None:
+    dispatcher.will("task-claim", (200, {"status": "Claimed"}), (200, {"status": "Claimed", "task": 7}))
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert len(dispatcher.said("task-claim")) == 3

@@ -1,0 +1,514 @@
+"""Untrusted programs that try to get out: to the key, to the wrapper, to other files, to the network, to the next task.
+
+Each way of isolation that this machine has is tried with all of it. Where a machine has none, untrusted tasks are
+refused with the reason; that is tested everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.database import temporary_folder
+from tests.support.work import soon, until
+from tests.wrapper.certificates import Files
+from tests.wrapper.conftest import World
+from tests.wrapper.stand_in import Dispatcher
+from tests.wrapper.test_program import TASK, Heard, alive
+
+from windlass.cage import landlock
+from windlass.core.error import Invalid
+from windlass.wrapper import isolation as isolations
+from windlass.wrapper.child import Programs
+from windlass.wrapper.config import read_config
+from windlass.wrapper.isolation import WAYS, Isolation, find_isolation
+from windlass.wrapper.operator import Limits, Operator, OperatorFailed
+
+PYTHON = sys.executable
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def isolation(request: pytest.FixtureRequest, certificate: Files) -> Isolation:
+    found = find_isolation([certificate.key, certificate.certificate], request.param)
+    if found.way is None:
+        assert not kernel_has(request.param), found.reasons
+        pytest.skip("; ".join(found.reasons))
+    return found
+
+
+def kernel_has(way: str) -> bool:
+    """What another program says about it: a cage that is broken is no reason to leave its tests out."""
+    if way == "landlock":
+        return landlock.version() >= landlock.SCOPES_SINCE
+    user = [] if os.geteuid() == 0 else ["--user"]
+    tried = subprocess.run(
+        ["unshare", *user, "--mount", "--pid", "--net", "--fork", "true"], capture_output=True, check=False
+    )
+    return tried.returncode == 0
+
+
+@pytest.fixture
+def programs(isolation: Isolation) -> Iterator[Programs]:
+    programs = Programs(isolation)
+    yield programs
+    assert list(programs._base.iterdir()) == []
+    programs.close()
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that everybody on this machine can write to and read from."""
+    with temporary_folder() as folder:
+        folder.chmod(0o777)
+        yield folder
+
+
+def names_in(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir()] if folder.exists() else []
+
+
+Try = Callable[..., Any]
+
+
+def python(code: str, **options: Any) -> Operator:
+    return Operator(command=[PYTHON, "-I", "-c", code], trusted=False, **options)
+
+
+@pytest.fixture
+def attempt(programs: Programs) -> Try:
+    """Runs Python code in the cage; `found` is what it got hold of."""
+
+    async def run(code: str, *, limits: dict[str, Any] | None = None, **options: Any) -> Any:
+        around = f"import json, os, sys\nfound = {{}}\n{code}\nprint(json.dumps(found))"
+        operator = python(around, limits=Limits(**(limits or {})), **options)
+        answer = await soon(programs.run(operator, TASK, Heard(), {"TOKEN": "secret"}))
+        return answer.result
+
+    return run
+
+
+async def test_a_caged_program_gets_its_task_and_answers(programs: Programs) -> None:
+    operator = Operator(command=["sh", "-c", "cat > task; echo '{\"result\": '$(wc -c < task)'}'"], trusted=False)
+    answer = await soon(programs.run(operator, TASK, Heard(), {}))
+
+    assert answer.result == len(json.dumps(TASK, separators=(",", ":")))
+
+
+READ = """
+for path in {paths}:
+    for mode in ("rb", "r+b", "ab", "wb"):
+        try:
+            with open(path, mode) as file:
+                found[path] = mode
+                break
+        except OSError as error:
+            pass
+"""
+
+
+async def test_it_cannot_read_or_write_the_client_key_or_the_certificate(attempt: Try, certificate: Files) -> None:
+    paths = [str(certificate.key), str(certificate.certificate)]
+
+    assert await attempt(READ.format(paths=paths)) == {}
+    assert "PRIVATE KEY" in certificate.key.read_text()
+
+
+async def test_it_cannot_read_them_through_links_or_under_other_names(attempt: Try, certificate: Files) -> None:
+    code = f"""
+key = {str(certificate.key)!r}
+os.symlink(key, "link")
+ways = ["link", f"/proc/self/root{{key}}", f"/proc/1/root{{key}}", f"/proc/{os.getpid()}/root{{key}}",
+        f"/proc/self/cwd/../../../../../..{{key}}", "../../../../../../../.." + key]
+try:
+    os.link(key, "hard"); ways.append("hard")
+except OSError: pass
+try:
+    os.chmod(key, 0o666)
+    found["chmod"] = True
+except OSError: pass
+for way in ways:
+    try: found[way] = open(way).read()
+    except OSError: pass
+"""
+    before = certificate.key.stat().st_mode
+    assert await attempt(code) == {}
+    assert certificate.key.stat().st_mode == before
+
+
+async def test_it_cannot_see_anything_of_the_wrapper_in_proc(attempt: Try) -> None:
+    pid = os.getpid()
+    names = ["environ", "mem", "maps", "cmdline", "auxv", "stack", "io", "fdinfo/1", "fd/1", "root/etc/passwd", "cwd/x"]
+    code = READ.format(paths=[f"/proc/{pid}/{name}" for name in names])
+    code += f"""
+for name in ("fd", "task", "cwd", "root"):
+    try: found[name] = os.listdir(f"/proc/{pid}/{{name}}")
+    except OSError: pass
+for name in ("exe", "cwd", "root"):
+    try: found["link " + name] = os.readlink(f"/proc/{pid}/{{name}}")
+    except OSError: pass
+"""
+    assert await attempt(code) == {}
+
+
+async def test_it_has_nothing_of_the_wrappers_environment_and_no_secret(
+    attempt: Try, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ours")
+    seen = await attempt("found = dict(os.environ)", env={"MODE": "fast"})
+
+    assert seen.keys() <= {"PATH", "LANG", "LC_CTYPE", "HOME", "TMPDIR", "MODE", "PWD"}
+    assert seen["MODE"] == "fast"
+
+
+async def test_it_has_inherited_no_open_file_but_its_three(attempt: Try) -> None:
+    code = """
+for number in range(3, 256):
+    try: found[number] = str(os.fstat(number))
+    except OSError: pass
+"""
+    assert await attempt(code) == {}
+
+
+async def test_it_reads_nothing_outside_its_folder_but_programs(attempt: Try, shared: Path) -> None:
+    (shared / "everybody").write_text("anybody may read this")
+    (shared / "everybody").chmod(0o666)
+    paths = [str(shared / "everybody"), "/etc/hostname", "/etc/shadow", "/root/.profile", __file__]
+    code = (
+        READ.format(paths=paths)
+        + f"""
+for folder in ({str(shared)!r}, {str(Path(__file__).parent)!r}, "/home", "/var", "/etc/ssh", "/srv"):
+    try: found[folder] = os.listdir(folder)
+    except OSError: pass
+"""
+    )
+    assert await attempt(code) == {}
+    assert (shared / "everybody").read_text() == "anybody may read this"
+
+
+async def test_it_writes_nothing_outside_its_folder(attempt: Try, shared: Path) -> None:
+    code = f"""
+for folder in ({str(shared)!r}, "/", "/tmp/..", "/var/tmp", "/dev/shm", "/usr/lib", "/etc", "/proc", sys.prefix):
+    for make in (lambda p: open(p, "w").close(), os.mkdir, os.mkfifo, lambda p: os.symlink("x", p)):
+        try:
+            make(os.path.join(folder, "escaped"))
+            found[folder] = True
+        except OSError: pass
+for path in ({str(shared)!r}, "/usr/bin/env", sys.executable):
+    for change in (lambda p: os.chmod(p, 0o777), lambda p: os.utime(p), lambda p: os.chown(p, 0, 0), os.unlink,
+                   lambda p: os.truncate(p, 0), lambda p: os.rename(p, p + ".old")):
+        try:
+            change(path)
+            found[path] = True
+        except OSError: pass
+"""
+    assert await attempt(code) == {}
+    assert names_in(shared) == []
+
+
+async def test_it_has_a_folder_of_its_own_which_is_gone_afterwards(attempt: Try) -> None:
+    code = """
+import tempfile
+found["mine"] = os.getcwd()
+found["there"] = os.listdir(".")
+open("file", "w").write("x" * 1000)
+os.mkdir("deep")
+found["home"] = os.environ["HOME"] == os.environ["TMPDIR"] == os.getcwd()
+found["temporary"] = os.path.dirname(tempfile.mkstemp()[1]) == os.getcwd()
+"""
+    seen = await attempt(code)
+    assert (seen["there"], seen["home"], seen["temporary"]) == ([], True, True)
+    assert names_in(Path(seen["mine"])) == []
+
+
+SOCKETS = """
+import socket
+def tries(name, do):
+    try:
+        do()
+        found[name] = True
+    except OSError as error:
+        pass
+def connect(family, kind, address):
+    with socket.socket(family, kind) as one:
+        one.settimeout(5)
+        one.connect(address)
+        one.send(b"GET /internal/task-fetch HTTP/1.1\\r\\n\\r\\n")
+tries("tcp", lambda: connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", {port})))
+tries("tcp6", lambda: connect(socket.AF_INET6, socket.SOCK_STREAM, ("::1", {port})))
+tries("udp", lambda: connect(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", {port})))
+tries("unix", lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, {path!r}))
+tries("abstract", lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, {abstract!r}))
+tries("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
+tries("netlink", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+tries("packet", lambda: socket.socket(17, socket.SOCK_RAW, 0))
+tries("vsock", lambda: socket.socket(40, socket.SOCK_STREAM, 0))
+tries("bind", lambda: socket.create_server(("127.0.0.1", 0)))
+"""
+
+
+async def test_it_cannot_call_internal_or_anybody_else(attempt: Try, dispatcher: Dispatcher, shared: Path) -> None:
+    port, path, abstract = int(dispatcher.url.rpartition(":")[2]), str(shared / "socket"), f"\0windlass-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as by_path, socket.socket(socket.AF_UNIX) as by_name:
+        by_path.bind(path)
+        by_name.bind(abstract)
+        by_path.listen()
+        by_name.listen()
+        os.chmod(path, 0o777)  # noqa: PTH101
+        assert await attempt(SOCKETS.format(port=port, path=path, abstract=abstract)) == {}
+    assert dispatcher.heard == []
+
+
+async def test_it_cannot_signal_slow_or_trace_the_wrapper(attempt: Try) -> None:
+    code = f"""
+import ctypes, resource, signal
+pid = {os.getpid()}
+libc = ctypes.CDLL(None, use_errno=True)
+def tries(name, do):
+    try:
+        if do() != -1: found[name] = True
+    except (OSError, ValueError): pass
+tries("kill", lambda: os.kill(pid, 0))
+tries("group", lambda: os.killpg(os.getpgid(pid), 0))
+tries("nice", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+tries("affinity", lambda: os.sched_setaffinity(pid, {{0}}))
+tries("limit", lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (1024, 1024)))
+tries("trace", lambda: libc.ptrace(16, pid, 0, 0))
+tries("pidfd", lambda: libc.syscall(438, os.pidfd_open(pid), 0, 0))
+"""
+    assert await attempt(code) == {}
+
+
+async def test_it_cannot_become_somebody_else_or_make_a_world_of_its_own(attempt: Try) -> None:
+    code = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def tries(name, do):
+    try:
+        if do() != -1: found[name] = True
+    except OSError: pass
+tries("setuid", lambda: os.setuid(0) if os.getuid() else -1)
+tries("unshare user", lambda: libc.unshare(0x10000000))
+tries("unshare mounts", lambda: libc.unshare(0x00020000))
+tries("clone", lambda: libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0))
+tries("mount", lambda: libc.mount(b"none", b".", b"tmpfs", 0, None))
+tries("chroot", lambda: os.chroot("."))
+tries("keys", lambda: libc.syscall(250, 0, -3, 0))
+tries("handle", lambda: libc.syscall(304, -100, 0, 0))
+tries("io_uring", lambda: libc.syscall(425, 1, 0))
+"""
+    assert await attempt(code) == {}
+
+
+async def test_all_that_it_has_started_dies_with_it_wherever_that_hides(attempt: Try, shared: Path) -> None:
+    mark = random.randrange(10**6, 10**7)
+    code = """
+for _ in range(2):
+    if os.fork() == 0:
+        try: os.setsid()
+        except OSError: pass
+        try: os.setpgid(0, 0)
+        except OSError: pass
+        if os.fork():
+            os._exit(0)
+        for number in range(3):
+            try: os.close(number)
+            except OSError: pass
+        os.execvp("sleep", ["sleep", "MARK"])
+found["done"] = True
+"""
+    assert await attempt(code.replace("MARK", str(mark))) == {"done": True}
+
+    def left() -> list[int]:
+        return [pid for pid in processes() if command_of(pid) == b"sleep\x00%d\x00" % mark]
+
+    await until(lambda: not left())
+
+
+def processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "says"),
+    [
+        ("while True: pass", {"cpu_s": 1}, "SIGXCPU"),
+        ("import time; time.sleep(60)", {"timeout_s": 0.5}, "longer than 0.5 s"),
+        ("while True: print('x' * 60000)", {"output_bytes": 100_000}, "more than 100000 bytes"),
+        ("b'x' * (512 * 1024 * 1024)", {"memory_bytes": 256 * 1024 * 1024}, "MemoryError"),
+        ("open('big', 'wb').write(b'x' * 100_000)", {"file_bytes": 50_000}, "SIGXFSZ|File too large"),
+    ],
+    ids=["cpu", "time", "output", "memory", "file"],
+)
+async def test_it_is_ended_when_it_uses_more_than_it_may(
+    attempt: Try, code: str, limits: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(OperatorFailed, match=says):
+        await attempt(code, limits=limits)
+
+
+async def test_a_fork_bomb_is_bounded_and_goes_with_the_program(attempt: Try, isolation: Isolation) -> None:
+    if isolation.way == "landlock" and (os.geteuid() != 0 or not isolations._others_reach_python()):
+        pytest.skip("as the same user, processes cannot be counted apart")
+    code = """
+made = 0
+try:
+    for _ in range(500):
+        if os.fork() == 0:
+            import time
+            time.sleep(60)
+            os._exit(0)
+        made += 1
+except OSError: pass
+found["bounded"] = made < 40
+"""
+    assert await attempt(code, limits={"processes": 40}) == {"bounded": True}
+
+
+async def test_it_goes_when_its_wrapper_is_killed(isolation: Isolation) -> None:
+    mark = random.randrange(10**6, 10**7)  # others may run the same test
+    say = f"""echo '{{"say": "events"}}'; exec sleep {mark}"""
+    wrapper = (
+        "import asyncio\n"
+        "from windlass.wrapper.child import Programs\n"
+        "from windlass.wrapper.isolation import Isolation\n"
+        "from windlass.wrapper.operator import Operator\n"
+        "class Heard:\n"
+        "    def say(self, message): print(message, flush=True)\n"
+        f"command = ['sh', '-c', {say!r}]\n"
+        f"programs = Programs(Isolation({isolation.way!r}))\n"
+        "asyncio.run(programs.run(Operator(command=command, trusted=False), {}, Heard(), {}))\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", wrapper, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await soon(process.stdout.readline())
+
+    def sleepers() -> list[int]:
+        return [pid for pid in processes() if command_of(pid) == b"sleep\x00%d\x00" % mark]
+
+    try:
+        await until(lambda: len(sleepers()) == 1)
+    finally:
+        process.kill()
+    await soon(process.wait())
+    await until(lambda: not [pid for pid in sleepers() if alive(pid)])
+
+
+async def test_two_untrusted_programs_do_not_see_each_other(programs: Programs, tmp_path: Path) -> None:
+    """The second looks for what the first left open for everybody in its own folder."""
+    ready = threading.Event()
+
+    class Tells(Heard):
+        def say(self, message: Any) -> None:
+            super().say(message)
+            ready.set()
+
+    heard = Tells()
+    first = python(
+        "import json, os, time\n"
+        "os.umask(0); open('secret', 'w').write('mine')\n"
+        "print(json.dumps({'say': 'events', 'events': [os.getcwd()]}), flush=True)\n"
+        "time.sleep(600)"
+    )
+    running = asyncio.create_task(programs.run(first, TASK, heard, {}))
+    await until(ready.is_set)
+    [folder] = heard.said[0]["events"]
+    second = python(
+        "import json, os, signal\nfound = {}\n"
+        f"try: found['file'] = open({folder + '/secret'!r}).read()\nexcept OSError: pass\n"
+        "for pid in range(2, 100000):\n"
+        "    if pid in (os.getpid(), os.getppid()): continue\n"
+        "    try: os.kill(pid, 0); found[pid] = True\n    except OSError: pass\n"
+        "print(json.dumps(found))"
+    )
+    answer = await soon(programs.run(second, TASK, Heard(), {}))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert answer.result == {}
+
+
+async def test_a_function_of_an_untrusted_queue_is_never_run_in_the_wrapper(
+    world: World, isolation: Isolation, shared: Path
+) -> None:
+    (shared / "udf.py").write_text("import os\ndef work(task):\n    return [os.getpid(), task['config']['n']]\n")
+    world.start(function="udf:work", isolation=isolation, trusted=False, read=[shared])
+
+    assert await world.runs_one() == "ack"
+    pid, number = world.report()["result"]
+    assert (pid != os.getpid(), number) == (True, 1)
+
+
+async def test_what_it_says_goes_through_the_wrapper_under_the_fence_of_its_own_task(
+    world: World, isolation: Isolation
+) -> None:
+    lie = {"say": "publish", "task_id": "another", "attempt": 99, "lease_token": "guessed", "batch_uri": "s3://x"}
+    world.start(command=["printf", "%s\n", json.dumps(lie)], isolation=isolation, trusted=False)
+
+    assert await world.runs_one() == "ack"
+    [publish] = world.dispatcher.said("buffer-publish")
+    [claim] = world.dispatcher.said("task-claim")
+    assert (publish.body["task_id"], publish.body["attempt"]) == (claim.body["task_id"], 1)
+    assert publish.body["lease_token"] != "guessed"
+
+
+# --------------------------------------------------------------------------------------------- where there is no way
+
+
+async def test_without_any_way_to_isolate_it_an_untrusted_task_is_refused_with_the_reason(world: World) -> None:
+    world.start(
+        command=["true"], isolation=Isolation(None, ("namespaces: not permitted", "landlock: not there")), trusted=False
+    )
+
+    assert await world.runs_one() == "ack"
+    assert world.report()["status"] == "Failed"
+    assert world.report()["error"]["retryable"] is False
+    assert world.report()["error_message"] == (
+        "refused: this machine cannot isolate untrusted code: namespaces: not permitted; landlock: not there"
+    )
+
+
+def test_a_way_that_lets_a_secret_through_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The key lies where every program may read: no way of isolation helps then, and that is noticed."""
+    found = find_isolation([Path("/usr/bin/env")])
+
+    assert found.way is None
+    assert all("/usr/bin/env can be read" in reason for reason in found.reasons[:1])
+
+
+def test_an_operator_may_not_be_shown_a_folder_with_the_key_in_it(certificate: Files, authority: Any) -> None:
+    flags = {
+        "server": "https://localhost", "queues": ["q"], "certificate": str(certificate.certificate),
+        "key": str(certificate.key), "ca": str(authority.certificate),
+        "operators": {"work": {"command": ["true"], "trusted": False, "read": [str(certificate.key.parent)]}},
+    }  # fmt: skip
+    with pytest.raises(Invalid, match="which nobody but the wrapper may read"):
+        read_config(None, flags)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_folder_that_the_other_user_cannot_read_is_named(certificate: Files, authority: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    flags = {
+        "server": "https://localhost", "queues": ["q"], "certificate": str(certificate.certificate),
+        "key": str(certificate.key), "ca": str(authority.certificate),
+        "operators": {"work": {"command": ["true"], "trusted": False, "read": [str(tmp_path)]}},
+    }  # fmt: skip
+    with pytest.raises(Invalid, match="must be readable for everybody"):
+        read_config(None, flags)
