@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.export.archive import Answer, Archive, open_archive
 from tests.export.machine import ROOT_PI, Machine
 from tests.export.samples import simple
 
-from windlass.sdk.machine.http import Client, proxy_for
+from windlass.sdk.machine.http import Client, Reply, proxy_for
 from windlass.sdk.machine.patience import Transient
 from windlass.wire import certificate
 
@@ -45,6 +45,11 @@ def trusting(authority: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
 
 
+def get(url: str) -> Reply:
+    with closing(Client()) as client:
+        return client.request("GET", url)
+
+
 def test_an_export_over_tls(secure: Archive, authority: tuple[Path, ssl.SSLContext], tmp_path: Path) -> None:
     simple(secure, ROOT_PI)
     machine = Machine(secure, tmp_path)
@@ -59,7 +64,7 @@ def test_an_export_over_tls(secure: Archive, authority: tuple[Path, ssl.SSLConte
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(secure: Archive) -> None:
     with pytest.raises(Transient, match="CERTIFICATE_VERIFY_FAILED"):
-        Client().request("GET", f"{secure.url}/x")
+        get(f"{secure.url}/x")
 
 
 @pytest.mark.usefixtures("trusting")
@@ -67,14 +72,14 @@ def test_a_name_that_is_not_in_the_certificate_is_refused(secure: Archive) -> No
     port = secure.url.rpartition(":")[2]
 
     with pytest.raises(Transient, match="CERTIFICATE_VERIFY_FAILED"):
-        Client().request("GET", f"https://localhost:{port}/x")
+        get(f"https://localhost:{port}/x")
 
 
 def test_plain_http_goes_through_the_proxy(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", f"http://user:word@{archive.url.removeprefix('http://')}")
     archive.answers["/x"] = Answer(body=b"found")
 
-    reply = Client().request("GET", "http://archive.example/x?y=1")
+    reply = get("http://archive.example/x?y=1")
 
     assert reply.body == b"found"
     assert [request.path for request in archive.requests] == ["http://archive.example/x?y=1"]
@@ -85,10 +90,7 @@ def test_tls_goes_through_a_tunnel_of_the_proxy(secure: Archive, monkeypatch: py
     secure.answers["/x"] = Answer(body=b"found")
     with tunnel(secure) as (port, asked):
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
-        client = Client()
-
-        reply = client.request("GET", "https://archive.example/x")
-        client.close()
+        reply = get("https://archive.example/x")
 
     assert reply.body == b"found"
     assert asked == ["CONNECT archive.example:443 HTTP/1.1"]

@@ -417,6 +417,15 @@ def test_a_long_error_is_cut(machine: Machine) -> None:
     assert len(machine.callback["error"]) == 4000
 
 
+def test_a_program_imports_what_it_needs_and_nothing_else() -> None:
+    shown = "import sys; from windlass.sdk import machine; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
+
+    ours = [name for name in loaded if name.startswith("windlass.") and not name.startswith("windlass.sdk.machine")]
+    assert ours == ["windlass.sdk"]
+    assert {"asyncio", "lxml", "grpc"}.isdisjoint(loaded)
+
+
 def test_peak_memory_is_that_of_the_program_and_not_of_who_started_it() -> None:
     ask = "from windlass.sdk.machine.memory import peak_mb; print(peak_mb())"
     parent = (

@@ -6,8 +6,6 @@ is a success whatever becomes of the callback. Every failure is told, that of a 
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import os
 import sys
@@ -66,7 +64,7 @@ def run(export: Export, environ: Mapping[str, str] | None = None) -> int:
 
 def _work(export: Export, job: Job, started: float, stop: Stop) -> dict[str, Any]:
     made = export(job)
-    metrics = _checked(asyncio.run(_awaited(made)) if inspect.isawaitable(made) else made)
+    metrics = _checked(_awaited(made) if isinstance(made, Awaitable) else made)
     output = job.made()
     key, size = f"exports/{job.task_id}/{output.name}", output.path.stat().st_size
     upload(job.store, key, output.path, output.content_type, timeout_s=job.upload_timeout_s, wait=stop.wait)
@@ -90,8 +88,13 @@ def _checked(metrics: object) -> dict[str, Any]:
     return told
 
 
-async def _awaited(made: Awaitable[Metrics]) -> Metrics:
-    return await made
+def _awaited(made: Awaitable[Metrics]) -> Metrics:
+    import asyncio  # which most programs do not need
+
+    async def awaited() -> Metrics:
+        return await made
+
+    return asyncio.run(awaited())
 
 
 def _said(error: BaseException) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -72,9 +73,9 @@ def upload(
 
 
 def _put(url: str, path: Path, content_type: str, until: float, wait: Callable[[float], object]) -> None:
-    client, size = Client(), path.stat().st_size
+    size = path.stat().st_size
     headers = {"Content-Type": content_type, "Content-Length": str(size)}
-    with path.open("rb") as file:
+    with path.open("rb") as file, closing(Client()) as client:
         send(
             client, "PUT", url,
             headers=lambda: headers, body=lambda: Slice(file, 0, size, until), until=until, wait=wait,
