@@ -2,6 +2,7 @@
 
 TLS 1.3 with a certificate of a configured authority, or the handshake fails and nothing is answered. Sessions are not
 resumed, so that each connection shows its certificate anew; one that runs out while its connection is open ends it.
+Files that were replaced hold from the next connection on, so that certificates may live for days only.
 """
 
 from __future__ import annotations
@@ -46,6 +47,43 @@ class Guard(NamedTuple):
 
 def guarded(files: Certificates) -> Guard:
     """Raises Invalid that names the file which cannot be used."""
+    newest = _Newest(files)
+    newest.context.sni_callback = newest.choose
+    return Guard(newest.context, CertifiedProtocol)
+
+
+class _Newest:
+    """What the files say now. What cannot be used is told in the log, and what was good before stays in force."""
+
+    def __init__(self, files: Certificates) -> None:
+        self._files = files
+        self.context, self._stamps = _context_of(files), self._looked()
+
+    def choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Asked at the beginning of each handshake."""
+        stamps = self._looked()
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                self.context = _context_of(self._files)
+                log.info("certificates were replaced: %s", self._files.certificate)
+            except Invalid as error:
+                log.warning("certificates were replaced by what cannot be used: %s", error)
+        connection.context = self.context
+
+    def _looked(self) -> list[tuple[int, int] | None]:
+        return [_stamp(file) for file in self._files]
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+def _context_of(files: Certificates) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
@@ -66,7 +104,7 @@ def guarded(files: Certificates) -> Guard:
         context.load_verify_locations(files.authority)
     except (ssl.SSLError, OSError) as error:
         raise Invalid(f"{files.authority} holds no authority: {error}", field="internal_ca") from None
-    return Guard(context, CertifiedProtocol)
+    return context
 
 
 class CertifiedProtocol(HttpToolsProtocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import ssl
 from pathlib import Path
@@ -100,6 +101,32 @@ async def test_a_session_is_not_resumed_so_that_each_connection_shows_its_certif
     _, reused = await asyncio.to_thread(ask, first)
 
     assert not reused
+
+
+async def test_certificates_that_were_replaced_hold_from_the_next_connection_on(
+    world: World, papers: Papers, tmp_path: Path
+) -> None:
+    """Also the authority: who was let in by the old one is not any more. What cannot be used changes nothing."""
+    files = Certificates(tmp_path / "server.pem", tmp_path / "server-key.pem", tmp_path / "ca.pem")
+    for target, source in zip(files, papers.certificates, strict=True):
+        shutil.copy(source, target)
+    app = make_lease_app(world.engine, "test", SCRATCH)
+
+    async def is_let_in(url: str, shown: Files) -> bool:
+        async with client(url, papers, shown) as http:
+            try:
+                return (await http.get("/internal/openapi.json")).status_code == 200
+            except httpx.TransportError:
+                return False
+
+    async with listening(app, "127.0.0.1", 0, guarded(files)) as url:
+        assert (await is_let_in(url, papers.client), await is_let_in(url, papers.foreign)) == (True, False)
+        (tmp_path / "draft").write_text("no certificate")
+        (tmp_path / "draft").replace(files.authority)
+        assert (await is_let_in(url, papers.client), await is_let_in(url, papers.foreign)) == (True, False)
+        shutil.copy(papers.server_of_foreign, tmp_path / "draft")
+        (tmp_path / "draft").replace(files.authority)
+        assert (await is_let_in(url, papers.client), await is_let_in(url, papers.foreign)) == (False, True)
 
 
 async def test_the_public_port_never_serves_internal(world: World) -> None:

@@ -1,0 +1,277 @@
+"""Holders: why a task is not claimed by its id, what counts within a batch, and what their words are held against."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from windlass.core import holder as rules
+from windlass.core import sent
+from windlass.core.dataset import (
+    DatasetEvent,
+    SaidEvent,
+    SaidPublish,
+    outputs_of,
+    prefixes_of,
+    routed,
+    scratch_of,
+)
+from windlass.core.delivery import LEASE_ATTEMPTS, PULL, Invoke, Push, RetryForm, Wakeup, policy_of
+from windlass.core.error import Conflict, Forbidden, Invalid, LeaseLost
+from windlass.core.holder import Caller, ClaimOne, Emit, Fence, Finish, NotClaimed, PublishBatch
+from windlass.core.queue import QueueConfig, Rate, Usage
+from windlass.core.retry import Policy
+from windlass.core.step import Facts
+from windlass.core.task import Outcome, Task
+from windlass.core.transition import State, Verb
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ID, TOKEN, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
+DATASET, VERSION = UUID(int=4), UUID(int=5)
+CALLER = Caller("CN=wrapper", "ab" * 32)
+QUEUED = Task(ID, "acme", "remote", "job", State.QUEUED, NOW, concurrency_key="key")
+HELD = replace(QUEUED, state=State.RUNNING, attempt=1, lease_id=TOKEN, worker="ada", started_at=NOW)
+FENCE = Fence(ID, 1, TOKEN)
+WAKEUP = Wakeup()
+LIVE = Facts(holds={ID: (1, {DATASET: VERSION})})
+EVENT = SaidEvent(DATASET, VERSION, 7)
+BATCH = SaidPublish(DATASET, VERSION, "s3://b/tasks/x", 10)
+
+
+@pytest.mark.parametrize(
+    ("task", "labelled", "why"),
+    [
+        (QUEUED, False, None),
+        (QUEUED, True, NotClaimed(State.QUEUED, "no_capable_worker")),
+        (replace(QUEUED, available_at=NOW + timedelta(seconds=1)), False,
+         NotClaimed(State.QUEUED, "scheduled", NOW + timedelta(seconds=1))),
+        (HELD, False, NotClaimed(State.RUNNING)),
+        (replace(QUEUED, state=State.BLOCKED), False, NotClaimed(State.BLOCKED, "dependency")),
+        (replace(QUEUED, state=State.PARKED), False, NotClaimed(State.PARKED, "parked")),
+        (replace(QUEUED, state=State.SLEEPING, timer_at=NOW), False, NotClaimed(State.SLEEPING, "sleeping", NOW)),
+        *((replace(QUEUED, state=state), False, NotClaimed(state))
+          for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.SKIPPED)),
+    ],
+)  # fmt: skip
+def test_why_a_task_cannot_be_claimed_by_its_id(task: Task, labelled: bool, why: NotClaimed | None) -> None:
+    assert rules.why_not(task, WAKEUP, labelled, NOW) == why
+
+
+def test_only_queues_that_wake_their_workers_give_tasks_by_id() -> None:
+    for delivery in (PULL, Push(url="http://x"), Invoke(url="http://x")):
+        assert rules.why_not(QUEUED, delivery, False, NOW) == NotClaimed(State.QUEUED, rules.OTHER_DELIVERY)
+
+
+@pytest.mark.parametrize(
+    ("config", "waits_for"),
+    [
+        (QueueConfig(max_running=2), "concurrency_limit"),
+        (QueueConfig(max_running_per_kind={"job": 2}), "concurrency_limit"),
+        (QueueConfig(max_running_per_key=2), "concurrency_limit"),
+        (QueueConfig(rate=Rate(2, 60.0)), "rate_limit"),
+    ],
+)
+def test_each_claim_of_a_batch_counts_for_the_next(config: QueueConfig, waits_for: str) -> None:
+    usage, answers = Usage(), []
+    for _ in range(4):
+        refused = rules.admits(config, usage, QUEUED, NOW)
+        answers.append(None if refused is None else refused.waits_for)
+        usage = usage if refused else rules.began(usage, QUEUED, NOW)
+
+    assert answers == [None, None, waits_for, waits_for]
+
+
+def test_a_paused_queue_admits_nothing_and_one_without_limits_everything() -> None:
+    assert rules.admits(QueueConfig(paused=True), Usage(), QUEUED, NOW) == NotClaimed(State.QUEUED, "paused")
+    assert rules.admits(QueueConfig(), Usage(running=10**6), QUEUED, NOW) is None
+
+
+def test_a_claim_is_any_claim_with_a_line_of_who_it_was() -> None:
+    move = rules.claim(QUEUED, ClaimOne(ID, TOKEN, "ada", CALLER), NOW)
+
+    assert move.verb is Verb.CLAIM
+    assert move.after == HELD
+    [entry] = move.history
+    assert (entry.what, entry.attempt, entry.worker) == ("claimed", 1, "ada")
+    assert entry.detail == {"caller": {"subject": "CN=wrapper", "fingerprint": "ab" * 32}}
+
+
+# --------------------------------------------------------------------------------------------- the fence
+
+
+@pytest.mark.parametrize("fence", [Fence(ID, 2, TOKEN), Fence(ID, 1, OTHER), Fence(ID, 1, None), Fence(ID, 0, None)])
+def test_nothing_follows_from_what_somebody_else_says(fence: Fence) -> None:
+    for said in (
+        Finish(fence, CALLER, Outcome.SUCCEEDED, b"1"),
+        Finish(fence, CALLER, Outcome.FAILED),
+        Finish(fence, CALLER, Outcome.CANCELLED),
+        Emit(fence, CALLER, (EVENT,)),
+        PublishBatch(fence, CALLER, BATCH, ("s3://b/",)),
+    ):
+        with pytest.raises(LeaseLost):
+            said.decide_with(HELD, LIVE, NOW)
+
+
+def test_a_task_without_a_token_is_held_by_nobody() -> None:
+    with pytest.raises(LeaseLost):
+        Fence(ID, 0, None).check(QUEUED)
+
+
+def test_a_report_is_accepted_late_and_data_is_not() -> None:
+    lost = replace(HELD, state=State.QUEUED, outcome=Outcome.LOST)
+    dead = Facts(holds={ID: (0, {DATASET: VERSION})})
+
+    assert Finish(FENCE, CALLER, Outcome.SUCCEEDED, b"1").decide_with(lost, dead, NOW).after.state is State.SUCCEEDED
+    for task, facts in ((lost, dead), (lost, LIVE), (HELD, dead)):
+        with pytest.raises(LeaseLost):
+            Emit(FENCE, CALLER, (EVENT,)).decide_with(task, facts, NOW)
+        with pytest.raises(LeaseLost):
+            PublishBatch(FENCE, CALLER, BATCH, ("s3://b/",)).decide_with(task, facts, NOW)
+
+
+def test_silence_of_a_holder_counts_like_a_failure() -> None:
+    policy = Policy(max_attempts=2, max_losses=1)
+    first = sent.silent(replace(HELD, policy=policy), NOW, 0.0).after
+    assert (first.state, first.failures, first.losses, first.outcome) == (State.QUEUED, 1, 0, Outcome.LOST)
+    assert (first.attempt, first.lease_id) == (1, TOKEN)
+
+    second = sent.silent(replace(first, state=State.RUNNING, attempt=2, outcome=None), NOW, 0.0).after
+
+    assert (second.state, second.failures) == (State.FAILED, 2)
+
+
+def test_silence_of_what_was_sent_out_is_a_loss_and_of_a_call_with_a_lease_a_failure() -> None:
+    away = replace(HELD, lease_id=sent.lease_of(ID, 1))
+
+    assert sent.silent(away, NOW, 0.0).after.losses == 1
+    assert sent.silent(away, NOW, 0.0, leased=True).after.failures == 1
+
+
+def test_queues_with_leases_try_three_times_unless_they_say_otherwise() -> None:
+    for delivery in (WAKEUP, Invoke(url="http://x")):
+        assert policy_of(None, delivery).max_attempts == LEASE_ATTEMPTS == 3
+        assert policy_of(RetryForm(max_attempts=9), delivery).max_attempts == 9
+    assert policy_of(None, PULL).max_attempts == 5
+
+
+# --------------------------------------------------------------------------------------------- events
+
+
+def test_an_event_is_the_same_in_every_attempt_and_another_in_every_other_respect() -> None:
+    same = EVENT.id_of(ID)
+
+    assert same == SaidEvent(DATASET, VERSION, 7).id_of(ID)
+    others = {
+        EVENT.id_of(OTHER), SaidEvent(OTHER, VERSION, 7).id_of(ID), SaidEvent(DATASET, OTHER, 7).id_of(ID),
+        SaidEvent(DATASET, VERSION, 8).id_of(ID), SaidEvent(DATASET, VERSION, None, "7").id_of(ID),
+    }  # fmt: skip
+    assert len(others | {same}) == 6
+
+
+def test_what_is_recorded_is_not_recorded_again() -> None:
+    said = (EVENT, EVENT, SaidEvent(DATASET, VERSION, 8))
+    move = Emit(FENCE, CALLER, said).decide_with(HELD, LIVE, NOW)
+    assert [event.cursor for event in move.events] == [7, 8]
+    assert len(move.effects) == 2
+    known = Facts(holds={ID: (1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
+
+    again = Emit(FENCE, CALLER, said).decide_with(HELD, known, NOW)
+
+    assert [event.cursor for event in again.events] == [8]
+
+
+def test_only_declared_datasets_in_their_version_are_routed() -> None:
+    for said in (SaidEvent(OTHER, VERSION, 1), SaidEvent(DATASET, OTHER, 1)):
+        move = Emit(FENCE, CALLER, (said,)).decide_with(HELD, LIVE, NOW)
+        assert [event.declared for event in move.events] == [False]
+        assert move.effects == ()
+
+
+def test_final_events_are_committed_with_a_success_or_a_repeat_with_new_ones_is_refused() -> None:
+    finish = Finish(FENCE, CALLER, Outcome.SUCCEEDED, b"1", events=(EVENT,))
+    done = finish.decide_with(HELD, LIVE, NOW)
+    assert [event.id for event in done.events] == [EVENT.id_of(ID)]
+    recorded = Facts(holds={ID: (1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
+
+    assert not finish.decide_with(done.after, recorded, NOW).changed
+    more = replace(finish, events=(EVENT, SaidEvent(DATASET, VERSION, 8)))
+    refused = more.decide_with(done.after, recorded, NOW)
+    assert isinstance(refused.refusal, Conflict)
+    assert refused.events == ()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        SaidEvent(DATASET, VERSION),
+        SaidEvent(DATASET, VERSION, 1, "1-2"),
+        SaidEvent(DATASET, VERSION, None, "1-2", 1),
+        SaidEvent(DATASET, VERSION, None, "1-2", 1, 3),
+        SaidEvent(DATASET, VERSION, None, "3-2", 3, 2),
+        SaidEvent(DATASET, VERSION, 1, None, 1, 2),
+        SaidEvent(DATASET, VERSION, None, ""),
+        SaidEvent(DATASET, VERSION, None, "a\x00"),
+        SaidEvent(DATASET, VERSION, None, "x" * 501),
+    ],
+)
+def test_an_event_that_makes_no_sense_is_refused(event: SaidEvent) -> None:
+    with pytest.raises(Invalid, match=r"events\[0\]"):
+        event.check("events[0]")
+
+
+def test_effects_have_ids_of_their_own_attempt() -> None:
+    event = DatasetEvent.of(HELD, EVENT, True, CALLER.fingerprint, NOW)
+
+    assert routed(event).id != routed(replace(event, attempt=2)).id
+    assert routed(event).id == routed(event).id
+
+
+# --------------------------------------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize(
+    ("uri", "under"),
+    [
+        ("s3://b/own/x", True),
+        ("s3://b/own/deep/er/x", True),
+        ("s3://b/own/", False),
+        ("s3://b/own", False),
+        ("s3://b/own-evil/x", False),
+        ("s3://b/other/x", False),
+        ("s3://b/own/../other/x", False),
+        ("s3://b/own/./x", False),
+        ("s3://b/own//x", False),
+        ("s3://b/own/x/", False),
+        ("S3://b/own/x", False),
+        ("x/s3://b/own/x", False),
+    ],
+)
+def test_a_batch_lies_in_a_folder_or_not(uri: str, under: bool) -> None:
+    assert SaidPublish(DATASET, VERSION, uri, 1).is_under(["s3://b/own/"]) is under
+
+
+def test_the_folders_of_an_attempt_are_those_of_no_other() -> None:
+    prefixes = prefixes_of("s3://b/", DATASET, ID, 1)
+
+    assert prefixes == (f"s3://b/buffers/{DATASET}/{ID}/1/", f"s3://b/tasks/{ID}/1/")
+    assert not SaidPublish(DATASET, VERSION, scratch_of("s3://b", ID, 11) + "x", 1).is_under(prefixes)
+
+
+def test_a_batch_is_published_once_and_not_otherwise_than_before() -> None:
+    publish = PublishBatch(FENCE, CALLER, BATCH, ("s3://b/",))
+    [record] = publish.decide_with(HELD, LIVE, NOW).publishes
+    known = Facts(holds={ID: (1, {DATASET: VERSION})}, publishes={record.id: (VERSION, 10)})
+
+    assert publish.decide_with(HELD, known, NOW).publishes == ()
+    with pytest.raises(Conflict):
+        replace(publish, batch=replace(BATCH, record_count=11)).decide_with(HELD, known, NOW)
+    with pytest.raises(Forbidden):
+        publish.decide_with(HELD, Facts(holds={ID: (1, {})}), NOW)
+
+
+@pytest.mark.parametrize("wire", [None, b"{}", b"[]", b'{"outputs": 1}', b'{"outputs": [{"dataset_uuid": "x"}]}'])
+def test_outputs_that_cannot_be_read_allow_nothing(wire: bytes | None) -> None:
+    assert outputs_of(wire) == {}
