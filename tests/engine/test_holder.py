@@ -141,19 +141,23 @@ async def test_events_whose_reply_was_lost_are_recorded_once(engine: Engine, mon
     assert len((await engine.datasets.events(held.task.id)).items) == 1
 
 
-async def test_a_worker_that_claims_from_the_queue_and_a_holder_never_have_the_same_task(
+async def test_a_worker_that_claims_and_a_holder_never_have_the_same_task(
     engine: Engine, new_engine: NewEngine
 ) -> None:
+    """Also where the worker was there before the queue was set to wake its workers."""
     other = await new_engine()
-    lease = await worker(other, QUEUE)
-    ids = [await engine.submit(job(queue=QUEUE)) for _ in range(20)]
+    lease = await worker(other, "moved")
+    ids = [await engine.submit(job(queue="moved")) for _ in range(20)]
+    pulled = await other.claim(lease, 5)
+    await engine.queues.put("moved", delivery=Wakeup(), limits=QueueConfig())
 
-    found, pulled = await asyncio.gather(
+    found, more = await asyncio.gather(
         asyncio.gather(*(engine.holders.claim(id_, "ada", CALLER) for id_ in ids)), other.claim(lease, 20)
     )
 
     held = {one.task.id for one in found if isinstance(one, Held)}
-    rest = {claimed.task.id for claimed in pulled} | {c.task.id for c in await other.claim(lease, 20)}
+    rest = {claimed.task.id for claimed in (*pulled, *more)}
+    assert len(pulled) == 5
     assert held & rest == set()
     assert held | rest == set(ids)
 

@@ -6,6 +6,7 @@ import asyncio
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import msgspec
 import pytest
 from tests.contracts.lease.world import LEASE_S, QUEUE, SCRATCH, WORKER, Holder, World, client, nobody, ok, refused
 
@@ -14,7 +15,7 @@ from windlass.core.holder import Caller
 from windlass.core.queue import Rate
 from windlass.engine.holder import Held
 from windlass.store.store import Store
-from windlass.wire.handover import results_payload
+from windlass.wire.handover import FROM, results_payload
 from windlass.wire.id import ulid
 
 HOLDER = Caller("CN=wrapper", "ab" * 32)
@@ -52,6 +53,18 @@ async def test_what_only_this_wire_knows_may_be_given_at_submission(world: World
     assert task["job"] == {"dag_name": "monad", "name": "follow"}
     assert (task["operator"], task["inputs"]) == ("cryo", inputs)
     assert task["config"] == {"value": [1, 2]}
+
+
+async def test_what_other_tasks_returned_stands_in_the_task(world: World) -> None:
+    source = await world.held(payload=b"{}")
+    ok(await source.complete(result=[1, 2]))
+    payload = msgspec.json.encode({"add": 3, FROM: {"numbers": str(source.task_id)}})
+
+    holder = await world.held(payload=payload)
+
+    assert holder.told["task"]["config"] == {"add": 3, "numbers": [1, 2]}
+    told = ok(await world.http.get("/internal/task-fetch", params={"task_id": str(holder.task_id)}))
+    assert told["config"] == holder.told["task"]["config"]
 
 
 async def test_the_id_is_read_in_both_spellings(world: World) -> None:

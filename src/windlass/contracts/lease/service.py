@@ -80,7 +80,10 @@ class Service:
 
     async def fetch(self, task_id: str) -> FetchAnswer:
         view = await self._engine.views.get(_task_id(task_id))
-        return form.fetched(view.task, await self._engine.objects.load(view.payload), view.wire)
+        payload = await self._engine.objects.load(view.payload)
+        if view.task.state is State.RUNNING:  # as its holder was told
+            payload = await with_results(payload, self._engine.results)
+        return form.fetched(view.task, payload, view.wire)
 
     async def heartbeat(self, body: bytes, caller: Caller) -> HeartbeatAnswer:
         said = _read(HeartbeatRequest, body)
