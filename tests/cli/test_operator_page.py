@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,13 +58,22 @@ def config(server: Dev, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_can_be_followed(server: Dev, config: Path) -> None:
     process = subprocess.Popen(
-        [*WRAPPER, config.name], cwd=server.folder, env=environment(), stdout=subprocess.PIPE, text=True
+        [*WRAPPER, config.name, "--command", "nap=sleep 600"],
+        cwd=server.folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         assert ready["queues"] == ["words"]
         results = {kind: done(server, kind) for kind in ("count", "longest", "shout")}
+        napping = server.submit("nap", None, "--queue", "words")
+        until_running(server, napping)
+        server("tasks", "cancel", napping)
+        server("tasks", "wait", napping)
+        napped = server.json("tasks", "get", napping)
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=SOON_S)
@@ -74,7 +84,14 @@ def test_the_page_can_be_followed(server: Dev, config: Path) -> None:
     else:
         assert results["longest"] == {"state": "succeeded", "result": "three"}
         assert results["shout"]["result"]["CONFIG"] == {"TEXT": "ONE TWO THREE"}
+    assert napped["state"] == "cancelled"
     assert process.returncode == 0
+
+
+def until_running(server: Dev, task_id: str) -> None:
+    until_s = time.monotonic() + SOON_S
+    while server.json("tasks", "get", task_id)["state"] != "running":
+        assert time.monotonic() < until_s
 
 
 def done(server: Dev, kind: str) -> dict[str, object]:

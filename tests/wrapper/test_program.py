@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,6 +230,26 @@ async def test_programs_go_when_their_wrapper_is_killed(tmp_path: Path) -> None:
     await soon(process.wait())
 
     await until(lambda: not alive(pid))
+
+
+def test_folders_of_wrappers_that_were_killed_are_swept_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left, ours = tmp_path / f"windlass-wrapper-{gone.pid}-x", tmp_path / f"windlass-wrapper-{os.getpid()}-x"
+    for folder in (left / "run", ours, tmp_path / "windlass-wrapper-odd-x"):
+        folder.mkdir(parents=True)
+    Programs(Isolation(None)).close()
+
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([ours.name, "windlass-wrapper-odd-x"])
+
+
+async def test_a_program_that_cannot_be_watched_by_the_kernel_is_looked_at(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+
+    assert (await run(programs, ["sh", "-c", "sleep 600 & echo 7"])).result == 7
 
 
 async def test_a_task_whose_program_runs_is_cancelled_by_its_end(world: World, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import signal
+import sys
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 38, 22, 24
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -40,7 +41,9 @@ def _checked(answer: int, name: str) -> int:
 
 
 def die_with_parent() -> None:
-    """Of the thread that started this process, to be exact. A change of the user id undoes it."""
+    """Of the thread that started this process, to be exact. A change of the user id undoes it. Only Linux can."""
+    if sys.platform != "linux":
+        return
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL, name="pdeathsig")
 
 

@@ -23,8 +23,10 @@ from windlass.wrapper.isolation import CALL, NONE, Isolation, cage_command, orde
 from windlass.wrapper.operator import Answer, Operator, OperatorFailed, Speech, answer_of
 
 CHUNK = 65536
+FOLDERS = "windlass-wrapper-"
 STDERR_BYTES = 16 * 1024
 AFTER_DEATH_S = 2.0
+LOOK_S = 0.05
 SAYINGS = ("events", "publish")
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")  # of our environment, for those whom we trust
 BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
@@ -39,7 +41,8 @@ class Programs:
 
     def __init__(self, isolation: Isolation) -> None:
         self.isolation = isolation
-        self._base = Path(tempfile.mkdtemp(prefix="windlass-wrapper-"))
+        _sweep(Path(tempfile.gettempdir()))
+        self._base = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
         self._base.chmod(0o711)  # those who run as somebody else pass through, and see nothing
         self._taken: set[int] = set()
 
@@ -136,7 +139,7 @@ class _Run:
         except asyncio.CancelledError:
             kill_group(process, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_gone(process.pid), self._limits.grace_s)
+                await asyncio.wait_for(_gone(process), self._limits.grace_s)
             raise
         finally:
             pumps.cancel()
@@ -145,7 +148,7 @@ class _Run:
 
     async def _until_it_ends(self, process: asyncio.subprocess.Process, pumps: asyncio.Future[Any]) -> None:
         """What it started may hold its pipes open: once it is gone, so are they, and what was said is read."""
-        ended = asyncio.ensure_future(_gone(process.pid))
+        ended = asyncio.ensure_future(_gone(process))
         try:
             await asyncio.wait({ended, pumps}, return_when=asyncio.FIRST_COMPLETED)
             if not pumps.done():
@@ -187,9 +190,8 @@ class _Run:
         if why is not None:
             raise OperatorFailed(why)
         if "refused" in said:
-            raise OperatorFailed(
-                f"refused: this machine cannot isolate untrusted code: {said['refused']}", retryable=False
-            )
+            # It could when the wrapper started, so that another try may find it mended.
+            raise OperatorFailed(f"refused: this machine cannot isolate untrusted code now: {said['refused']}")
         if "cannot_start" in said:
             raise OperatorFailed(f"it cannot be started: {said['cannot_start']}", retryable=False)
         code = said.get("ended", code)
@@ -225,6 +227,24 @@ class _Run:
 ANSWER = {"outputs", "events", "result", "error", "retryable"}
 
 
+def _sweep(parent: Path) -> None:
+    """What wrappers left behind that were killed."""
+    for folder in parent.glob(f"{FOLDERS}*-*"):
+        with contextlib.suppress(OSError, ValueError):
+            if folder.stat().st_uid == os.geteuid() and not _is_there(int(folder.name.split("-")[2])):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 async def _feed(process: asyncio.subprocess.Process, task: bytes) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read what it is told
@@ -239,11 +259,15 @@ def kill_group(process: asyncio.subprocess.Process, number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-async def _gone(pid: int) -> None:
+async def _gone(running: asyncio.subprocess.Process) -> None:
     """Until the process itself has ended; asyncio would wait for its pipes as well."""
     try:
-        process = os.pidfd_open(pid)
+        process = os.pidfd_open(running.pid)
     except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # not Linux, or one that is old or strict
+        while running.returncode is None:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
         return
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(process, done.set)
