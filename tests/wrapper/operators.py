@@ -62,6 +62,14 @@ def never_works(task: dict[str, Any]) -> None:
     raise Never("not today, not tomorrow")
 
 
+def exits(task: dict[str, Any]) -> None:
+    raise SystemExit(3)
+
+
+async def exits_async(task: dict[str, Any]) -> None:
+    raise SystemExit(3)
+
+
 def emits_nonsense(task: dict[str, Any], context: Any) -> None:
     context.emit({"nonsense": True})
     while not context.cancelled and not goes_on.wait(0.005):

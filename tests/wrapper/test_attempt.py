@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -140,7 +142,9 @@ async def test_a_report_that_is_refused_for_what_it_says_becomes_a_failure_that_
     assert "outputs.0: no dataset" in world.report()["error_message"]
 
 
-@pytest.mark.parametrize(("function", "retryable"), [("fails", None), ("never_works", False)])
+@pytest.mark.parametrize(
+    ("function", "retryable"), [("fails", None), ("never_works", False), ("exits", None), ("exits_async", None)]
+)
 async def test_a_function_that_fails_is_reported_with_its_reason(
     world: World, function: str, retryable: bool | None
 ) -> None:
@@ -150,6 +154,42 @@ async def test_a_function_that_fails_is_reported_with_its_reason(
     assert world.report()["status"] == "Failed"
     assert world.report()["error_message"]
     assert world.report().get("error", {}).get("retryable") is retryable
+
+
+async def test_what_the_wrapper_itself_cannot_do_is_told_and_the_next_task_is_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.start(command=["true"])
+    with monkeypatch.context() as patched:
+        patched.setattr("windlass.wrapper.child.tempfile.mkdtemp", _no_room)
+        assert await world.runs_one() == "ack"
+    assert "No space left" in world.report()["error_message"]
+    world.carrier.put(uuid4())
+    assert await world.does(2) == ["ack", "ack"]
+    assert world.dispatcher.said("task-complete")[-1].body["status"] == "Completed"
+
+
+def _no_room(**_: object) -> str:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_a_lease_that_is_lost_before_the_operator_begins_runs_nothing(world: World) -> None:
+    world.dispatcher.lease_s = 0.4
+    world.dispatcher.will("heartbeat", (409, {"error": "stale_lease", "message": "attempt 2 runs"}))
+
+    def slowly(what: str) -> None:
+        if what == "task-fetch":
+            waited.wait(45)
+        if what == "heartbeat":
+            waited.set()
+
+    waited = threading.Event()
+    world.dispatcher.before = slowly
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert operators.calls == []
+    assert world.dispatcher.said("task-complete") == []
 
 
 async def test_an_operator_that_nobody_knows_fails_with_its_name(world: World) -> None:

@@ -63,6 +63,8 @@ class Attempt:
         """The report, or None if nothing is to be reported."""
         if await self._was_cancelled_before_it_began():
             return _canceled()
+        if self._lost is not None:
+            return None
         speaking = asyncio.create_task(self._speech.pass_on())
         self._operator = asyncio.ensure_future(self._operate(self._told(), self._speech))
         speaking.add_done_callback(self._stop_if_it_failed)
@@ -88,6 +90,9 @@ class Attempt:
             return _completed(await operator)
         except OperatorFailed as error:
             return _failed(str(error), error.retryable)
+        except Exception as error:  # ours, not the operator's: told all the same, so that somebody looks at it
+            log.exception("task %s: attempt %s could not be run", *self._names)
+            return _failed(f"the wrapper could not run it: {type(error).__name__}: {error}", retryable=None)
 
     def _told(self) -> dict[str, Any]:
         """What the operator gets: the task, and under which id it produces: the same in every attempt."""

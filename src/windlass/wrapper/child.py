@@ -57,9 +57,9 @@ class Programs:
         if way is None:
             why = "; ".join(self.isolation.reasons)
             raise OperatorFailed(f"refused: this machine cannot isolate untrusted code: {why}", retryable=False)
+        folder = Path(tempfile.mkdtemp(dir=self._base))
         slot = next(number for number in range(len(self._taken) + 1) if number not in self._taken)
         self._taken.add(slot)
-        folder = Path(tempfile.mkdtemp(dir=self._base))
         try:
             environment = _environment(operator, task, secrets, folder)
             return await _Run(operator, way, folder, slot).run(task, speech, environment)

@@ -168,7 +168,7 @@ class Functions:
                 value = await self._call(function, arguments, context, operator.limits.grace_s)
         except OperatorFailed:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # who calls exit ends his run, not the wrapper
             if limit.expired():
                 context.cancel()
                 raise OperatorFailed(f"it ran longer than {operator.limits.timeout_s:g} s") from None
