@@ -189,7 +189,7 @@ class Engine:
         await self.loops.stop()
         for part in (
             self.sent, self.wakeups, self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks,
-            self.holders,
+            self.holders, self.messages,
             self._reports, self._commands, self._patience, self.leases, self.workers, self.notes, self.changes,
         ):  # fmt: skip
             with contextlib.suppress(Unavailable):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from windlass.engine.committer import Committer
 from windlass.engine.hub import Hub
 from windlass.store.store import Store
 from windlass.store.wake import Wakes
@@ -22,6 +23,7 @@ class Messages:
 
     def __init__(self, store: Store, hub: Hub, stopwatch: Callable[[], float]) -> None:
         self._store, self._hub, self._stopwatch = store, hub, stopwatch
+        self._acks: Committer[tuple[UUID, int], bool] = Committer(self._ack, patience_s=0.0)
 
     async def put(self, messages: Sequence[tuple[UUID, str, str, bytes]]) -> None:
         """Id, namespace, queue and body of each. One that is there already is the same."""
@@ -63,8 +65,16 @@ class Messages:
 
     async def ack(self, id_: UUID, deliveries: int) -> bool:
         """Done with. False if somebody else has it by now, or did that already."""
+        return await self._acks.call((id_, deliveries))
+
+    async def _ack(self, held: list[tuple[UUID, int]]) -> list[bool]:
+        """Many at a time: each task ends with one."""
         async with self._store.single() as tx:
-            return await tx.wakeups.ack_message(id_, deliveries)
+            gone = await tx.wakeups.ack_messages(held)
+        return [id_ in gone for id_, _ in held]
+
+    async def close(self) -> None:
+        await self._acks.close()
 
     async def nack(self, id_: UUID, deliveries: int, delay_s: float) -> bool:
         """To be delivered again, after a while."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from uuid import UUID
 
 from windlass.core import sent
 from windlass.core import task as rules
@@ -18,6 +19,7 @@ from windlass.core.error import Unavailable
 from windlass.core.retry import capped_power
 from windlass.core.transition import Effect
 from windlass.engine.chance import Chance
+from windlass.engine.committer import Committer
 from windlass.store.store import Store
 
 log = logging.getLogger("windlass.outbox")
@@ -49,6 +51,7 @@ class Outbox:
     def __init__(self, store: Store, chance: Chance, handlers: Callable[[], Mapping[str, EffectHandler]]) -> None:
         self._store, self._chance, self._handlers = store, chance, handlers
         self._busy: set[asyncio.Task[None]] = set()
+        self._done: Committer[UUID, None] = Committer(self._forget, patience_s=0.0)
 
     async def tick(self) -> int:
         """One round: take what is due and can be handled here, carry it out, write down how it went."""
@@ -67,6 +70,13 @@ class Outbox:
         for task in list(self._busy):
             task.cancel()
         await asyncio.gather(*self._busy, return_exceptions=True)
+        await self._done.close()
+
+    async def _forget(self, ids: list[UUID]) -> list[None]:
+        """Many that were carried out at the same time share a transaction."""
+        async with self._store.begin() as tx:
+            await tx.outbox.delete_effects(ids)
+        return [None] * len(ids)
 
     async def _begin(self, limit: int) -> list[asyncio.Task[None]]:
         handlers = self._handlers()
@@ -82,19 +92,21 @@ class Outbox:
 
     async def _one(self, handler: EffectHandler, effect: Effect, tries: int) -> None:
         try:
-            await _carry_out(self._store, self._chance, handler, effect, tries)
+            if await _carry_out(self._store, self._chance, handler, effect, tries):
+                await self._done.call(effect.id)
         except Unavailable as error:
             log.warning("how %s of task %s went is not written down: %s", effect.kind, effect.task_id, error)
         except Exception:
             log.exception("%s of task %s was not carried out", effect.kind, effect.task_id)
 
 
-async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effect: Effect, tries: int) -> None:
+async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effect: Effect, tries: int) -> bool:
+    """Whether that is done with. If not, it was written down when again, or that it was given up."""
     try:
         await handler(effect)
     except NotNow as error:
         await _put_off(store, chance, effect, error)
-        return
+        return False
     except Exception as error:
         problem = clean_text("error", f"{type(error).__name__}: {error}")
         if tries >= TRIES_MAX or isinstance(error, Undeliverable):
@@ -105,9 +117,8 @@ async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effec
             log.warning("%s of task %s, again in %.1f s: %s", effect.kind, effect.task_id, delay_s, problem)
             async with store.begin() as tx:
                 await tx.outbox.delay_effect(effect.id, delay_s, problem)
-        return
-    async with store.begin() as tx:
-        await tx.outbox.delete_effects([effect.id])
+        return False
+    return True
 
 
 async def _put_off(store: Store, chance: Chance, effect: Effect, busy: NotNow) -> None:

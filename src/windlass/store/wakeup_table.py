@@ -181,8 +181,9 @@ class WakeupTable:
     async def extend_message(self, id_: UUID, deliveries: int, visibility_s: float) -> bool:
         return bool(await self._session.fetch("extend_message", id_, deliveries, visibility_s))
 
-    async def ack_message(self, id_: UUID, deliveries: int) -> bool:
-        return bool(await self._session.fetch("ack_message", id_, deliveries))
+    async def ack_messages(self, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
+        """Which of these were there, and are gone now."""
+        return {row[0] for row in await self._session.fetch("ack_messages", [h[0] for h in held], [h[1] for h in held])}
 
     async def nack_message(self, id_: UUID, deliveries: int, delay_s: float) -> tuple[str, str] | None:
         rows = await self._session.fetch("nack_message", id_, deliveries, delay_s)

@@ -25,9 +25,13 @@ select m.visible_at, windlass.now() from windlass.message m
 update windlass.message m set visible_at = windlass.now() + $3::double precision * interval '1 second'
  where m.id = $1 and m.deliveries = $2 returning m.id
 
--- name: ack_message
--- Done with, unless somebody else has it by now.
-delete from windlass.message m where m.id = $1 and m.deliveries = $2 returning m.id
+-- name: ack_messages
+-- Done with, those that nobody else has by now. In one order, so that none waits in a ring.
+delete from windlass.message m
+ where m.id = any(array(
+       select d.id from windlass.message d join unnest($1::uuid[], $2::integer[]) as u(id, deliveries)
+           on d.id = u.id and d.deliveries = u.deliveries order by d.id for update of d))
+returning m.id
 
 -- name: nack_message
 -- To be received again.
