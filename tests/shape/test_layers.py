@@ -139,11 +139,15 @@ def test_a_worker_imports_nothing_of_the_server() -> None:
     assert [name for name in loaded if name in SERVER_ONLY] == []
 
 
-def test_a_wrapper_imports_nothing_of_the_server() -> None:
-    shown = "import sys, windlass.wrapper.command; print(*sys.modules)"
+@pytest.mark.parametrize("carrier", ["", "nats", "sqs"])
+def test_a_wrapper_imports_nothing_of_the_server(carrier: str) -> None:
+    """Whatever carries its wake-ups, and nothing but that."""
+    more = f", windlass.queues.{carrier}" if carrier else ""
+    shown = f"import sys, windlass.wrapper.command{more}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
 
-    assert [name for name in loaded if name in SERVER_ONLY - {"windlass.cli"}] == []
+    theirs = {"": set(), "nats": {"nats"}, "sqs": {"boto3", "botocore"}}[carrier]
+    assert [name for name in loaded if name in SERVER_ONLY - theirs] == []
 
 
 @pytest.mark.parametrize("start", [["-m", "windlass.stdio"], ["src/windlass/stdio/start.py"]], ids=["module", "file"])
