@@ -41,7 +41,7 @@ class ScheduleChecker:
     def _fired(self, row: Row) -> None:
         """The key says of which moment the task is."""
         _, schedule_id, fire_at = row["idempotency_key"].split(":", 2)
-        at = datetime.fromisoformat(fire_at)
+        at = datetime.fromisoformat(fire_at).replace(microsecond=0)  # they are at whole seconds
         made = self.fires.setdefault(schedule_id, {})
         if at in made:
             raise Violation(f"schedule {schedule_id} fired twice for {at}")

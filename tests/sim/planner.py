@@ -16,7 +16,7 @@ from windlass.core.schedule import ScheduleSpec
 if TYPE_CHECKING:
     from tests.sim.registry import RegistryWorld
 
-CRONS = ("*/2 * * * * *", "1/3 * * * * *", "*/5 * * * * *")
+CRONS = ("* * * * * *", "*/2 * * * * *", "1/3 * * * * *", "*/5 * * * * *")
 FEW, ALL = 1, 1000
 CAUGHT_UP_S = 120.0
 
@@ -32,7 +32,7 @@ class Planner:
         async with self._turn:
             for number in range(self.stream.randint(1, 3)):
                 await asyncio.sleep(self.stream.around(0.5))
-                cron = self.stream.choice(CRONS) if number else CRONS[0]
+                cron = self.stream.choice(CRONS[1:]) if number else CRONS[0]
                 spec = ScheduleSpec(
                     kind="a", queue=self.stream.choice(self.world.plan.queues), cron=cron,
                     payload=payload(f"schedule-{number}"), max_catchup=FEW if number == 0 else ALL,
