@@ -57,7 +57,7 @@ async def test_a_queue_that_nobody_set_up_is_there_as_soon_as_it_holds_a_task(ap
 DELIVERIES = [
     {"type": "pull"},
     {**PUSH, "heartbeat_interval_ms": 1000, "heartbeat_timeout_ms": 2000, "cancel_grace_period_ms": 5000,
-     "dispatch_timeout_ms": 700, "token_ttl_seconds": 7200,
+     "dispatch_timeout_ms": 700, "token_ttl_seconds": 7200, "labels": ["gpu"],
      "resources": {"memory_bytes": 1, "cpu_millicores": 2, "timeout_ms": 3},
      "cloud_tasks": {"project": "p", "location": "l", "queue": "q", "service_account_email": "a@b", "audience": None,
                      "dispatch_deadline_s": 15}},
@@ -187,7 +187,7 @@ async def test_pause_resume_and_drain(api: httpx.AsyncClient, engine: Engine) ->
     await put(api, retry=RETRY, delivery=PUSH)
     for _ in range(2):
         await submit(api)
-    lease = await worker(engine, "mail")
+    lease = await worker(engine, "mail", delivery="push")  # as whoever sends its tasks out
     [running] = await engine.claim(lease)
 
     assert (await api.post("/api/v1/queues/mail/pause")).json()["paused"] is True
