@@ -32,6 +32,7 @@ from windlass.store.vitals import read_vitals
 from windlass.wire.quiet import keep_grpc_quiet
 
 if TYPE_CHECKING:
+    from windlass.launchers.options import MachineOptions
     from windlass.store.embedded import EmbeddedServer
 
 DEFAULT_HTTP, DEFAULT_GRPC = settings.Settings().http, settings.Settings().grpc
@@ -193,16 +194,19 @@ async def open_server(
     api_key: str | None = None,
     open_metrics: bool = False,
     push: PushOptions | None = None,
+    machines: MachineOptions | None = None,
 ) -> AsyncIterator[str]:
     """Our API on this engine until the block ends; yields its URL. `http` is HOST:PORT; port 0 takes any that is free.
 
     `api_key` is an admin's key in all namespaces, for whoever starts the server; others are made with it.
     `open_metrics` lets everybody read /metrics who can reach the port. With `push`, tasks of queues that push are sent
-    out; workers may call back here in any case.
+    out; workers may call back here in any case. With `machines`, those of queues with delivery machine are launched.
     """
     from windlass import __version__
     from windlass.contracts.callback.mount import Front, make_callbacks, pushing
     from windlass.contracts.lease.mount import holding
+    from windlass.contracts.machine.mount import Front as MachineFront
+    from windlass.contracts.machine.mount import launching, make_machines
     from windlass.http.api import make_api  # an extra that a plain worker does not carry
     from windlass.http.server import listening
 
@@ -211,11 +215,17 @@ async def open_server(
         engine.access.accept_root(api_key)
     service, callbacks = make_callbacks(engine, __version__)
     api = make_api(engine, version=__version__, open_metrics=open_metrics)
+    if machines is not None and machines.open and not settings.is_loopback(address):
+        raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
+    exports = make_machines(engine, machines)
+    front = MachineFront(Front(api, callbacks, api.state), exports, api.state)
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(listening(Front(api, callbacks, api.state), address.host, address.port))
+        url = await stack.enter_async_context(listening(front, address.host, address.port))
         if push is not None:
             await stack.enter_async_context(pushing(engine, service, push, url))
             await stack.enter_async_context(holding(engine))
+        if machines is not None and machines.launchers:
+            await stack.enter_async_context(launching(engine, machines, url))
         yield url
 
 
@@ -272,6 +282,15 @@ async def open_carriers(
         await stack.enter_async_context(engine.wakeups.carrying(senders))
         await stack.enter_async_context(engine.sent.carrying(INVOKE, invoker.invoke))
         yield
+
+
+def open_machines(known: settings.Settings) -> MachineOptions:
+    """How this server runs machines, by its settings and the variables of its process."""
+    from windlass.blobs.address import read_address
+    from windlass.launchers.options import machine_options, storage_variables
+
+    storage = storage_variables(read_address(known.blobs_url), os.environ)
+    return machine_options(known, os.environ, storage, open_="machine" in settings.opened(known.open))
 
 
 async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:

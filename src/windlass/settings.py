@@ -37,8 +37,9 @@ OTHER_VARIABLES = {
     "aws_endpoint_url": "AWS_ENDPOINT_URL",
 }
 MASK = "********"
-OPENABLE = ("registry",)
+OPENABLE = ("registry", "machine")
 BLOBS_FOLDER = "blobs"
+LAUNCHERS = ("process", "docker", "kubernetes", "fly")
 
 
 class Address(NamedTuple):
@@ -99,7 +100,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "s3://windlass-scratch"
     open: Annotated[
         str | None,
-        Help("Contracts that need no key, with commas between: registry. Only on loopback; for trying things out."),
+        Help(
+            "Contracts that need no key, with commas between: registry, machine. Only on loopback; to try things out."
+        ),
     ] = None
     poll_timeout_s: Annotated[float, Help("Seconds for which a long poll of the registry contract waits.")] = 60.0
     worker_heartbeat_s: Annotated[float, Help("How often workers of the registry contract are to be heard of.")] = 10.0
@@ -125,6 +128,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stdio: Annotated[
         bool, Help("Whether this server runs the programs of queues with delivery stdio; `windlass dev` does.")
     ] = False
+    launchers: Annotated[str | None, Help("What machines are started with: process, docker, kubernetes, fly.")] = None
+    machine_sweep_s: Annotated[float, Help("How often machines are held against their tasks, in seconds.")] = 5.0
+    mods_api_url: Annotated[str | None, Help("Where MODS exports get entities: GET /entities/{pi}.")] = None
+    mods_gateway_url: Annotated[str | None, Help("Where MODS exports get their parts: GET /ipfs/{cid}.")] = None
     push_loopback: Annotated[
         bool, Help("Whether tasks may be pushed to workers on this machine; `windlass dev` allows it.")
     ] = False
@@ -441,14 +448,19 @@ def _check_nats_url(urls: str) -> None:
             raise Invalid("must begin with nats:// or tls://, such as nats://127.0.0.1:4222")
 
 
-def _check_open(names: str) -> None:
-    unknown = [name for name in opened(names) if name not in OPENABLE]
-    if unknown:
-        raise Invalid(f"{unknown[0]!r} cannot be opened; {', '.join(OPENABLE)} can")
+def _check_listed(names: str, allowed: tuple[str, ...]) -> None:
+    for name in listed(names):
+        if name not in allowed:
+            raise Invalid(f"{name!r} is not one of {', '.join(allowed)}")
 
 
 def opened(names: str | None) -> list[str]:
     """The contracts that need no key."""
+    return listed(names)
+
+
+def listed(names: str | None) -> list[str]:
+    """What is written with commas between."""
     return [part.strip() for part in (names or "").split(",") if part.strip()]
 
 
@@ -471,7 +483,11 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "scheduler_interval_s": lambda value: check_seconds("", value, least=0.1, most=3600.0),
     "scheduler_batch": lambda value: check_count("", value, least=1),
     "scheduler_fires_max": lambda value: check_count("", value, least=1),
-    "open": _check_open,
+    "open": lambda value: _check_listed(value, OPENABLE),
+    "launchers": lambda value: _check_listed(value, LAUNCHERS),
+    "machine_sweep_s": lambda value: check_seconds("", value, least=0.1, most=3600.0),
+    "mods_api_url": _check_api_url,
+    "mods_gateway_url": _check_api_url,
     "poll_timeout_s": lambda value: check_seconds("", value, most=3600.0),
     "payload_max_bytes": lambda value: check_count("", value, least=PAYLOAD_MAX_BYTES, most=LARGE_MAX_BYTES),
     "worker_heartbeat_s": lambda value: check_seconds("", value, least=1.0),

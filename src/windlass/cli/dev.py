@@ -59,6 +59,8 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
         tell_the_app(replace(settings, database_url=url))
         settings = replace(settings, api_key=settings.api_key or kept_key(settings), push_loopback=True, stdio=True)
         settings = with_certificates(settings)
+        if settings.launchers is None:
+            settings = replace(settings, launchers="process")
         async with servers(engine, settings) as places, dev_worker(app, engine) as worker, left_key(settings):
             told = {**places, "key": settings.api_key or "", "database": shown}
             if settings.internal is not None and settings.internal_ca is not None:

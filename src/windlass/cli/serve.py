@@ -10,7 +10,15 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass import __version__
-from windlass.app import open_carriers, open_engine, open_internal, open_pools, open_server, open_sessions
+from windlass.app import (
+    open_carriers,
+    open_engine,
+    open_internal,
+    open_machines,
+    open_pools,
+    open_server,
+    open_sessions,
+)
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions, carrier_options
 from windlass.cli.output import Unusable, print_json, say
@@ -29,7 +37,9 @@ Internal = Annotated[
 ]
 ApiKey = Annotated[str | None, Parameter(help="An admin's key in all namespaces; default: WINDLASS_API_KEY.")]
 
-Open = Annotated[str | None, Parameter(help="Contracts that need no key, such as `registry`; only on loopback.")]
+Open = Annotated[
+    str | None, Parameter(help="Contracts that need no key, such as `registry,machine`; only on loopback.")
+]
 
 
 def serve(
@@ -95,7 +105,10 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         push = PushOptions(
             callback_url=settings.callback_url, loopback=settings.push_loopback, google_token=settings.google_token
         )
-        api = await stack.enter_async_context(open_server(engine, http=settings.http, api_key=key, push=push))
+        machines = open_machines(settings)
+        api = await stack.enter_async_context(
+            open_server(engine, http=settings.http, api_key=key, push=push, machines=machines)
+        )
         grpc = await stack.enter_async_context(
             open_sessions(
                 engine, grpc=settings.grpc, api_key=key, certificate=settings.grpc_certificate,

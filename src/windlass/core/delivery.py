@@ -26,6 +26,7 @@ Ms = Annotated[int, Meta(ge=1, le=MS_MAX)]
 Amount = Annotated[int, Meta(ge=0, le=2**53)]
 Url = Annotated[str, Meta(min_length=1, max_length=URL_MAX, description="http:// or https://, without a user")]
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
+Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,199}$")]
 Command = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4000)]], Meta(min_length=1, max_length=100)]
 Script = Annotated[str, Meta(min_length=1, max_length=100_000)]
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -109,10 +110,27 @@ class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
     trusted: bool = True
 
 
-class Machine(_Delivery, frozen=True, tag="machine", kw_only=True):
-    """A machine that lives for one task is started by a launcher."""
+class Machine(_Delivery, frozen=True, tag="machine", kw_only=True, omit_defaults=True):
+    """A machine that lives for one task is started by a launcher: a `command` of the server's host (process), or an
+    `image` (docker, kubernetes, fly), in which a command is what to run instead of its own. `secrets` are names of
+    variables of the server that a machine gets as well. It has `run_timeout_ms` from its start to its callback; how
+    long of that it may upload and call back is told to it. What it made is kept for `keep_object_ms`."""
 
     launcher: Word
+    command: Command | None = None
+    image: Word | None = None
+    region: Word | None = None
+    cpus: Annotated[int, Meta(ge=1, le=1024)] = 2
+    memory_mb: Annotated[int, Meta(ge=16, le=16_777_216)] = 1024
+    env: dict[Variable, Annotated[str, Meta(max_length=10_000)]] = {}
+    secrets: Annotated[tuple[Variable, ...], Meta(max_length=100)] = ()
+    spawn_timeout_ms: Ms = 30_000
+    run_timeout_ms: Ms = 600_000
+    upload_timeout_ms: Ms = 120_000
+    callback_timeout_ms: Ms = 10_000
+    cancel_grace_period_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 10_000
+    keep_object_ms: Ms = 86_400_000
+    callback_auth: Literal["required", "optional"] = "required"
 
 
 class StdioHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -226,7 +244,7 @@ def checked_delivery(delivery: Delivery) -> Delivery:
         case Invoke():
             _check_invoke(delivery)
         case Machine():
-            check_name("delivery.launcher", delivery.launcher)
+            _check_machine(delivery)
         case Stdio():
             _check_stdio(delivery)
         case Pull():
@@ -234,6 +252,15 @@ def checked_delivery(delivery: Delivery) -> Delivery:
         case _:
             raise Invalid(f"must be a delivery, not {type(delivery).__name__}", field="delivery")
     return delivery
+
+
+def _check_machine(machine: Machine) -> None:
+    check_name("delivery.launcher", machine.launcher)
+    for word in machine.command or ():
+        check_text("delivery.command", word, 4000)
+    for name, value in machine.env.items():
+        if "\x00" in value:
+            raise Invalid("must not contain a NUL", field=f"delivery.env.{name}")
 
 
 def _check_stdio(stdio: Stdio) -> None:
@@ -327,14 +354,22 @@ class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 LEASE_ATTEMPTS = 3  # of queues where a lease that was lost counts like a failed attempt
+ONCE = RetryForm(max_attempts=1, max_losses=0)  # what a machine makes is not made again unless somebody asks for it
+
+
+def _retry_by(delivery: Delivery) -> RetryForm:
+    """What nobody asked for is what the contract of the queue's workers says."""
+    if isinstance(delivery, Machine):
+        return ONCE
+    return RetryForm(max_attempts=LEASE_ATTEMPTS) if isinstance(delivery, Wakeup | Invoke) else RetryForm()
 
 
 def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
     """What the tasks of a queue are allowed; the very default if nothing was asked for."""
     grace_s = DEFAULT_POLICY.cancel_grace_s
-    if isinstance(delivery, Push | Stdio):
+    if isinstance(delivery, Push | Stdio | Machine):
         grace_s = delivery.cancel_grace_period_ms / 1000
-    form = retry or (RetryForm(max_attempts=LEASE_ATTEMPTS) if isinstance(delivery, Wakeup | Invoke) else RetryForm())
+    form = retry or _retry_by(delivery)
     policy = Policy(
         max_attempts=form.max_attempts,
         max_losses=form.max_losses,

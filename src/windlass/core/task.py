@@ -180,9 +180,10 @@ def expire(
     last_output: str = "",
     *,
     as_failure: bool = False,
+    message: str = "",
 ) -> Transition:
-    """The lease ran out: the worker died, hangs, or is cut off. What it wrote last, if anybody knows, is kept. Where a
-    contract counts that as a failure, it uses the budget of failures.
+    """The lease ran out: the worker died, hangs, or is cut off. What it wrote last, if anybody knows, is kept, and
+    `message` says what is known of its end. Where a contract counts that as a failure, it uses the budget of failures.
 
     Attempt and lease stay on the row, so that the current holder may still report until a newer attempt begins.
     """
@@ -190,8 +191,8 @@ def expire(
     lost = replace(task, failures=task.failures + 1) if as_failure else replace(task, losses=task.losses + 1)
     times, most = (lost.failures, task.policy.max_attempts) if as_failure else (lost.losses, task.policy.max_losses)
     who = f"the worker {task.worker} was lost in" if task.worker else "no worker took up"
-    message = f"{who} attempt {task.attempt}"
-    failure = Failure(Category.INFRASTRUCTURE, message, reason, last_output)
+    told = message or f"{who} attempt {task.attempt}"
+    failure = Failure(Category.INFRASTRUCTURE, told, reason, last_output)
     if task.cancel is not None:
         return _end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
     if times >= max(1, most):

@@ -58,6 +58,7 @@ from windlass.engine.kind import Kinds
 from windlass.engine.large import Large
 from windlass.engine.lease import DEFAULT_TTL_S, Leases
 from windlass.engine.loops import Loops
+from windlass.engine.machine import Machines
 from windlass.engine.message import Messages
 from windlass.engine.metrics import Gauges, Tally
 from windlass.engine.note import Notes
@@ -142,6 +143,7 @@ class Engine:
         self.holders = Holders(store, self.chance, self._decider, self._patience, pause=pause)
         self.sent.settled += [self.callbacks.settled, self.holders.settled]
         self.schedules, self.kinds = Schedules(store, self.chance), Kinds(store, stopwatch)
+        self.machines = Machines(store, self.chance, self._commands.call)
         self.declare_schedules, self.declare_kinds = self.schedules.declare, self.kinds.declare
         self.fires = Fires(store, self.chance, self.hub.timers, pace)
         self.loops = Loops(store, self.chance, self.hub, self._outbox, self.fires, self.changes, self.retention)

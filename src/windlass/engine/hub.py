@@ -71,6 +71,7 @@ class Hub:
         self.on_effects: Callable[[], None] = lambda: None
         self.on_queue: Callable[[tuple[str, str] | None], None] = lambda _: None  # None: any of them
         self.on_schedules: Callable[[], None] = lambda: None
+        self.on_leases: Callable[[], None] = lambda: None
 
     # ----------------------------------------------------------------------------------------- waiting
 
@@ -124,6 +125,8 @@ class Hub:
             self._wake_all(("lease", lease_id))
         for queue in wakes.letters:
             self._wake_first(("message", *queue))
+        if wakes.leases or wakes.everything:
+            self.on_leases()
         if wakes.effects or wakes.everything:
             self.on_effects()
         if wakes.schedules or wakes.everything:

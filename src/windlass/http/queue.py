@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from windlass.core.access import Role, check_reach, check_role
-from windlass.core.delivery import PULL, Delivery, Push, RetryForm, Stdio, retry_of
+from windlass.core.delivery import PULL, Delivery, Machine, Push, RetryForm, Stdio, retry_of
 from windlass.core.queue import QueueConfig, Rate
 from windlass.core.transition import State
 from windlass.engine.queue import SECRET_OVERLAP_S, QueueView
@@ -76,7 +76,7 @@ async def put_queue(call: Call[In, QueueOrder]) -> QueueForm:
     """Set all of what is wanted of a queue. One whose tasks programs of the server run is set by an admin of all
     namespaces only."""
     namespace, order = call.namespace(call.query.namespace), call.body
-    if isinstance(order.delivery, Stdio):  # it names programs that servers run
+    if isinstance(order.delivery, Stdio | Machine):  # it names programs that servers run
         check_role(call.principal, Role.ADMIN)
         check_reach(call.principal, None)
     await call.engine.access.declare_namespace(namespace)
@@ -165,6 +165,6 @@ def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
 
 def _without_secrets(delivery: Delivery) -> Delivery:
     """Variables of programs carry passwords: who is no admin sees which there are."""
-    if isinstance(delivery, Stdio):
+    if isinstance(delivery, Stdio | Machine):
         return replace(delivery, env=dict.fromkeys(delivery.env, HIDDEN))
     return delivery

@@ -28,6 +28,7 @@ from windlass.store.heartbeat_table import HeartbeatTable
 from windlass.store.holder_table import HolderTable
 from windlass.store.kind_table import KindTable
 from windlass.store.lease_table import LeaseTable
+from windlass.store.machine_table import MachineTable
 from windlass.store.object_table import ObjectTable
 from windlass.store.outbox_table import OutboxTable
 from windlass.store.queue_table import QueueTable
@@ -55,6 +56,7 @@ class Tx:
         "holders",
         "kinds",
         "leases",
+        "machines",
         "moves",
         "objects",
         "outbox",
@@ -94,6 +96,7 @@ class Tx:
         self.workers = WorkerTable(session)
         self.attempts = AttemptTable(session)
         self.wakeups = WakeupTable(session)
+        self.machines = MachineTable(session)
 
     async def now(self) -> datetime:
         [[now]] = await self.session.fetch("now")

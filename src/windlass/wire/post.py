@@ -92,14 +92,21 @@ async def post(
     loopback: bool = False,
     method: str = "POST",
     checked: bool = True,
+    answer_max: int = ANSWER_MAX_BYTES,
+    context: ssl.SSLContext | None = None,
+    socket_path: str | None = None,
 ) -> Reply:
-    """Send it to the first address that lets us connect. Only a URL of our own need not be `checked`."""
+    """Send it to the first address that lets us connect, or to a socket of this machine. Only a URL of our own need not
+    be `checked`. `context` says whom to trust, where that is not everybody's business."""
     try:
         async with asyncio.timeout(timeout_s):
-            addresses = await resolve(url, loopback=loopback, checked=checked)
-            reader, writer = await _connect(split(url), addresses)
+            if socket_path is not None:
+                reader, writer = await asyncio.open_unix_connection(socket_path)
+            else:
+                addresses = await resolve(url, loopback=loopback, checked=checked)
+                reader, writer = await _connect(split(url), addresses, context)
             try:
-                return await _exchange(reader, writer, split(url), method, headers, body)
+                return await _exchange(reader, writer, split(url), method, headers, body, answer_max)
             finally:
                 writer.close()
     except TimeoutError:
@@ -108,8 +115,10 @@ async def post(
         raise Unreachable(f"{type(error).__name__}: {error}") from None
 
 
-async def _connect(parts: SplitResult, addresses: list[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    context = ssl.create_default_context() if parts.scheme == "https" else None
+async def _connect(
+    parts: SplitResult, addresses: list[str], trusted: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = (trusted or ssl.create_default_context()) if parts.scheme == "https" else None
     failed: OSError | None = None
     for address in addresses:
         try:
@@ -128,6 +137,7 @@ async def _exchange(
     method: str,
     headers: Mapping[str, str],
     body: bytes,
+    answer_max: int,
 ) -> Reply:
     connection = h11.Connection(h11.CLIENT)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -145,8 +155,8 @@ async def _exchange(
             told = {name.decode("latin-1"): value.decode("latin-1") for name, value in event_.headers}
         elif isinstance(event_, h11.Data):
             content += bytes(event_.data)
-            if len(content) > ANSWER_MAX_BYTES:  # nobody reads it: what was said in the beginning counts
-                return Reply(status, told, content[:ANSWER_MAX_BYTES])
+            if len(content) > answer_max:  # nobody reads it: what was said in the beginning counts
+                return Reply(status, told, content[:answer_max])
         elif isinstance(event_, h11.EndOfMessage):
             return Reply(status, told, content)
         elif isinstance(event_, h11.ConnectionClosed):

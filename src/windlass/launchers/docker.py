@@ -1,0 +1,151 @@
+"""Machines as containers of a Docker Engine, by its API: on a socket of this host, or over TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from windlass.core.machine import OUT_OF_MEMORY, Phase, Sighting, read_machine_name
+from windlass.engine.launcher import LauncherAway, LaunchRefused, Order
+from windlass.launchers.api import Answer, Api, exit_code_of, quietly
+
+VERSION = "v1.41"  # of 2020: every engine that is still looked after speaks it
+LABEL = "dev.windlass.installation"
+LOG_LINES = "20"
+OUTPUT_MAX = 4000
+
+
+class DockerLauncher:
+    """Containers of one engine. `url` is unix:///var/run/docker.sock, or http://HOST:PORT."""
+
+    name = "docker"
+
+    def __init__(self, url: str = "unix:///var/run/docker.sock") -> None:
+        self._api = Api(url)
+        self.place = url
+
+    def open(self, wake: Callable[[], None]) -> None:
+        """Nobody tells us: the sweep sees it."""
+
+    def close(self) -> None:
+        pass
+
+    async def start(self, order: Order) -> Sighting:
+        if order.image is None:
+            raise LaunchRefused("a container needs an image: set it in the queue's delivery")
+        created = await self._create(order)
+        if created.status == 404:  # it has no such image yet
+            await self._pull(order.image)
+            created = await self._create(order)
+        if created.status not in (201, 409):
+            raise _unwilling(created)
+        seen = await self.look(order.name, None)
+        if seen is None:
+            raise LauncherAway("the container was removed while it was started")
+        if seen.phase is not Phase.STARTING:
+            return seen
+        begun = await self._api.call("POST", self._path(f"/containers/{order.name}/start"))
+        if begun.status not in (204, 304):
+            await self.stop(order.name, None, 0.0)
+            raise LaunchRefused(begun.message)
+        return Sighting(name=order.name, id=seen.id, phase=Phase.RUNNING)
+
+    async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:  # noqa: ARG002
+        if grace_s > 0:
+            await quietly(self._api, "POST", self._path(f"/containers/{name}/stop"), query={"t": str(round(grace_s))})
+        await quietly(self._api, "DELETE", self._path(f"/containers/{name}"), query={"force": "true", "v": "true"})
+
+    async def machines(self, installation: str) -> list[Sighting]:
+        filters = msgspec.json.encode({"label": [f"{LABEL}={installation}"]}).decode()
+        query = {"all": "true", "filters": filters}
+        try:
+            found = await self._api.expect("GET", self._path("/containers/json"), query=query)
+        except LaunchRefused as error:
+            raise LauncherAway(str(error)) from None
+        names = [name.lstrip("/") for one in found.content for name in one["Names"][:1]]
+        seen = [await self.look(name, None) for name in names if read_machine_name(name) is not None]
+        return [one for one in seen if one is not None]
+
+    async def look(self, name: str, machine_id: str | None) -> Sighting | None:  # noqa: ARG002
+        answer = await self._api.call("GET", self._path(f"/containers/{name}/json"))
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise LauncherAway(answer.message)
+        seen = _sighting(name, answer.content)
+        if seen.phase is Phase.EXITED and seen.exit_code != 0:
+            seen = msgspec.structs.replace(seen, output=await self._output(name))
+        return seen
+
+    # ----------------------------------------------------------------------------------------- parts
+
+    def _path(self, path: str) -> str:
+        return f"/{VERSION}{path}"
+
+    async def _create(self, order: Order) -> Answer:
+        return await self._api.call(
+            "POST", self._path("/containers/create"), body_of(order), query={"name": order.name}
+        )
+
+    async def _pull(self, image: str) -> None:
+        name, _, tag = image.partition("@") if "@" in image else _tagged(image)
+        answer = await self._api.call("POST", self._path("/images/create"), query={"fromImage": name, "tag": tag})
+        if answer.status != 200 or b'"error"' in answer.raw:
+            said = answer.raw.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise LaunchRefused(f"the image {image} cannot be pulled: {said[:500]}")
+
+    async def _output(self, name: str) -> str:
+        query = {"stdout": "true", "stderr": "true", "tail": LOG_LINES}
+        answer = await self._api.call("GET", self._path(f"/containers/{quote(name)}/logs"), query=query)
+        return "" if answer.status != 200 else _unframed(answer.raw)[-OUTPUT_MAX:]
+
+
+def body_of(order: Order) -> dict[str, Any]:
+    """The container for an order. It is not removed by itself, since how it ended would go with it."""
+    body: dict[str, Any] = {
+        "Image": order.image,
+        "Env": [f"{name}={value}" for name, value in sorted(order.env.items())],
+        "Labels": {LABEL: order.installation},
+        "StopTimeout": max(1, round(order.grace_s)),
+        "HostConfig": {
+            "Memory": order.memory_mb * 1024 * 1024,
+            "MemorySwap": order.memory_mb * 1024 * 1024,
+            "NanoCpus": order.cpus * 1_000_000_000,
+            "RestartPolicy": {"Name": "no"},
+            "Init": True,
+        },
+    }
+    return body | ({"Cmd": list(order.command)} if order.command else {})
+
+
+def _sighting(name: str, told: dict[str, Any]) -> Sighting:
+    state = told["State"]
+    phases = {"created": Phase.STARTING, "exited": Phase.EXITED, "dead": Phase.EXITED, "removing": Phase.EXITED}
+    phase = phases.get(state["Status"], Phase.RUNNING)
+    code = exit_code_of(state["ExitCode"]) if phase is Phase.EXITED else None
+    reason = OUT_OF_MEMORY if phase is Phase.EXITED and state.get("OOMKilled") else ""
+    return Sighting(name=name, id=told["Id"], phase=phase, exit_code=code, reason=reason)
+
+
+def _unwilling(answer: Answer) -> Exception:
+    return LauncherAway(answer.message) if answer.status >= 500 else LaunchRefused(answer.message)
+
+
+def _tagged(image: str) -> tuple[str, str, str]:
+    """Name and tag; a colon before the last slash belongs to a port."""
+    head, slash, last = image.rpartition("/")
+    name, _, tag = last.partition(":")
+    return f"{head}{slash}{name}", ":", tag or "latest"
+
+
+def _unframed(content: bytes) -> str:
+    """Docker sends both streams in one, each piece behind eight bytes that say which and how long."""
+    text, place = b"", 0
+    while place + 8 <= len(content) and content[place] in (0, 1, 2) and content[place + 1 : place + 4] == b"\0\0\0":
+        size = int.from_bytes(content[place + 4 : place + 8], "big")
+        text += content[place + 8 : place + 8 + size]
+        place += 8 + size
+    return (text or content).decode("utf-8", "replace")

@@ -1,0 +1,261 @@
+"""A queue whose tasks run on machines, an engine whose time stands still, a server that speaks HTTP, and a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import msgspec
+from tests.support.work import SOON_S
+
+from windlass import Engine, Task
+from windlass.app import open_blobs
+from windlass.contracts.machine.environment import Surroundings
+from windlass.contracts.machine.launch import Launching
+from windlass.contracts.machine.mount import Front, make_machines
+from windlass.core.delivery import LAUNCH, Machine, RetryForm
+from windlass.core.machine import Phase, Sighting, machine_name, read_export_name
+from windlass.core.queue import QueueConfig
+from windlass.engine.blob import Blobs
+from windlass.engine.launcher import Launcher, Order
+from windlass.http.api import make_api
+from windlass.http.server import listening
+from windlass.launchers.options import MachineOptions
+from windlass.launchers.process import ProcessLauncher
+from windlass.store.store import Store
+from windlass.testing.clock import VirtualClock
+
+ROOT = "root-key-of-this-test"
+FORMAT = "probe"
+PI = "01K9XVBAQZF9EHDRXGBEADTZYY"
+PROGRAM = Path(__file__).with_name("program.py")
+SIZE = 1013
+DONE = ["upload", "success", "exit 0"]
+
+
+class Watched(ProcessLauncher):
+    """The real one, with what it was asked for; `before` and `after` run around a start, and may raise."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.orders: list[Order] = []
+        self.stopped: list[tuple[str, float]] = []
+        self.before: Callable[[], Awaitable[None]] = _nothing
+        self.after: Callable[[], Awaitable[None]] = _nothing
+
+    async def start(self, order: Order) -> Sighting:
+        self.orders.append(order)
+        await self.before()
+        seen = await super().start(order)
+        await self.after()
+        return seen
+
+    async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:
+        self.stopped.append((name, grace_s))
+        await super().stop(name, machine_id, grace_s)
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass
+class World:
+    """All of it, with the words that the tests use."""
+
+    engine: Engine
+    clock: VirtualClock
+    http: httpx.AsyncClient
+    launcher: Watched
+    folder: Path
+    around: Surroundings
+    waits: int = field(default=0)
+
+    # ----------------------------------------------------------------------------------------- clients
+
+    async def queue(self, name: str = FORMAT, *, retry: RetryForm | None = None, **settings: Any) -> None:
+        machine = Machine(**{"launcher": "process", "command": [sys.executable, str(PROGRAM)], **settings})
+        await self.engine.queues.put(name, delivery=machine, retry=retry, limits=QueueConfig())
+
+    async def post(self, steps: list[str], format_: str = FORMAT, **more: Any) -> httpx.Response:
+        """Ask for an export, and carry out what the engine has to do meanwhile."""
+        body = {"pi": PI, "options": {"steps": steps}, **more}
+        asking = asyncio.create_task(self.http.post(f"/export/{format_}", json=body))
+        while not asking.done():
+            await self.send_out()
+            await asyncio.sleep(0.01)
+        return await asking
+
+    async def export(self, *steps: str, **more: Any) -> str:
+        """The name of an export whose machine was started."""
+        answer = await self.post(list(steps), **more)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["task_id"])
+
+    async def send_out(self) -> None:
+        while await self.engine.sent.dispatch_tick():
+            pass
+        await self.engine.loops.effects_tick()
+
+    async def status(self, name: str) -> dict[str, Any]:
+        answer = await self.http.get(f"/status/{name}")
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    # ----------------------------------------------------------------------------------------- machines
+
+    async def sweep(self) -> int:
+        return await self.engine.machines.tick()
+
+    async def looked(self, name: str, attempt: int = 1) -> Sighting | None:
+        return await self.launcher.look(machine_name(task_id_of(name), attempt), None)
+
+    async def exited(self, name: str, attempt: int = 1) -> None:
+        """Until the machine of this export has ended."""
+        await eventually(lambda: self._gone(name, attempt))
+
+    async def _gone(self, name: str, attempt: int) -> bool:
+        seen = await self.looked(name, attempt)
+        return seen is None or seen.phase is Phase.EXITED
+
+    async def finished(self, *steps: str, **more: Any) -> str:
+        """An export whose machine has come to its end, and was swept."""
+        name = await self.export(*steps, **more)
+        await self.exited(name)
+        await self.sweep()
+        return name
+
+    def file(self, name: str) -> Path:
+        return self.folder / name
+
+    def release(self, file: Path) -> None:
+        file.write_text("now")
+
+    async def appears(self, file: Path) -> str:
+        """What is in a file, when there is something."""
+        text = ""
+
+        async def there() -> bool:
+            nonlocal text
+            text = await asyncio.to_thread(lambda: file.read_text() if file.exists() else "")
+            return bool(text)
+
+        await eventually(there)
+        return text
+
+    # ----------------------------------------------------------------------------------------- what is left
+
+    async def unread(self) -> None:
+        """Until nobody reads an object any more."""
+
+        async def nobody() -> bool:
+            return not self.engine.machines._read
+
+        await eventually(nobody)
+
+    async def task(self, name: str) -> Task:
+        return (await self.engine.views.get(task_id_of(name))).task
+
+    async def history(self, name: str) -> dict[str, Any]:
+        return {str(e.what): e.detail for e in await self.engine.views.timeline(task_id_of(name))}
+
+    async def blobs(self) -> Blobs:
+        return await self.engine.objects.blobs()
+
+    async def objects(self) -> list[str]:
+        return sorted([one.key async for one in (await self.blobs()).list("exports")])
+
+    def machines(self) -> list[str]:
+        """Whatever is left of machines in the folder of the launcher."""
+        return sorted(str(path.relative_to(self.folder)) for path in (self.folder / "machines").rglob("*"))
+
+    async def signed(self, name: str) -> str:
+        """The callback URL that the newest machine got."""
+        return next(o.env["CALLBACK_URL"] for o in reversed(self.launcher.orders) if o.env["TASK_ID"] == name)
+
+    async def call_back(self, name: str, url: str | None = None, **said: Any) -> httpx.Response:
+        body = {"task_id": name, "batch_id": "single", **said}
+        return await self.http.post(url or await self.signed(name), json=body)
+
+    async def rows(self) -> Any:
+        """Everything that a refused callback must not have changed."""
+        async with self.engine.store.begin() as tx:
+            return [
+                [
+                    tuple(row)
+                    for row in await tx.session.connection.fetch(f"select * from windlass.{table} order by 1, 2")
+                ]
+                for table in ("task", "heartbeat", "history", "outbox", "machine", "export_object")
+            ]
+
+
+def task_id_of(name: str) -> UUID:
+    found = read_export_name(name)
+    return UUID(name) if found is None else found
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = SOON_S) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 (what others do has no event for us)
+            await asyncio.sleep(0.02)
+
+
+def said_success(name: str, size: int = SIZE, **more: Any) -> dict[str, Any]:
+    return {
+        "status": "success", "output_r2_key": f"exports/{name}/{PI}.xml", "output_file_name": f"{PI}.xml",
+        "output_file_size": size, **more,
+    }  # fmt: skip
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not fetched does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@asynccontextmanager
+async def open_world(database: str, clock: VirtualClock, folder: Path, **options: Any) -> AsyncIterator[World]:
+    engine = Engine(
+        Store(database), timers=clock, stopwatch=clock.stopwatch, listen=False, poll_s=3600.0,
+        blobs=open_blobs(options.get("blobs") or str(folder / "blobs")),
+    )  # fmt: skip
+    engine.access.accept_root(ROOT)
+    api = make_api(engine)
+    launcher = Watched(folder / "machines")
+    launchers: tuple[Launcher, ...] = (launcher,)
+    machines = make_machines(engine, MachineOptions(launchers=launchers, open=options.get("open", False)))
+    keyed = {} if options.get("open") else {"Authorization": f"Bearer {ROOT}"}
+    async with (
+        listening(Front(api, machines, api.state), "127.0.0.1", 0) as url,
+        httpx.AsyncClient(base_url=url, headers=keyed, timeout=60) as http,
+    ):
+        around = Surroundings(
+            base_url=url, storage=options.get("storage", {}), handed_on=options.get("handed_on", {}),
+            variables=options.get("variables", dict(os.environ)),
+        )  # fmt: skip
+        engine.machines.launchers = {"process": launcher}
+        engine.effects[LAUNCH] = Launching(engine, around).launch
+        world = World(engine, clock, http, launcher, folder, around)
+        await world.queue()
+        try:
+            yield world
+        finally:
+            launcher.close()
+            for seen in await launcher.machines(await engine.machines.installation()):
+                await ProcessLauncher.stop(launcher, seen.name, None, 0.0)
+    await engine.close()
+
+
+def json_of(content: bytes | None) -> Any:
+    return msgspec.json.decode(content or b"null")
