@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import threading
 from collections.abc import Iterator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from tests.support.work import soon, until
 from tests.wrapper import operators
 from tests.wrapper.conftest import World
 from tests.wrapper.stand_in import DROP, Dispatcher
+
+from windlass.core.error import LeaseLost
+from windlass.wrapper.attempt import Attempt
+from windlass.wrapper.dispatcher import Claimed
+from windlass.wrapper.operator import Answer
 
 HERE = "tests.wrapper.operators"
 
@@ -37,7 +41,7 @@ async def test_a_wake_up_is_claimed_run_reported_and_then_acknowledged(world: Wo
 
     assert await world.runs_one() == "ack"
 
-    assert world.dispatcher.accepted == ["task-claim", "task-fetch", "task-complete"]
+    assert world.dispatcher.accepted == ["task-claim", "task-complete"]
     [claim] = world.dispatcher.said("task-claim")
     assert claim.body["worker_id"] == "wrapper:test"
     report = world.report()
@@ -173,23 +177,23 @@ def _no_room(**_: object) -> str:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_a_lease_that_is_lost_before_the_operator_begins_runs_nothing(world: World) -> None:
-    world.dispatcher.lease_s = 0.4
-    world.dispatcher.will("heartbeat", (409, {"error": "stale_lease", "message": "attempt 2 runs"}))
+async def test_a_lease_that_is_lost_before_the_operator_begins_runs_nothing() -> None:
+    lost = asyncio.Event()
 
-    def slowly(what: str) -> None:
-        if what == "task-fetch":
-            waited.wait(45)
-        if what == "heartbeat":
-            waited.set()
+    class Losing:
+        async def is_cancelled(self, task_id: UUID) -> bool:
+            await lost.wait()
+            return False
 
-    waited = threading.Event()
-    world.dispatcher.before = slowly
-    world.start(function=f"{HERE}:double")
+        async def heartbeat(self, claimed: Claimed) -> None:
+            lost.set()
+            raise LeaseLost("attempt 2 runs")
 
-    assert await world.runs_one() == "ack"
-    assert operators.calls == []
-    assert world.dispatcher.said("task-complete") == []
+    async def operate(task: object, speech: object) -> Answer:
+        raise AssertionError("it ran")
+
+    claimed = Claimed(uuid4(), 1, "token", {}, lease_s=0.1, ours=False)
+    assert await soon(Attempt(Losing(), claimed, operate).run()) == "lost"  # type: ignore[arg-type]
 
 
 async def test_an_operator_that_nobody_knows_fails_with_its_name(world: World) -> None:
@@ -201,7 +205,7 @@ async def test_an_operator_that_nobody_knows_fails_with_its_name(world: World) -
 
 
 async def test_a_cancel_that_is_fetched_before_the_operator_begins_is_reported_and_nothing_is_run(world: World) -> None:
-    world.dispatcher.cancelled = True
+    world.dispatcher.plain = world.dispatcher.cancelled = True
     world.start(function=f"{HERE}:double")
 
     assert await world.runs_one() == "ack"
@@ -209,10 +213,12 @@ async def test_a_cancel_that_is_fetched_before_the_operator_begins_is_reported_a
     assert world.report()["status"] == "Canceled"
 
 
-@pytest.mark.parametrize("function", ["hangs", "waits"])
+@pytest.mark.parametrize(("function", "plain"), [("hangs", False), ("waits", False), ("hangs", True)])
 async def test_a_cancel_that_is_fetched_while_it_runs_stops_the_operator_and_is_reported(
-    world: World, function: str
+    world: World, function: str, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("windlass.wrapper.dispatcher.LEASE_S", 1.2)  # of one that does not tell its time
+    world.dispatcher.plain = plain
     world.dispatcher.lease_s = 1.2
     world.start(function=f"{HERE}:{function}")
     world.carrier.put(uuid4())

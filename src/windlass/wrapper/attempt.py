@@ -100,6 +100,8 @@ class Attempt:
         return {**task, "producer_id": str(self.claimed.task_id)}
 
     async def _was_cancelled_before_it_began(self) -> bool:
+        if self.claimed.ours:  # what was cancelled is not claimed
+            return False
         try:
             return await self._dispatcher.is_cancelled(self.claimed.task_id)
         except WindlassError:
@@ -131,9 +133,9 @@ class Attempt:
             await asyncio.sleep(spread(every_s))
             try:
                 said = await self._dispatcher.heartbeat(self.claimed)
-                if "status" in said:
-                    cancelled = said["status"] == "Canceled"
-                else:  # one that keeps to the document
+                if self.claimed.ours:
+                    cancelled = said.get("status") == "Canceled"
+                else:
                     cancelled = await self._dispatcher.is_cancelled(self.claimed.task_id)
                 if cancelled:
                     self._stop(cancelled=True)

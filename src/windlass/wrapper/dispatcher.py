@@ -16,11 +16,12 @@ from uuid import UUID
 
 import msgspec
 
+from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.error import Invalid, LeaseLost, Rejected, Unavailable
 from windlass.sdk.callback.post import Poster, Reply, Unreachable
 
 ANSWER_TIMEOUT_S = 15.0
-ANSWER_MAX_BYTES = 16 * 1024 * 1024
+ANSWER_MAX_BYTES = LARGE_MAX_BYTES + 1024 * 1024
 LATER = frozenset({408, 425, 429})
 BY_OTHERS = frozenset({401, 403, 404, 405})  # also said by what stands between us and the dispatcher, without its words
 HEADERS = {"Content-Type": "application/json"}
@@ -43,13 +44,15 @@ class Refused(Rejected):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """The right to run one attempt. `task` is what the operator gets; the token is for nobody but the dispatcher."""
+    """The right to run one attempt. `task` is what the operator gets; the token is for nobody but the dispatcher. One
+    that is `ours` tells of a cancel in its heartbeats; of others it has to be asked."""
 
     task_id: UUID
     attempt: int
     lease_token: str
     task: Mapping[str, Any]
     lease_s: float
+    ours: bool
 
     @property
     def fence(self) -> dict[str, Any]:
@@ -98,7 +101,9 @@ class Dispatcher:
             return NotClaimed(str(said.get("reason", "NotFound")), str(said.get("detail") or ""))
         try:
             task = {**said["task"], **{name: said[name] for name in EXTRAS if name in said}}
-            return Claimed(task_id, int(said["attempt"]), str(said["lease_token"]), task, _lease_s(said))
+            return Claimed(
+                task_id, int(said["attempt"]), str(said["lease_token"]), task, _lease_s(said), "server_time" in said
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise Away(f"the answer to a claim cannot be read: {type(error).__name__}: {error}") from None
 
