@@ -16,6 +16,7 @@ from windlass.core.delivery import PULL, Wakeup
 from windlass.core.error import InvalidState, NotFound, Unavailable
 from windlass.core.holder import Caller
 from windlass.core.queue import QueueConfig
+from windlass.core.transition import Effect
 from windlass.core.wakeup import Letter
 from windlass.engine import wakeup
 from windlass.engine.holder import Held
@@ -296,6 +297,24 @@ async def test_while_a_carrier_is_away_messages_wait_and_are_no_more_than_tasks(
         await clock.advance(60.0)
         assert sorted(await heard(engine)) == sorted(ids)
         assert await somebody.fetchval("select count(*) from windlass.outbox") == 0
+
+
+async def test_when_a_queue_changes_its_carrier_its_tasks_are_spoken_of_there(engine: Engine) -> None:
+    await set_up(engine)
+    postgres = PostgresSender(engine.messages)
+    async with engine.wakeups.carrying({"postgres": Away(postgres), "nats": postgres}, loop=False):
+        engine.effects["wakeup"] = discarded  # lost with the old carrier
+        [task_id] = await submit(engine)
+        await speak(engine)
+        engine.effects["wakeup"] = engine.wakeups.send
+        assert await heard(engine) == []
+
+        await set_up(engine, carrier="nats")
+        assert await heard(engine) == [task_id]
+
+
+async def discarded(_effect: Effect) -> None:
+    pass
 
 
 async def test_a_message_that_could_not_be_sent_for_an_hour_is_a_dead_letter_and_sent_again(

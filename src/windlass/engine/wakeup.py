@@ -155,6 +155,9 @@ class Wakeups:
             try:
                 async with self._store.begin() as tx:
                     known = await tx.wakeups.wakeup_queues()
+                    moved = [key for key, settings in known.items() if _moved(self.queues.get(key), settings)]
+                    if moved:
+                        await tx.wakeups.hasten_wakeups(moved)
             except BaseException:
                 self._stale = True
                 self._wake()
@@ -336,6 +339,14 @@ async def _fitting(
         return []
     found = await tx.wakeups.unannounced_tasks(namespace, queue, picks, admission.total, admission.full_kinds)
     return [found[position] for position in fitting([one.lane for one in found], picks, admission)]
+
+
+def _moved(before: QueueSettings | None, after: QueueSettings) -> bool:
+    """Whether the messages of a queue have gone another way until now."""
+    if before is None:
+        return False
+    old, new = _wakeup(before), _wakeup(after)
+    return (old.carrier, old.address) != (new.carrier, new.address)
 
 
 def _wakeup(settings: QueueSettings) -> Wakeup:

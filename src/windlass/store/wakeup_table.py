@@ -112,6 +112,9 @@ class WakeupTable:
         assert at is None or isinstance(at, datetime), at
         return at
 
+    async def hasten_wakeups(self, queues: Sequence[tuple[str, str]]) -> None:
+        await self._session.fetch("hasten_wakeups", [q[0] for q in queues], [q[1] for q in queues])
+
     async def hasten_wakeup(self, task_id: UUID, delay_s: float) -> tuple[str, str] | None:
         """The queue to look at then."""
         rows = await self._session.fetch("hasten_wakeup", task_id, delay_s)

@@ -56,7 +56,10 @@ async def test_carriers_that_answer_are_well(nats_port: int, aws_port: int) -> N
 
 
 @pytest.mark.parametrize("carrier", ["nats", "sqs"])
-async def test_a_carrier_that_is_not_set_or_does_not_answer_is_wrong(carrier: str, unused_tcp_port: int) -> None:
+async def test_a_carrier_that_is_not_set_or_does_not_answer_is_wrong(
+    carrier: str, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.queues.nats.CONNECT_S", 0.5)
     nobody = CarrierOptions(
         nats_url=f"nats://127.0.0.1:{unused_tcp_port}", aws_region="eu-west-1",
         aws_endpoint_url=f"http://127.0.0.1:{unused_tcp_port}",

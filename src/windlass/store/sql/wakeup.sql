@@ -87,6 +87,12 @@ select least(
     (select min(w.again_at) from windlass.wakeup w
       where w.namespace = $1 and w.queue = $2 and w.dead_at is null and w.again_at > windlass.now()))
 
+-- name: hasten_wakeups
+-- The workers of these queues look elsewhere now: each task of theirs is spoken of there.
+update windlass.wakeup w set again_at = windlass.now()
+  from unnest($1::text[], $2::text[]) as u(namespace, queue)
+ where w.namespace = u.namespace and w.queue = u.queue and w.dead_at is null
+
 -- name: hasten_wakeup
 -- A message came before its task could be claimed, and is gone: another one soon.
 update windlass.wakeup w set again_at = least(w.again_at, windlass.now() + $2::double precision * interval '1 second')
