@@ -45,6 +45,8 @@ SLOW = (
     "tests/contracts/session/test_broken",
     "tests/contracts/session/test_session",
     "tests/e2e/",
+    "tests/contracts/test_large",
+    "tests/engine/test_objects",
     "tests/engine/test_schedule_proof",
     "tests/engine/test_worker",
     "tests/export/test_machine_",

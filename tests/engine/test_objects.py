@@ -10,6 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from tests.conftest import NewEngine
+from tests.support.s3 import open_s3
 from tests.support.work import FATAL, job, only_direct, soon, worker
 
 from windlass import Claimed, Conflict, Engine, Invalid, InvalidState, LeaseLost, State, Submission, Unavailable
@@ -506,6 +507,35 @@ async def test_nobody_can_submit_a_reference(engine: Engine) -> None:
 
     with pytest.raises(Invalid, match="JSON"):
         await engine.submit(job(payload=view.payload))
+
+
+async def test_a_bucket_whose_server_is_killed_and_comes_back_loses_nothing(
+    new_engine: NewEngine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    with open_s3() as s3:
+        engine = await new_engine(blobs=lambda: open_store(s3.url("objects")))
+        kept = await engine.submit(job(payload=BIG))
+        running = await begin_small(engine)
+        s3.stop()
+        with pytest.raises(Unavailable, match="s3://windlass/objects"):
+            await engine.submit(job(payload=OTHER))
+        [answer] = await engine.report([Complete(running.task.id, 1, running.task.lease_id, OTHER)])
+        assert isinstance(answer, Unavailable)
+        assert await engine.claim(await worker(engine), 10) == []
+        await clock.advance(60)
+        s3.start()
+        assert await engine.report([Complete(running.task.id, 1, running.task.lease_id, OTHER)]) == [State.SUCCEEDED]
+        [claimed] = await engine.claim(await worker(engine), 10)
+        assert claimed.task.id == kept
+        assert claimed.payload == BIG
+        await engine.complete(claimed, OTHER)
+        await clock.advance(UNCOMMITTED_S)
+        await tidy(engine)
+        assert len(s3.files()) == 4  # the payload, two results, the marker
+        await clock.advance(8 * DAY)
+        await tidy(engine)
+        assert s3.files() == [f"objects/{MARKER}"]
+        assert await effects(somebody) == 0
 
 
 # --------------------------------------------------------------------------------------------- one store for all
