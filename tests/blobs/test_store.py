@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.s3 import SECRET, S3Server
 
-from windlass import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from windlass import Conflict, Invalid, NotFound, Unavailable
 from windlass.blobs.object_store import PART_BYTES, ObjectStore, open_store
 from windlass.engine.blob import PIECE_BYTES
 
@@ -218,13 +218,22 @@ async def test_objects_lie_under_their_prefix_in_the_bucket(s3: S3Server) -> Non
     assert "some/prefix/tasks/1.json" not in s3.files()
 
 
-async def test_a_wrong_key_is_forbidden_and_told_without_the_secret(s3: S3Server) -> None:
+async def test_a_wrong_key_is_told_without_the_secret(s3: S3Server) -> None:
     blobs = open_store(s3.url().replace("%2F%2B%3D", "-wrong"))
 
-    with pytest.raises((Forbidden, Unavailable)) as caught:
+    with pytest.raises(Unavailable) as caught:
         await blobs.put("a.txt", b"a")
     assert SECRET[:10] not in str(caught.value)
     assert "wrong" not in blobs.url
+
+
+async def test_a_bucket_that_is_not_there_is_unavailable_and_no_missing_object(s3: S3Server) -> None:
+    blobs = open_store(s3.url().replace("@windlass/", "@nobodys-bucket/"))
+
+    with pytest.raises(Unavailable, match="nobodys-bucket"):
+        await blobs.put("a.txt", b"a")
+    with pytest.raises(Unavailable, match="nobodys-bucket"):
+        await blobs.put("a.txt", stream(10))
 
 
 async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from obstore import exceptions as fault
 from obstore import store as driver
 
 from windlass.blobs.address import Address, read_address
-from windlass.core.error import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from windlass.core.error import Conflict, Invalid, NotFound, Unavailable
 from windlass.engine.blob import PIECE_BYTES, Blob, Found, check_key
 
 PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes
@@ -84,21 +84,28 @@ class ObjectStore:
 
     async def put(self, key: str, content: bytes | AsyncIterable[bytes], *, new: bool = False) -> int:
         check_key(key)
-        parts = {"chunk_size": PART_BYTES, "max_concurrency": PARTS_AT_ONCE}
         if isinstance(content, bytes | bytearray | memoryview):
             mode: Any = "create" if new else "overwrite"
             several = len(content) > ONE_PUT_BYTES and not new
-            await self._call(key, obstore.put, key, content, mode=mode, use_multipart=several, **parts)
+            await self._put(key, content, mode=mode, use_multipart=several)
             return len(content)
         if new:
             raise Invalid("a stream cannot be written on condition", field="new")
         source = _Source(content)
         try:
-            await self._call(key, obstore.put, key, source, use_multipart=True, **parts)
+            await self._put(key, source, use_multipart=True)
         except BaseException as error:
             source.close()
             raise source.problem or error from None
         return source.size
+
+    async def _put(self, key: str, content: Any, **options: Any) -> None:
+        try:
+            await self._call(
+                key, obstore.put, key, content, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE, **options
+            )
+        except NotFound:
+            raise Unavailable(f"{self.url} takes nothing: is there such a bucket?", key=key) from None
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Blob:
         check_key(key)
@@ -181,7 +188,7 @@ class ObjectStore:
         except fault.PreconditionError:
             raise Unavailable(f"{key} was replaced while it was read", key=key) from None
         except (*_NOBODY, PermissionError) as error:
-            raise Forbidden(f"{self.url} refuses us: {_said(error)}", key=key) from None
+            raise Unavailable(f"{self.url} refuses us: {_said(error)}", key=key) from None
         except (fault.BaseError, OSError) as error:
             raise Unavailable(f"{self.url} is away: {_said(error)}", key=key) from None
 

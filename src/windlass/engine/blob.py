@@ -41,7 +41,8 @@ class Blob(NamedTuple):
 
 
 class Blobs(Protocol):
-    """What every blob store does. Whatever is wrong with it is Unavailable; with who may use it, Forbidden."""
+    """What every blob store does. Whatever is wrong with it, or with our rights in it, is Unavailable: whoever asked us
+    can do nothing about that but come back later."""
 
     @property
     def url(self) -> str:
