@@ -27,7 +27,7 @@ SETTINGS = {
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK_STEP = timedelta(milliseconds=4)
 TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history", "step", "signal",
-          "heartbeat", "token_key", "schedule", "worker", "step_attempt", "kind")  # fmt: skip
+          "heartbeat", "token_key", "schedule", "worker", "step_attempt", "kind", "event", "publish")  # fmt: skip
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -32,6 +32,10 @@ def test_a_share_of_the_seeds_holds(simulator: Simulator) -> None:
         assert result.violation is None, f"seed {seed}: {result.violation}\n" + "\n".join(result.trace[-40:])
 
 
+def test_a_seed_replays(simulator: Simulator) -> None:
+    assert simulator.run(1).digest == simulator.run(1).digest
+
+
 @contextmanager
 def leases_end_too_early() -> Iterator[None]:
     """A heartbeat is written down as if it lasted for a third of what was promised."""
