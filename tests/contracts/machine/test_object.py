@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import AsyncIterator
+from pathlib import Path
 
-from tests.contracts.machine.world import DONE, PI, SIZE, World, task_id_of
+from tests.contracts.machine.world import DONE, PI, SIZE, World, said_success, task_id_of
 
 
 async def test_what_is_not_ready_is_400_and_says_so(world: World) -> None:
@@ -117,3 +119,31 @@ async def test_who_still_reads_is_waited_for(world: World) -> None:
     await world.unread()
     await world.engine.machines.object_tick()
     assert await world.objects() == []
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+async def test_neither_upload_nor_download_holds_the_object(world: World) -> None:
+    """A file of 120 MB goes through the server both ways, and the server grows by less than half of that."""
+    name = await world.export("wait /never")
+    url = next(order.env["UPLOAD_URL"] for order in world.launcher.orders if order.env["TASK_ID"] == name)
+    head, _, query = url.partition("?")
+    most, piece = [resident_mb()], b"x" * 1_000_000
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(120):
+            most.append(resident_mb())
+            yield piece
+
+    assert (await world.http.put(f"{head}{PI}.xml?{query}", content=pieces())).json() == {"size": 120_000_000}
+    assert (await world.call_back(name, **said_success(name, size=120_000_000))).status_code == 200
+    got = 0
+    async with world.http.stream("GET", f"/download/{name}") as answer:
+        async for part in answer.aiter_bytes():
+            got += len(part)
+            most.append(resident_mb())
+
+    assert got == 120_000_000
+    assert max(most) - most[0] < 50, most[0]
