@@ -24,11 +24,14 @@ from tests.contracts.lease import function as functions
 from tests.contracts.lease.world import Papers, client, make_papers
 
 from windlass import App, Engine, Policy, State, Submission
-from windlass.app import open_carriers, open_internal, open_pools, open_server, open_sessions
-from windlass.core.delivery import Delivery, Invoke, Push, PushOptions, Stdio, StdioHandler, Wakeup
+from windlass.app import open_blobs, open_carriers, open_internal, open_pools, open_server, open_sessions
+from windlass.core.delivery import Delivery, Invoke, Machine, Push, PushOptions, Stdio, StdioHandler, Wakeup
 from windlass.core.queue import QueueConfig
 from windlass.http.server import listening
+from windlass.launchers.options import MachineOptions
+from windlass.launchers.process import ProcessLauncher
 from windlass.queues.consume import ask_route, make_consumer
+from windlass.store.store import Store
 from windlass.store.view import TaskView
 from windlass.wire.protos import kagzi_pb2 as pb
 from windlass.wire.wakeup import task_of
@@ -37,7 +40,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 KEY = "wl_a-key-for-tests"
 KINDS = {"label": any_wire.label, "refuse": any_wire.refuse}
-PENDING = {"machine"}  # deliveries of contracts that have no row yet
+PENDING: set[str] = set()  # deliveries of contracts that have no row yet
 
 
 @dataclass
@@ -64,21 +67,18 @@ class Site:
 
 
 @pytest.fixture
-def mode() -> str:
-    return "direct"
-
-
-@pytest.fixture
-async def site(live_engine: Engine, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(database: str, tmp_path: Path) -> AsyncIterator[Site]:
     papers = make_papers(tmp_path)
     files = {"certificate": papers.server.certificate, "key": papers.server.key, "authority": papers.authority}
+    push, machines = PushOptions(loopback=True), MachineOptions(launchers=(ProcessLauncher(tmp_path / "machines"),))
     async with (
-        open_server(live_engine, http="127.0.0.1:0", api_key=KEY, push=PushOptions(loopback=True)) as api,
-        open_sessions(live_engine, grpc="127.0.0.1:0", api_key=KEY) as server,
-        open_internal(live_engine, internal="127.0.0.1:0", **files) as internal,
-        open_carriers(live_engine, loopback=True),
+        Engine(Store(database), blobs=open_blobs(str(tmp_path / "blobs"))) as engine,
+        open_server(engine, http="127.0.0.1:0", api_key=KEY, push=push, machines=machines) as api,
+        open_sessions(engine, grpc="127.0.0.1:0", api_key=KEY) as server,
+        open_internal(engine, internal="127.0.0.1:0", **files) as internal,
+        open_carriers(engine, loopback=True),
     ):
-        yield Site(live_engine, api, server, internal, papers)
+        yield Site(engine, api, server, internal, papers)
 
 
 def shop(**where: Any) -> App:
@@ -232,6 +232,15 @@ async def invoke(site: Site, queue: str) -> AsyncIterator[None]:
             await asyncio.gather(*running)
 
 
+@asynccontextmanager
+async def machine(site: Site, queue: str) -> AsyncIterator[None]:
+    """A process for each task, which leaves a file and calls back."""
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    command = [sys.executable, "-m", "tests.contracts.any_wire_machine"]
+    await site.set_up(queue, Machine(launcher="process", command=command, env={"PYTHONPATH": path}))
+    yield
+
+
 Way = Callable[[Site, str], AbstractAsyncContextManager[None]]
 WAYS: dict[str, tuple[str, Way]] = {  # by the name of its queue: the delivery that it shows, and who works there
     "direct": ("pull", pull),
@@ -241,6 +250,7 @@ WAYS: dict[str, tuple[str, Way]] = {  # by the name of its queue: the delivery t
     "stdio": ("stdio", stdio),
     "wakeup": ("wakeup", wakeup),
     "invoke": ("invoke", invoke),
+    "machine": ("machine", machine),
 }
 
 
@@ -272,4 +282,9 @@ async def test_the_same_kind_runs_through_every_delivery_by_changing_its_queue_o
 
 
 async def _result(site: Site, view: TaskView) -> Any:
-    return msgspec.json.decode((await site.engine.results([view.task.id]))[view.task.id])
+    """What a task returned; what a machine made is a file, which its result names."""
+    result = msgspec.json.decode((await site.engine.results([view.task.id]))[view.task.id])
+    if "output_r2_key" not in result:
+        return result
+    blobs = await site.engine.objects.blobs()
+    return msgspec.json.decode(await (await blobs.get(result["output_r2_key"])).read())
