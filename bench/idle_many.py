@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -80,8 +80,11 @@ def _crowd(stage: Stage, kind: str, address: str, count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _running(stage: Stage, command: list[str | Path], name: str) -> Iterator[Child]:
-    child = Child(command, environment=stage.environment(), folder=stage.code, log=stage.folder / f"{name}.log")
+def _running(
+    stage: Stage, command: list[str | Path], name: str, variables: Mapping[str, str] | None = None
+) -> Iterator[Child]:
+    environment = {**stage.environment(), **(variables or {})}
+    child = Child(command, environment=environment, folder=stage.code, log=stage.folder / f"{name}.log")
     try:
         yield child
     finally:

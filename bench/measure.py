@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from bench import process, recorder
+from bench.export import export_mods
 from bench.harness import DATABASE, Contestant, Crew, Failed, Figures, Place, Query, Stage
 from bench.idle_many import idle_polls, idle_sessions
 from bench.ours import Pooled, Remote
@@ -349,6 +350,7 @@ KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
         leases,
         importing,
         stdio,
+        export_mods,
     )
 }
 

@@ -7,6 +7,7 @@ here is ended, by its own process group.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,13 @@ def family(pid: int) -> list[int]:
         found.append(waiting.pop())
         waiting += children.get(found[-1], ())
     return found
+
+
+def memory_mb(pid: int, field: str) -> float:
+    """A figure of the process alone: VmRSS is its memory now, VmHWM the most that it has had."""
+    found = re.search(rf"^{field}:\s*(\d+) kB$", (PROC / str(pid) / "status").read_text(), re.MULTILINE)
+    assert found is not None, field
+    return int(found[1]) / 1024
 
 
 def cpu_s(pid: int) -> float:

@@ -222,4 +222,13 @@ ROWS = (
             Check("nothing of the server", ("importing", "server_modules"), at_most=0.0),
         ),
     ),
+    Row(
+        "P16",
+        "export of 2,000 entities as MODS, 5 MB of text in one of them",
+        "MB",
+        (
+            Check("machine < 150 MB", ("export_mods", "machine_mb"), at_most=150.0),
+            Check("server grows by < 50 MB", ("export_mods", "server_growth_mb"), at_most=50.0),
+        ),
+    ),
 )

@@ -136,6 +136,7 @@ def as_bytes(value: Any) -> bytes:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     archive: Archive
 
     def do_GET(self) -> None:
