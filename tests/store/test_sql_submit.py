@@ -213,3 +213,21 @@ async def test_it_is_allowed_what_the_workers_of_its_kind_declare(engine: Engine
     assert await policy(laid_over) == replace(declared, max_attempts=1)
     assert (await policy("'other', queue => 'q'")).max_attempts == 9
     assert await policy("'mail', namespace => 'n'") == Policy()
+
+
+@only_direct
+async def test_a_role_that_may_not_read_what_is_declared_submits_as_before(
+    live_engine: Engine, somebody: asyncpg.Connection
+) -> None:
+    await live_engine.declare_kinds("shop", {"mail": Policy(max_attempts=2)})
+    await somebody.execute(
+        """create role clerk; grant usage on schema windlass to clerk;
+           grant select, insert on windlass.task, windlass.idempotency to clerk;
+           grant select on windlass.queue to clerk"""
+    )
+    try:
+        await somebody.execute("set role clerk")
+        id_ = await somebody.fetchval("select windlass.submit('mail')")
+        assert (await live_engine.views.get(id_)).task.policy == Policy()
+    finally:
+        await somebody.execute("reset role; drop owned by clerk; drop role clerk")
