@@ -58,6 +58,6 @@ select o.task_id, o.prefix from windlass.export_object o
 delete from windlass.export_object o where o.task_id = any($1::uuid[])
 
 -- name: forget_machines
--- Machines whose tasks are no longer kept.
+-- Machines whose tasks are no longer kept; looked up one by one, whatever the planner believes of the table of tasks.
 delete from windlass.machine m
- where m.ended_at is not null and not exists (select from windlass.task t where t.id = m.task_id)
+ where m.ended_at is not null and (select t.id from windlass.task t where t.id = m.task_id) is null
