@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core import machine as rules
+from windlass.core.check import clean_text
 from windlass.core.command import Command
 from windlass.core.delivery import Machine
 from windlass.core.error import LeaseLost, NotFound, Unavailable, WindlassError
@@ -38,6 +39,7 @@ OBJECTS_BATCH, AT_ONCE = 100, 16
 LEAVES_ALONE_S = 10.0  # a machine that has reported has this long to tidy up and go
 DEFAULT_GRACE_S = 10.0
 LOOK_S = 0.5
+OUTPUT_MAX, REASON_MAX = 16 * 1024, 500
 
 Call = Callable[[Command], Awaitable[Task]]
 
@@ -92,7 +94,8 @@ class Machines:
 
     async def not_launched(self, effect: Effect, reason: str, message: str) -> None:
         with contextlib.suppress(NotFound):
-            await self._call(rules.NotLaunched(effect.task_id, effect.attempt, reason, message, self._chance.jitter()))
+            said = clean_text("message", message)
+            await self._call(rules.NotLaunched(effect.task_id, effect.attempt, reason, said, self._chance.jitter()))
         self._tell(effect.task_id)
         self.wake()
 
@@ -231,7 +234,8 @@ class Machines:
         run_s = None
         if overdue and row.launched_at is not None and row.deadline_at is not None:
             run_s = (row.deadline_at - row.launched_at).total_seconds()
-        return rules.Ended(row.task_id, row.attempt, seen, result, run_s, problem, self._chance.jitter())
+        kept = None if seen is None else storable(seen)
+        return rules.Ended(row.task_id, row.attempt, kept, result, run_s, problem, self._chance.jitter())
 
     async def _left(self, task: Task) -> bytes | None:
         """The result that a machine left without telling: its object, if there is exactly one."""
@@ -248,7 +252,7 @@ class Machines:
         await launcher.stop(rules.machine_name(row.task_id, row.attempt), row.machine_id, grace_s)
         if keep_open:
             return
-        code, reason = (None, None) if seen is None else (seen.exit_code, seen.reason or None)
+        code, reason = (None, None) if seen is None else (seen.exit_code, storable(seen).reason or None)
         async with self._store.single() as tx:
             await tx.machines.close_machine(row.task_id, row.attempt, code, reason)
         self.wake_objects()
@@ -302,6 +306,12 @@ def result_of(left: Left, **more: object) -> bytes:
     """What the result of a task is whose machine left an object."""
     told = {"output_r2_key": left.key, "output_file_name": left.file_name, "output_file_size": left.size}
     return msgspec.json.encode({**told, **more})
+
+
+def storable(seen: Sighting) -> Sighting:
+    """What a machine wrote, and what its vendor says of it, may be anything."""
+    output, reason = clean_text("output", seen.output, OUTPUT_MAX), clean_text("reason", seen.reason, REASON_MAX)
+    return msgspec.structs.replace(seen, output=output, reason=reason)
 
 
 async def _no_blobs() -> Blobs:

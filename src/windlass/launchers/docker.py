@@ -148,4 +148,4 @@ def _unframed(content: bytes) -> str:
         size = int.from_bytes(content[place + 4 : place + 8], "big")
         text += content[place + 8 : place + 8 + size]
         place += 8 + size
-    return (text or content).decode("utf-8", "replace")
+    return (text if place else content).decode("utf-8", "replace")

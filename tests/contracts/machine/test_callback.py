@@ -177,10 +177,16 @@ async def test_unknown_fields_are_ignored(world: World) -> None:
 
 async def test_hostile_text_is_kept_as_it_can_be(world: World) -> None:
     name = await waiting(world)
-    said = json.dumps({"task_id": name, "status": "error", "error": "nul \x00 and <script>"})
+    odd = {"a\x00": ["b\x00", {"c": "\x00"}]}
+    said = json.dumps({"task_id": name, "status": "error", "error": "nul \x00 and <script>", "metrics": odd})
     assert (await world.http.post(await world.signed(name), content=said)).status_code == 200
+    good = await waiting(world)
+    told = said_success(good, metrics=odd, batch_id="\x00")
+    assert (await world.call_back(good, **told)).status_code == 200
 
     assert "<script>" in (await world.status(name))["error"]
+    assert (await world.status(good))["metrics"] == odd
+    assert (await world.http.get(f"/api/v1/tasks/{task_id_of(good)}")).status_code == 200
 
 
 async def test_what_is_wrong_is_said_in_the_order_of_the_contract(world: World) -> None:

@@ -75,6 +75,7 @@ async def test_a_callback_that_comes_after_its_success_was_seen_is_received(worl
         (["exit 0"], "NO_OBJECT", "exit code 0 and left no object"),
         (["say first", "say no entity has this id", "exit 1"], "EXIT_CODE", "exit code 1: no entity has this id"),
         (["upload", "exit 3"], "EXIT_CODE", "exit code 3"),
+        (["say a\x00b", "exit 4"], "EXIT_CODE", "exit code 4"),
         (["signal 15"], "MACHINE_KILLED", "signal 15"),
         (["upload", "signal 9"], "MACHINE_KILLED", "signal 9"),
     ],

@@ -94,9 +94,9 @@ class World:
             await asyncio.sleep(0.01)
         return await asking
 
-    async def export(self, *steps: str, **more: Any) -> str:
+    async def export(self, *steps: str, format_: str = FORMAT, **more: Any) -> str:
         """The name of an export whose machine was started."""
-        answer = await self.post(list(steps), **more)
+        answer = await self.post(list(steps), format_, **more)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["task_id"])
 

@@ -198,7 +198,16 @@ def ms(instant: datetime) -> int:
 
 def said_of(form: CallbackForm) -> dict[str, object]:
     """What is kept of a callback among the history."""
-    told = {"status": form.status, "batch_id": form.batch_id, "metrics": form.metrics}
-    if form.error is not None:
-        told["error"] = clean_text("error", form.error)
-    return {name: value for name, value in told.items() if value is not None}
+    told = {"status": form.status, "batch_id": form.batch_id, "metrics": form.metrics, "error": form.error}
+    return {name: _clean(value) for name, value in told.items() if value is not None}
+
+
+def _clean(value: object) -> object:
+    """As it can be stored, whatever it is."""
+    if isinstance(value, str):
+        return clean_text("", value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_text("", str(name)): _clean(item) for name, item in value.items()}
+    return value
