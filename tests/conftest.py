@@ -51,7 +51,6 @@ SLOW = (
     "tests/engine/test_worker",
     "tests/export/test_machine_",
     "tests/export/test_mods_hostile",
-    "tests/contracts/lease/test_invoke",
     "tests/http/test_change",
     "tests/launchers/",
     "tests/queues/",
