@@ -51,6 +51,7 @@ DATASET, VERSION = str(UUID(int=0xD1)), str(UUID(int=0xE1))
 PATIENT = Policy(max_attempts=1000, max_losses=1000, retry_delay_s=0.05, retry_delay_max_s=0.5)
 SHARES = {"worker": 5, "dispatcher": 4, "carrier": 3, "backend": 2, "postmaster": 2}
 STANDSTILL_S = 150.0
+GROUP, BACKLOG_MAX = 50, 300
 POLL_S = 0.05
 CLI = [sys.executable, "-c", "from windlass.cli import main; main()"]
 
@@ -67,6 +68,7 @@ class Soak:
     workers: int = 2
     hurried: bool = False  # what a killed dispatcher has taken from the outbox is given back at once, not in a minute
     began_s: float = 0.0
+    submitted: int = 0
     server: EmbeddedServer | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
@@ -103,12 +105,9 @@ class Soak:
         self.trace.touch()
         async with Engine(Store(self.dsn)) as engine:
             delivery = Wakeup(
-                carrier=self.carrier, lease_ms=4000, visibility_ms=3000, resend_ms=1000, max_deliveries=1000
+                carrier=self.carrier, lease_ms=4000, visibility_ms=3000, resend_ms=2000, max_deliveries=1000
             )  # type: ignore[arg-type]
             await engine.queues.put(QUEUE, delivery=delivery, retry=None, limits=QueueConfig())
-            for start in range(0, self.tasks, 500):
-                numbers = range(start, min(start + 500, self.tasks))
-                await engine.submit_many([_submission(number) for number in numbers])
         for name in self._names():
             self._start(name)
         self._tell("all are started")
@@ -181,12 +180,30 @@ class Soak:
         once = list(shares)[: self.kills]  # a few kills are one of each, as far as they go
         more = [self.chance.choice(kinds) for _ in range(self.kills - len(once))]
         moments = sorted(self.chance.randrange(self.tasks // 50, self.tasks * 9 // 10) for _ in range(self.kills))
-        return list(zip(moments, self.chance.sample([*once, *more], self.kills), strict=True))
+        order = self.chance.sample([*once, *more], self.kills)
+        if self.hurried:  # those that were spoken of often are spoken of seldom: it takes long until they are again
+            order.sort(key=lambda target: target != "carrier")
+        return list(zip(moments, order, strict=True))
 
     async def _kill_until_done(self) -> None:
+        async with Engine(Store(self.dsn)) as engine:
+            await self._submit_and_kill(engine)
+
+    async def _submit(self, engine: Engine, ended: int) -> None:
+        """Never more than a few hundred wait: a task that waits for long is spoken of again and again."""
+        while self.submitted < min(self.tasks, ended + BACKLOG_MAX):
+            numbers = range(self.submitted, min(self.submitted + GROUP, self.tasks))
+            try:
+                await engine.submit_many([_submission(number) for number in numbers])
+            except Unavailable:
+                return  # whether they were taken or not: the same keys again are the same tasks
+            self.submitted = numbers.stop
+
+    async def _submit_and_kill(self, engine: Engine) -> None:
         plan, last, last_s = self._plan(), -1, time.monotonic()
         while True:
             ended = await self.ask(lambda c: c.fetchval(_ENDED))
+            await self._submit(engine, ended)
             if ended > last:
                 last, last_s = ended, time.monotonic()
             if ended >= self.tasks and not plan:
@@ -319,7 +336,7 @@ def _submission(number: int) -> Submission:
     wire = {"outputs": [{"dataset_uuid": DATASET, "dataset_version": VERSION}]}
     return Submission(
         kind="square", queue=QUEUE, payload=msgspec.json.encode({"number": number}), policy=PATIENT,
-        wire=msgspec.json.encode(wire),
+        idempotency_key=str(number), wire=msgspec.json.encode(wire),
     )  # fmt: skip
 
 
