@@ -101,7 +101,14 @@ def registry_options(settings: Settings) -> dict[str, Any]:
 async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str, str]]:
     """All that listens, by what a person calls it, with where it is."""
     async with AsyncExitStack() as stack:
-        key = settings.api_key
+        key, internal = settings.api_key, None
+        if settings.internal is not None:  # first, so that a file that cannot be used is told before anything is begun
+            internal = await stack.enter_async_context(
+                open_internal(
+                    engine, internal=settings.internal, certificate=settings.internal_certificate,
+                    key=settings.internal_key, authority=settings.internal_ca, scratch_uri=settings.scratch_uri,
+                )
+            )  # fmt: skip
         push = PushOptions(
             callback_url=settings.callback_url, loopback=settings.push_loopback, google_token=settings.google_token
         )
@@ -124,14 +131,7 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         if settings.stdio:
             await stack.enter_async_context(open_pools(engine, drain_s=settings.drain_timeout_s))
         places = {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
-        if settings.internal is not None:
-            places["internal"] = await stack.enter_async_context(
-                open_internal(
-                    engine, internal=settings.internal, certificate=settings.internal_certificate,
-                    key=settings.internal_key, authority=settings.internal_ca, scratch_uri=settings.scratch_uri,
-                )
-            )  # fmt: skip
-        yield places
+        yield places if internal is None else {**places, "internal": internal}
 
 
 def tell_places(places: dict[str, str]) -> None:
