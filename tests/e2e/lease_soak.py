@@ -105,7 +105,7 @@ class Soak:
         self.trace.touch()
         async with Engine(Store(self.dsn)) as engine:
             delivery = Wakeup(
-                carrier=self.carrier, lease_ms=4000, visibility_ms=3000, resend_ms=2000, max_deliveries=1000
+                carrier=self.carrier, lease_ms=4000, visibility_ms=10000, resend_ms=2000, max_deliveries=1000
             )  # type: ignore[arg-type]
             await engine.queues.put(QUEUE, delivery=delivery, retry=None, limits=QueueConfig())
         for name in self._names():
