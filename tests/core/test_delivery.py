@@ -80,6 +80,12 @@ def test_a_queue_without_wishes_has_the_very_default_policy() -> None:
     assert policy_of(RetryForm(), PULL) is DEFAULT_POLICY
 
 
+def test_what_is_not_said_of_retries_is_what_the_contract_says() -> None:
+    machine = policy_of(RetryForm(initial_ms=10), Machine(launcher="process"))
+    assert (machine.max_attempts, machine.max_losses, machine.retry_delay_s) == (1, 0, 0.01)
+    assert policy_of(RetryForm(max_losses=2), Machine(launcher="process")).max_attempts == 1
+
+
 def test_the_form_of_a_policy_makes_that_policy() -> None:
     form = RetryForm(max_attempts=2, max_losses=0, initial_ms=1500, multiplier=1.5, max_ms=9000)
     policy = policy_of(form, PULL)

@@ -344,24 +344,26 @@ def check_url(field: str, url: str) -> None:
 
 class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How often and how soon a task of the queue is tried again. `max_attempts` counts failures, `max_losses` workers
-    that vanished; delays grow from `initial_ms` by `multiplier` up to `max_ms`."""
+    that vanished; what is not given is what the contract of the queue's workers says. Delays grow from `initial_ms` by
+    `multiplier` up to `max_ms`."""
 
-    max_attempts: Annotated[int, Meta(ge=1, le=COUNT_MAX)] = DEFAULT_POLICY.max_attempts
-    max_losses: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = DEFAULT_POLICY.max_losses
+    max_attempts: Annotated[int, Meta(ge=1, le=COUNT_MAX)] | None = None
+    max_losses: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
     initial_ms: Annotated[float, Meta(ge=0, le=MS_MAX)] = DEFAULT_POLICY.retry_delay_s * 1000
     multiplier: Annotated[float, Meta(ge=1, le=1000)] = DEFAULT_POLICY.retry_factor
     max_ms: Annotated[float, Meta(ge=0, le=MS_MAX)] = DEFAULT_POLICY.retry_delay_max_s * 1000
 
 
 LEASE_ATTEMPTS = 3  # of queues where a lease that was lost counts like a failed attempt
-ONCE = RetryForm(max_attempts=1, max_losses=0)  # what a machine makes is not made again unless somebody asks for it
 
 
-def _retry_by(delivery: Delivery) -> RetryForm:
-    """What nobody asked for is what the contract of the queue's workers says."""
+def _budgets(delivery: Delivery) -> tuple[int, int]:
+    """How many failures and losses a task is allowed if nobody says so."""
     if isinstance(delivery, Machine):
-        return ONCE
-    return RetryForm(max_attempts=LEASE_ATTEMPTS) if isinstance(delivery, Wakeup | Invoke) else RetryForm()
+        return 1, 0  # what a machine makes is not made again unless somebody asks for it
+    return LEASE_ATTEMPTS if isinstance(
+        delivery, Wakeup | Invoke
+    ) else DEFAULT_POLICY.max_attempts, DEFAULT_POLICY.max_losses
 
 
 def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
@@ -369,10 +371,10 @@ def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
     grace_s = DEFAULT_POLICY.cancel_grace_s
     if isinstance(delivery, Push | Stdio | Machine):
         grace_s = delivery.cancel_grace_period_ms / 1000
-    form = retry or _retry_by(delivery)
+    form, (attempts, losses) = retry or RetryForm(), _budgets(delivery)
     policy = Policy(
-        max_attempts=form.max_attempts,
-        max_losses=form.max_losses,
+        max_attempts=attempts if form.max_attempts is None else form.max_attempts,
+        max_losses=losses if form.max_losses is None else form.max_losses,
         cancel_grace_s=grace_s,
         retry_delay_s=form.initial_ms / 1000,
         retry_factor=form.multiplier,
