@@ -19,7 +19,7 @@ COMMANDS = (
     "check", "config", "demo", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "signals", "submit",
     "tasks", "worker", "workers",
 )  # fmt: skip
-SPEAKS_A_PROTOCOL = {"windlass stdio worker"}  # on its standard output, so that nothing else may be there
+SPEAKS_ONLY_JSON = {"windlass stdio worker", "windlass wrapper"}  # on their standard output, asked or not
 
 
 def test_help_names_every_command_with_what_it_does_and_the_exit_codes() -> None:
@@ -100,7 +100,7 @@ def test_config_show_speaks_json_and_notices_a_misspelt_variable() -> None:
 def test_every_command_speaks_json() -> None:
     silent = {path for path, command in commands(app, "windlass") if "--json" not in flags(command)}
 
-    assert silent <= SPEAKS_A_PROTOCOL
+    assert silent <= SPEAKS_ONLY_JSON
 
 
 def flags(command: App) -> set[str]:

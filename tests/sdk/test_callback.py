@@ -522,10 +522,11 @@ async def test_threads_do_not_stay_behind(engine: StandIn, app: App) -> None:
     @app.task(kind="nothing")
     async def nothing() -> None: ...
 
+    before = set(threading.enumerate())
     for _ in range(3):
         async with pushing(engine, app) as pusher:
             await ended(await pusher.push("nothing"))
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith("windlass-")]
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("windlass-") and thread not in before]
     for thread in ours:
         await asyncio.to_thread(thread.join, 20)
 
