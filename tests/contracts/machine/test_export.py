@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.contracts.machine.world import DONE, FORMAT, PI, ROOT, SIZE, World, alive, open_world, task_id_of
+from tests.contracts.machine.world import DONE, FORMAT, PI, ROOT, SIZE, World, gone, open_world, task_id_of
 
 from windlass import State
 from windlass.core.access import Role
@@ -280,7 +280,7 @@ async def test_a_running_export_is_cancelled_and_its_machine_is_gone(world: Worl
     told = await world.status(name)
     assert (told["status"], told["error"]) == ("error", "cancelled: not wanted")
     assert (await world.task(name)).state is State.CANCELLED
-    assert not any(alive(pid) for pid in pids)
+    await gone(*pids)
     assert world.machines() == []
 
 
@@ -293,7 +293,7 @@ async def test_a_machine_that_does_not_listen_is_killed_after_its_grace(world: W
     await world.sweep()
 
     assert (await world.task(name)).state is State.CANCELLED
-    assert not alive(pid)
+    await gone(pid)
     assert world.machines() == []
 
 

@@ -19,6 +19,7 @@ from tests.contracts.machine.world import (
     World,
     alive,
     eventually,
+    gone,
     json_of,
     open_world,
     said_success,
@@ -122,7 +123,7 @@ async def test_a_keeper_that_is_killed_takes_its_machine_along(world: World) -> 
     await world.sweep()
 
     assert (await world.task(name)).state is State.FAILED
-    assert not any(alive(pid) for pid in pids)
+    await gone(*pids)
     await nothing_is_left(world)
 
 
@@ -138,7 +139,7 @@ async def test_a_machine_that_never_calls_is_stopped_when_its_time_is_over(world
 
     assert (await world.status(name))["error"] == "no callback within 600 s"
     assert (await world.task(name)).error.reason == "CALLBACK_TIMEOUT"  # type: ignore[union-attr]
-    assert not alive(pid)
+    await gone(pid)
     await nothing_is_left(world)
 
 
@@ -317,7 +318,7 @@ async def test_a_task_that_was_ended_by_force_loses_its_machine(world: World) ->
     await world.engine.cancel(task_id_of(name), "now", force=True)
     await world.sweep()
 
-    assert not alive(pid)
+    await gone(pid)
     await nothing_is_left(world)
 
 
@@ -330,7 +331,7 @@ async def test_a_machine_that_has_reported_is_left_to_tidy_up_for_a_while(world:
     await world.clock.advance(11)
     await world.sweep()
 
-    assert not alive(pid)
+    await gone(pid)
     assert (await world.status(name))["status"] == "success"
     await nothing_is_left(world, objects=1)
 
@@ -348,14 +349,14 @@ async def test_before_another_attempt_the_old_machine_is_stopped(world: World) -
     await world.send_out()
 
     assert (await world.task(name)).attempt == 2
-    assert not alive(pid)
+    await gone(pid)
 
 
 async def test_temporary_files_and_children_go_with_the_machine(world: World) -> None:
     child = world.file("child")
     name = await world.finished("temp", f"child {child}", *DONE)
 
-    assert not alive(int(child.read_text()))
+    await gone(int(child.read_text()))
     assert (await world.status(name))["status"] == "success"
     await nothing_is_left(world, objects=1)
 

@@ -224,6 +224,15 @@ def alive(pid: int) -> bool:
         return False
 
 
+async def gone(*pids: int) -> None:
+    """Until these have ended: one that was killed does so when it gets its next turn."""
+
+    async def over() -> bool:
+        return not any(alive(pid) for pid in pids)
+
+    await eventually(over)
+
+
 @asynccontextmanager
 async def open_world(database: str, clock: VirtualClock, folder: Path, **options: Any) -> AsyncIterator[World]:
     engine = Engine(
