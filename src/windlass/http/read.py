@@ -10,13 +10,14 @@ import typing
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 
 from windlass.core.check import PAYLOAD_MAX_BYTES
-from windlass.core.error import Invalid, Malformed, TooLarge, Unauthenticated
+from windlass.core.error import Invalid, Malformed, Unauthenticated
+from windlass.wire.body import gathered
 
 BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
 _FIELD = re.compile(r"(?: - at `\$\.?(?P<path>[^`]*)`)|(?:field `(?P<name>[^`]*)`)")
@@ -41,20 +42,7 @@ def request_key(headers: Mapping[str, str]) -> str | None:
 
 async def read_body(request: Request, limit: int = BODY_MAX_BYTES) -> bytes:
     """The whole body; one that is too long is refused as soon as that is known."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        _too_large(limit)
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            _too_large(limit)
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _too_large(limit: int) -> NoReturn:
-    raise TooLarge(f"the body may have at most {limit} bytes", limit=limit)
+    return await gathered(request.headers.get("content-length", ""), request.stream(), limit)
 
 
 def decode_body(kind: Any, content: bytes) -> Any:

@@ -16,6 +16,7 @@ from windlass.contracts.callback.form import RefusedAnswer, refused
 from windlass.contracts.callback.service import Saying, Service
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.error import TooLarge, Unauthenticated, WindlassError
+from windlass.wire.body import Gone, body_of
 
 log = logging.getLogger("windlass.callback")
 
@@ -28,10 +29,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Identify = Callable[[str], Awaitable[object]]
 Route = Callable[[Saying], Awaitable[object]]
-
-
-class Gone(Exception):
-    """The caller went while it was sending."""
 
 
 class CallbackApp:
@@ -119,23 +116,8 @@ def _bearer(headers: dict[bytes, bytes]) -> str:
 
 
 async def _body(headers: dict[bytes, bytes], receive: Receive, limit: int) -> bytes | TooLarge:
-    """All of it; of one that is too long nothing is kept, since its sender may still be told something else."""
-    declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared[:20]) > limit:
-        return TooLarge(f"the body may have at most {limit} bytes", limit=limit)
-    message = await receive()
-    if not message.get("more_body", False) and message["type"] == "http.request":
-        whole: bytes = message.get("body", b"")
-        return whole
-    parts, size = [], 0
-    while True:
-        if message["type"] == "http.disconnect":
-            raise Gone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            return TooLarge(f"the body may have at most {limit} bytes", limit=limit)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-        message = await receive()
+    """One that is too long is kept for later, since its sender may still be told something else."""
+    try:
+        return await body_of(headers, receive, limit)
+    except TooLarge as error:
+        return error

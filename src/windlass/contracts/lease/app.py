@@ -20,8 +20,9 @@ from windlass.contracts.lease.form import refused
 from windlass.contracts.lease.service import Service
 from windlass.contracts.lease.wakeup import NO_MESSAGES, WakeupRoutes, while_there
 from windlass.core.check import PAYLOAD_MAX_BYTES
-from windlass.core.error import Invalid, TooLarge, WindlassError
+from windlass.core.error import Invalid, WindlassError
 from windlass.core.holder import Caller
+from windlass.wire.body import Gone, body_of
 from windlass.wire.lease import RefusedAnswer
 
 log = logging.getLogger("windlass.lease")
@@ -35,10 +36,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
-
-
-class Gone(Exception):
-    """The caller went while it was sending."""
 
 
 class LeaseApp:
@@ -85,9 +82,9 @@ class LeaseApp:
             if method != "POST":
                 return self._refused(405, "method_not_allowed", "only POST is allowed here", b"POST")
             limit = BODY_MAX_BYTES + (self._service.room_bytes if path == COMPLETE else 0)
-            return 200, self._encode(await post(await _body(dict(scope["headers"]), receive, limit), caller)), []
+            return 200, self._encode(await post(await body_of(dict(scope["headers"]), receive, limit), caller)), []
         if path in self._wakeups:
-            body = await _body(dict(scope["headers"]), receive, BODY_MAX_BYTES)
+            body = await body_of(dict(scope["headers"]), receive, BODY_MAX_BYTES)
             return await self._wakeup(method, path, body, receive)
         if path not in ("/internal/task-fetch", "/internal/openapi.json"):
             return self._refused(404, "not_found", "no route has this path")
@@ -116,22 +113,3 @@ def _asked_for(query: bytes) -> str:
     if len(asked) != 1:
         raise Invalid("give one task_id", field="task_id")
     return asked[0]
-
-
-async def _body(headers: dict[bytes, bytes], receive: Receive, limit: int) -> bytes:
-    """All of it; of one that is too long nothing is kept."""
-    declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared[:20]) > limit:
-        raise TooLarge(f"the body may have at most {limit} bytes", limit=limit)
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise TooLarge(f"the body may have at most {limit} bytes", limit=limit)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)

@@ -31,6 +31,7 @@ from windlass.core.error import (
     WindlassError,
 )
 from windlass.core.trace import is_traceparent
+from windlass.wire.body import gathered
 
 log = logging.getLogger("windlass.machine")
 
@@ -187,18 +188,11 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
 
 
 async def _body(request: Request) -> bytes | TooLarge:
-    """All of it; of one that is too long nothing is kept, since its sender may still be told something else."""
-    too_large = TooLarge(f"the body may have at most {BODY_MAX_BYTES} bytes", limit=BODY_MAX_BYTES)
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared[:20]) > BODY_MAX_BYTES:
-        return too_large
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_MAX_BYTES:
-            return too_large
-        parts.append(part)
-    return b"".join(parts)
+    """One that is too long is kept for later, since its sender may still be told something else."""
+    try:
+        return await gathered(request.headers.get("content-length", ""), request.stream(), BODY_MAX_BYTES)
+    except TooLarge as error:
+        return error
 
 
 def disposition(file: str) -> str:
