@@ -9,6 +9,8 @@ from uuid import UUID
 
 from windlass.core.id import RANDOM_BITS, uuid7
 
+STEP_BITS = 48  # between ids of one millisecond: nobody guesses the next, and millions fit
+
 
 class Chance(Protocol):
     def new_id(self) -> UUID: ...
@@ -24,13 +26,16 @@ class SystemChance:
     def __init__(self) -> None:
         self._random = random.SystemRandom()
         self._fast = random.Random(self._random.getrandbits(128))  # noqa: S311 (jitter and id tails need no secrecy)
-        self._last_ms = 0
+        self._last_ms = self._tail = 0
 
     def new_id(self) -> UUID:
+        """Later than all before it, also within a millisecond or when the clock goes back: lists are newest first."""
         now_ms = time.time_ns() // 1_000_000
-        if now_ms > self._last_ms:  # a clock that goes back does not make ids go back
-            self._last_ms = now_ms
-        return uuid7(self._last_ms, self._fast.getrandbits(RANDOM_BITS))
+        if now_ms > self._last_ms:
+            self._last_ms, self._tail = now_ms, self._fast.getrandbits(RANDOM_BITS - 1)  # which leaves room for more
+        else:
+            self._tail += 1 + self._fast.getrandbits(STEP_BITS)
+        return uuid7(self._last_ms, self._tail)
 
     def jitter(self) -> float:
         return self._fast.random()
