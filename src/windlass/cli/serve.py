@@ -113,15 +113,15 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
             callback_url=settings.callback_url, loopback=settings.push_loopback, google_token=settings.google_token
         )
         machines = open_machines(settings)
-        api = await stack.enter_async_context(
-            open_server(engine, http=settings.http, api_key=key, push=push, machines=machines)
-        )
         grpc = await stack.enter_async_context(
             open_sessions(
                 engine, grpc=settings.grpc, api_key=key, certificate=settings.grpc_certificate,
                 key=settings.grpc_key, registry=registry_options(settings),
             )
         )  # fmt: skip
+        api = await stack.enter_async_context(  # after gRPC: who is told that we are ready may come by either way
+            open_server(engine, http=settings.http, api_key=key, push=push, machines=machines)
+        )
         engine.workers.drain_timeout_s = settings.drain_timeout_s
         await stack.enter_async_context(
             open_carriers(
