@@ -104,10 +104,13 @@ class Talk:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        for thread, stream in zip(self._threads, (self.process.stdout, self.process.stderr), strict=True):
+            thread.join(PATIENCE_S)  # a stream that is closed while it is read fails its reader
+            assert stream is not None
+            stream.close()
 
 
 def blocks() -> set[str]:
