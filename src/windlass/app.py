@@ -290,7 +290,7 @@ def open_machines(known: settings.Settings) -> MachineOptions:
     from windlass.launchers.options import machine_options, storage_variables
 
     storage = storage_variables(read_address(known.blobs_url), os.environ)
-    return machine_options(known, os.environ, storage, open_="machine" in settings.opened(known.open))
+    return machine_options(known, os.environ, storage, open_=known.is_open("machine"))
 
 
 async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:

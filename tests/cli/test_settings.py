@@ -114,10 +114,23 @@ def test_what_is_secret_is_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://a@b/c", "postgresql:///c?host=/tmp", "postgresql://b/c", "postgresql://[::1]:5432/c"]
+    "url",
+    ["postgresql://a@b/c?passwords=2", "postgresql:///c?host=/tmp", "postgresql://b/c", "postgresql://[::1]:5432/c"],
 )
 def test_a_url_without_a_password_is_shown_as_it_is(url: str) -> None:
     assert settings.without_password(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada@b/c?password=very-secret", "postgresql://ada@b/c?password=***"),
+        ("postgresql://ada:x@b/c?a=1&Password=very-secret&d=2", "postgresql://ada:***@b/c?a=1&Password=***&d=2"),
+        ("postgresql://b/c?sslpassword=very-secret", "postgresql://b/c?sslpassword=***"),
+    ],
+)
+def test_a_password_is_hidden_wherever_in_a_url_it_is(url: str, shown: str) -> None:
+    assert settings.without_password(url) == shown
 
 
 # ----------------------------------------------------------------------------------------------- what is wrong

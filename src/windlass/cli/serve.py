@@ -28,7 +28,8 @@ from windlass.core.delivery import PushOptions
 from windlass.engine.engine import Engine
 from windlass.engine.fire import Pace
 from windlass.engine.metrics import Tally
-from windlass.settings import Settings, opened, without_password
+from windlass.queues.option import CarrierOptions
+from windlass.settings import Settings, without_password
 
 Http = Annotated[str | None, Parameter(help="Where the API listens, HOST:PORT; port 0 takes any that is free.")]
 Grpc = Annotated[str | None, Parameter(help="Where remote workers connect, HOST:PORT.")]
@@ -93,7 +94,7 @@ def registry_options(settings: Settings) -> dict[str, Any]:
         "poll_timeout_s": settings.poll_timeout_s,
         "heartbeat_s": settings.worker_heartbeat_s,
         "stale_s": settings.worker_stale_s,
-        "open": "registry" in opened(settings.open),
+        "open": settings.is_open("registry"),
     }
 
 

@@ -1,0 +1,24 @@
+"""Settings: what can be set (`table`), what its value may be (`value`), and where it was set (`source`)."""
+
+from windlass.settings.source import MASK, PREFIX, Loaded, Origin, load, misspelt, names, setting
+from windlass.settings.table import BLOBS_FOLDER, Setting, Settings
+from windlass.settings.value import Address, is_loopback, listed, read_address, without_password
+
+__all__ = [
+    "BLOBS_FOLDER",
+    "MASK",
+    "PREFIX",
+    "Address",
+    "Loaded",
+    "Origin",
+    "Setting",
+    "Settings",
+    "is_loopback",
+    "listed",
+    "load",
+    "misspelt",
+    "names",
+    "read_address",
+    "setting",
+    "without_password",
+]

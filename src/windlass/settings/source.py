@@ -1,0 +1,204 @@
+"""Where settings come from, and which of those that said something wins.
+
+A flag beats the environment, the environment beats `windlass.toml`, that beats `[tool.windlass]` in `pyproject.toml`,
+and all beat the default. Every value knows its origin, so that a wrong one is named together with the place to mend.
+Nothing is read when this module is imported, and nothing here knows a setting by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import types
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from windlass.core.error import Invalid
+from windlass.settings.table import Setting, Settings
+from windlass.settings.value import read_value
+
+OWN_FILE, SHARED_FILE = "windlass.toml", "pyproject.toml"
+PREFIX, FROM_FILE = "WINDLASS_", "_FILE"
+CONFIG = "WINDLASS_CONFIG"
+MASK = "********"
+
+
+class Origin(NamedTuple):
+    """Who said it: `place` is what a person has to look at."""
+
+    kind: Literal["flag", "environment", "file", "default"]
+    place: str
+
+    def __str__(self) -> str:
+        return self.place
+
+
+DEFAULT = Origin("default", "default")
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The settings in force, and where each comes from."""
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+
+    def shown(self, name: str) -> object:
+        """The value for a screen or a log: plain, and without what is secret."""
+        value = getattr(self.settings, name)
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        told = setting(name)
+        if told.shown is not None:
+            return told.shown(value)
+        return MASK if told.secret else str(value)
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Loaded:
+    """All settings. A flag that is None was not given."""
+    variables = os.environ if environment is None else environment
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(names(), DEFAULT)
+    for origin, name, raw in _said(flags or {}, variables, folder or Path.cwd()):
+        values[name], origins[name] = _read(name, raw, origin), origin
+    return Loaded(Settings(**values), origins)  # type: ignore[arg-type]
+
+
+def names() -> tuple[str, ...]:
+    return Settings.__struct_fields__
+
+
+def setting(name: str) -> Setting:
+    """What there is to know of it."""
+    found = _hints()[name].__metadata__[0]
+    assert isinstance(found, Setting), name
+    return found
+
+
+def _type_of(name: str) -> Any:
+    """Without None."""
+    kind = get_args(_hints()[name])[0]
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Settings, include_extras=True)
+
+
+# --------------------------------------------------------------------------------------------- what was said, and where
+
+Said = tuple[Origin, str, object]
+
+
+def _said(flags: Mapping[str, object], variables: Mapping[str, str], folder: Path) -> list[Said]:
+    """Everything that somebody set, the strongest last."""
+    said = [item for file in _files(variables, folder) for item in _in_file(*file)]
+    said += [item for name in names() for item in _in_environment(name, variables)]
+    for name, value in flags.items():
+        if value is not None:
+            said.append((Origin("flag", f"--{name.replace('_', '-')}"), name, value))
+    return said
+
+
+def _files(variables: Mapping[str, str], folder: Path) -> list[tuple[Path, Mapping[str, object], str]]:
+    """The tables to read, the weakest first, each with the prefix of its keys."""
+    if named := variables.get(CONFIG):
+        if not Path(named).is_file():
+            raise Invalid(f"there is no file {named} (set by {CONFIG})")
+        return [(Path(named), _table(Path(named)), "")]
+    found: list[tuple[Path, Mapping[str, object], str]] = []
+    if (shared := folder / SHARED_FILE).is_file():
+        tool = _table(shared).get("tool", {})
+        ours = tool.get("windlass", {}) if isinstance(tool, dict) else {}
+        if not isinstance(ours, dict):
+            raise Invalid(f"tool.windlass in {SHARED_FILE} must be a table")
+        found.append((shared, ours, "tool.windlass."))
+    if (own := folder / OWN_FILE).is_file():
+        found.append((own, _table(own), ""))
+    return found
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file.name} cannot be read as TOML: {error}") from None
+
+
+def _in_file(file: Path, table: Mapping[str, object], prefix: str) -> list[Said]:
+    said: list[Said] = []
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        origin = Origin("file", f"{prefix}{key} in {file.name}")
+        base = name.removesuffix(FROM_FILE.lower())
+        if name in names():
+            said.append((origin, name, value))
+        elif base != name and base in names() and setting(base).secret:
+            said.append((origin, base, _secret(base, file.parent / str(value), origin)))
+        else:
+            raise Invalid(f"{prefix}{key} in {file.name} is not a setting{_perhaps(name, names())}")
+    return said
+
+
+def _in_environment(name: str, variables: Mapping[str, str]) -> list[Said]:
+    """The variable of another's making first, so that ours beats it."""
+    said: list[Said] = []
+    for variable in (setting(name).alias, PREFIX + name.upper()):
+        if variable is None:
+            continue
+        plain, mounted = variables.get(variable), variables.get(variable + FROM_FILE)
+        if plain is not None and mounted is not None and setting(name).secret:
+            raise Invalid(f"both {variable} and {variable + FROM_FILE} are set: keep one", field=name)
+        if plain is not None:
+            said.append((Origin("environment", variable), name, plain))
+        elif mounted is not None and setting(name).secret:
+            origin = Origin("environment", variable + FROM_FILE)
+            said.append((origin, name, _secret(name, Path(mounted), origin)))
+    return said
+
+
+def _secret(name: str, file: Path, origin: Origin) -> str:
+    """A secret that is mounted as a file; the line's end is not part of it."""
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise Invalid(f"the file {file} cannot be read: {why} (set by {origin})", field=name) from None
+
+
+def misspelt(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables that begin like ours, mean nothing, and are nearly one that does."""
+    known = {PREFIX + name.upper() for name in names()} | {CONFIG}
+    known |= {PREFIX + name.upper() + FROM_FILE for name in names() if setting(name).secret}
+    ours = [name for name in variables if name.startswith(PREFIX) and name not in known]
+    return {name: near[0] for name in ours if (near := get_close_matches(name, known, n=1, cutoff=0.85))}
+
+
+def _perhaps(name: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f". Settings are: {', '.join(known)}"
+
+
+def _read(name: str, raw: object, origin: Origin) -> object:
+    """The value that was meant. Raises Invalid with the place to mend."""
+    check = setting(name).check
+    try:
+        value = read_value(_type_of(name), raw)
+        if check is not None:
+            check(value)
+    except Invalid as error:
+        why = error.message.removeprefix(": ")
+        raise Invalid(f"{why} (set by {origin})", field=name, origin=str(origin)) from None
+    return value
