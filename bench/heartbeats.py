@@ -10,11 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +20,7 @@ import msgspec
 import uvloop
 
 from bench import process
+from bench.sender import Sender, senders, serving
 from windlass.contracts.callback.service import Service
 from windlass.core.callback import scope_of
 from windlass.core.delivery import PUSH, Push
@@ -34,66 +32,8 @@ from windlass.store.store import Store
 from windlass.wire.id import ulid
 
 QUEUE = "heartbeats"
-SENDERS = 64
+MODULE = "bench.heartbeats"
 P99_MAX_MS = 250.0
-
-
-class Sender(asyncio.Protocol):
-    """One connection that is kept open; one request at a time."""
-
-    def __init__(self) -> None:
-        self._waiting: asyncio.Future[int] | None = None
-        self._buffer = b""
-        self._transport: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head, found, rest = self._buffer.partition(b"\r\n\r\n")
-        if found and self._waiting is not None:
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            if len(rest) >= length:
-                self._buffer = b""
-                self._waiting.set_result(int(head[9:12]))
-                self._waiting = None
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._waiting is not None:
-            self._waiting.set_exception(error or ConnectionError("closed"))
-
-    async def send(self, request: bytes) -> int:
-        self._waiting = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        return await self._waiting
-
-    def close(self) -> None:
-        self._transport.close()
-
-
-@asynccontextmanager
-async def senders(port: int, count: int = SENDERS) -> AsyncIterator[list[Sender]]:
-    loop = asyncio.get_running_loop()
-    made = [(await loop.create_connection(Sender, "127.0.0.1", port))[1] for _ in range(count)]
-    try:
-        yield made
-    finally:
-        for sender in made:
-            sender.close()
-
-
-@asynccontextmanager
-async def serving(*arguments: str) -> AsyncIterator[tuple[int, int]]:
-    """A server in a process of its own: its port and its pid."""
-    command = [sys.executable, "-m", "bench.heartbeats", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout is not None
-            yield int(await asyncio.to_thread(child.stdout.readline)), child.pid
-        finally:
-            child.terminate()
-            await asyncio.to_thread(child.wait)
 
 
 # --------------------------------------------------------------------------------------------- tasks that run
@@ -144,7 +84,7 @@ async def start_all(crew: list[Sender], tasks: dict[str, tuple[str, str]]) -> No
 
     async def work(sender: Sender) -> None:
         while left:
-            assert await sender.send(left.pop()) == 200
+            assert (await sender.send(left.pop())).status == 200
 
     await asyncio.gather(*map(work, crew))
 
@@ -156,9 +96,9 @@ async def rate(url: str, tasks: int, seconds: float, database_pid: int) -> dict[
     """As fast as it goes, one server process, with the echo before it."""
     known = await sent_out(url, tasks, 30.0)
     beats = [request("heartbeat", *task) for task in known.values()]
-    async with serving("echo") as (port, _), senders(port) as crew:
+    async with serving(MODULE, "echo") as (port, _), senders(port) as crew:
         echoed = await _flood(crew, beats, seconds)
-    async with serving("serve", url) as (port, pid), senders(port) as crew:
+    async with serving(MODULE, "serve", url) as (port, pid), senders(port) as crew:
         await start_all(crew, known)
         cpu_s = process.cpu_s(pid) + (process.cpu_s(database_pid) if database_pid else 0.0)
         answered = await _flood(crew, beats, seconds)
@@ -173,7 +113,7 @@ async def _flood(crew: list[Sender], requests: list[bytes], seconds: float) -> i
         nonlocal count
         while time.perf_counter() < until:
             place = (place + len(crew)) % len(requests)
-            assert await sender.send(requests[place]) == 200
+            assert (await sender.send(requests[place])).status == 200
             count += 1
 
     await asyncio.gather(*(work(place, sender) for place, sender in enumerate(crew)))
@@ -185,7 +125,7 @@ async def soak(url: str, tasks: int, interval_s: float, seconds: float) -> dict[
     known = await sent_out(url, tasks, interval_s)
     took_ms: list[float] = []
     refused = 0
-    async with serving("serve", url) as (port, pid), senders(port) as crew:
+    async with serving(MODULE, "serve", url) as (port, pid), senders(port) as crew:
         await start_all(crew, known)
         began = time.perf_counter()
         cpu_s = process.cpu_s(pid)
@@ -201,7 +141,7 @@ async def soak(url: str, tasks: int, interval_s: float, seconds: float) -> dict[
                         return
                     await asyncio.sleep(max(0.0, at - time.perf_counter()))
                     sent = time.perf_counter()
-                    refused += await sender.send(beat) != 200
+                    refused += (await sender.send(beat)).status != 200
                     took_ms.append(1e3 * (time.perf_counter() - sent))
                 turn += 1
 
@@ -233,7 +173,7 @@ async def _zombies(url: str) -> int:
 async def serve(url: str) -> None:
     from windlass.app import open_engine, open_server
     from windlass.cli.process import keep_for_good
-    from windlass.core.delivery import PushOptions
+    from windlass.contracts.callback.option import PushOptions
 
     async with open_engine(url) as engine, open_server(engine, http="127.0.0.1:0", push=PushOptions()) as place:
         engine.effects.clear()  # the worker is who started us

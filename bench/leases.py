@@ -11,12 +11,9 @@ import argparse
 import asyncio
 import json
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ import msgspec
 import uvloop
 
 from bench import process
+from bench.sender import Sender, senders, serving
 from windlass.core.delivery import Wakeup
 from windlass.core.queue import QueueConfig
 from windlass.core.submission import Submission
@@ -35,69 +33,15 @@ from windlass.store.store import Store
 from windlass.wire import certificate
 
 QUEUE = "leases"
-SENDERS = 64
 BATCH = 1000
 
 
-class Sender(asyncio.Protocol):
-    """One connection that is kept open; one request at a time."""
-
-    def __init__(self) -> None:
-        self._waiting: asyncio.Future[bytes] | None = None
-        self._buffer = b""
-        self._transport: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head, found, rest = self._buffer.partition(b"\r\n\r\n")
-        if found and self._waiting is not None:
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            if len(rest) >= length:
-                self._buffer = b""
-                assert head[9:12] == b"200", (head, rest)
-                self._waiting.set_result(rest)
-                self._waiting = None
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._waiting is not None:
-            self._waiting.set_exception(error or ConnectionError("closed"))
-
-    async def say(self, route: str, **said: Any) -> Any:
-        body = msgspec.json.encode(said)
-        head = f"POST /internal/{route} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._waiting = asyncio.get_running_loop().create_future()
-        self._transport.write(head.encode() + body)
-        return msgspec.json.decode(await self._waiting)
-
-    def close(self) -> None:
-        self._transport.close()
-
-
-@asynccontextmanager
-async def senders(port: int, context: ssl.SSLContext | None) -> AsyncIterator[list[Sender]]:
-    loop = asyncio.get_running_loop()
-    made = [(await loop.create_connection(Sender, "127.0.0.1", port, ssl=context))[1] for _ in range(SENDERS)]
-    try:
-        yield made
-    finally:
-        for sender in made:
-            sender.close()
-
-
-@asynccontextmanager
-async def serving(*arguments: str) -> AsyncIterator[tuple[int, int]]:
-    """A server in a process of its own: its port and its pid."""
-    command = [sys.executable, "-m", "bench.leases", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout is not None
-            yield int(await asyncio.to_thread(child.stdout.readline)), child.pid
-        finally:
-            child.terminate()
-            await asyncio.to_thread(child.wait)
+async def say(sender: Sender, route: str, **said: Any) -> Any:
+    body = msgspec.json.encode(said)
+    head = f"POST /internal/{route} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
+    answer = await sender.send(head.encode() + body)
+    assert answer.status == 200, answer
+    return msgspec.json.decode(answer.body)
 
 
 # --------------------------------------------------------------------------------------------- what is measured
@@ -119,13 +63,13 @@ async def _drain(url: str, tasks: int, database_pid: int, folder: Path | None) -
     async def work(sender: Sender) -> None:
         while left:
             task_id = left.pop()
-            told = await sender.say("task-claim", task_id=task_id, worker_id="bench")
+            told = await say(sender, "task-claim", task_id=task_id, worker_id="bench")
             fence = {"task_id": task_id, "attempt": told["attempt"], "lease_token": told["lease_token"]}
-            await sender.say("task-complete", status="Completed", **fence)
+            await say(sender, "task-complete", status="Completed", **fence)
 
-    async with serving(*arguments) as (port, pid), senders(port, context) as crew:
+    async with serving("bench.leases", *arguments) as (port, pid), senders(port, context) as crew:
         for sender in crew:  # the end of its handshake is no part of the work
-            await sender.say("task-claim", task_id=str(UUID(int=9)), worker_id="bench")
+            await say(sender, "task-claim", task_id=str(UUID(int=9)), worker_id="bench")
         cpu_s, began_s = _cpu_s(pid, database_pid), time.perf_counter()
         await asyncio.gather(*map(work, crew))
         took_s = time.perf_counter() - began_s
