@@ -16,7 +16,7 @@ from windlass import settings
 from windlass.blobs.address import read_address
 from windlass.connect import App as App
 from windlass.core.check import check_type
-from windlass.core.delivery import INVOKE, PushOptions
+from windlass.core.delivery import INVOKE, Invoke, Stdio, Wakeup, type_of
 from windlass.core.error import Invalid, InvalidState, WindlassError
 from windlass.engine.blob import Blobs
 from windlass.engine.doctor import Finding, diagnose
@@ -32,6 +32,7 @@ from windlass.store.vitals import read_vitals
 from windlass.wire.quiet import keep_grpc_quiet
 
 if TYPE_CHECKING:
+    from windlass.contracts.callback.option import PushOptions
     from windlass.launchers.options import MachineOptions
     from windlass.store.embedded import EmbeddedServer
 
@@ -182,7 +183,7 @@ async def open_pools(engine: Engine, *, drain_s: float | None = None) -> AsyncIt
     user of this process."""
     from windlass.sdk.stdio_host import StdioHost
 
-    async with StdioHost(engine, engine.queues.stdio, drain_s=drain_s):
+    async with StdioHost(engine, lambda: engine.queues.delivered(Stdio), drain_s=drain_s):
         yield
 
 
@@ -203,11 +204,13 @@ async def open_server(
     out; workers may call back here in any case. With `machines`, those of queues with delivery machine are launched.
     """
     from windlass import __version__
-    from windlass.contracts.callback.mount import Front, make_callbacks, pushing
+    from windlass.contracts.callback import app as callback
+    from windlass.contracts.callback.mount import make_callbacks, pushing
     from windlass.contracts.lease.mount import holding
-    from windlass.contracts.machine.mount import Front as MachineFront
+    from windlass.contracts.machine import app as machine
     from windlass.contracts.machine.mount import launching, make_machines
     from windlass.http.api import make_api  # an extra that a plain worker does not carry
+    from windlass.http.front import Front
     from windlass.http.server import listening
 
     address = settings.read_address(http)
@@ -217,8 +220,7 @@ async def open_server(
     api = make_api(engine, version=__version__, open_metrics=open_metrics)
     if machines is not None and machines.open and not settings.is_loopback(address):
         raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
-    exports = make_machines(engine, machines)
-    front = MachineFront(Front(api, callbacks, api.state), exports, api.state)
+    front = Front(api, (callback.PREFIX, callbacks), (machine.PREFIXES, make_machines(engine, machines)))
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(listening(front, address.host, address.port))
         if push is not None:
@@ -328,7 +330,7 @@ async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOp
     store = Store(database_url, pooled=pooled)
     try:
         async with store.begin() as tx:
-            queues = {**await tx.wakeups.wakeup_queues(), **await tx.heartbeats.sending_queues()}
+            queues = await tx.queues.queues_delivered([type_of(Wakeup), type_of(Invoke)])
             letters = await tx.wakeups.count_dead_messages()
     finally:
         await store.close()

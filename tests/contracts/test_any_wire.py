@@ -25,7 +25,8 @@ from tests.contracts.lease.world import Papers, client, make_papers
 
 from windlass import App, Engine, Policy, State, Submission
 from windlass.app import open_blobs, open_carriers, open_internal, open_pools, open_server, open_sessions
-from windlass.core.delivery import Delivery, Invoke, Machine, Push, PushOptions, Stdio, StdioHandler, Wakeup
+from windlass.contracts.callback.option import PushOptions
+from windlass.core.delivery import Delivery, Invoke, Machine, Push, Stdio, StdioHandler, Wakeup
 from windlass.core.queue import QueueConfig
 from windlass.http.server import listening
 from windlass.launchers.options import MachineOptions

@@ -147,7 +147,7 @@ def test_silence_of_what_was_sent_out_is_a_loss_and_of_a_call_with_a_lease_a_fai
     away = replace(HELD, lease_id=sent.lease_of(ID, 1))
 
     assert sent.silent(away, NOW, 0.0).after.losses == 1
-    assert sent.silent(away, NOW, 0.0, leased=True).after.failures == 1
+    assert sent.silent(away, NOW, 0.0, as_failure=True).after.failures == 1
 
 
 def test_queues_with_leases_try_three_times_unless_they_say_otherwise() -> None:

@@ -16,7 +16,8 @@ from tests.contracts.session.conftest import Wire
 
 from windlass import Engine, State, Submission
 from windlass.app import open_server
-from windlass.core.delivery import Push, PushOptions, RetryForm
+from windlass.contracts.callback.option import PushOptions
+from windlass.core.delivery import Push, RetryForm
 from windlass.core.queue import QueueConfig
 from windlass.store.store import Store
 from windlass.store.view import TaskView

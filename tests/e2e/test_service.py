@@ -23,7 +23,8 @@ from tests.e2e.pushed import app, double, greet, refuse, resume, wait
 
 from windlass import Engine, State, TaskFailed, chain, open_engine
 from windlass.app import open_server
-from windlass.core.delivery import Push, PushOptions, RetryForm
+from windlass.contracts.callback.option import PushOptions
+from windlass.core.delivery import Push, RetryForm
 from windlass.core.queue import QueueConfig
 
 ROOT = Path(__file__).parents[2]

@@ -61,7 +61,7 @@ async def test_who_could_never_claim_anything_is_told_so(engine: Engine, deliver
 
     with pytest.raises(Invalid, match=rf"queues: no tasks can be claimed from default \({how}\)"):
         await worker(engine)
-    with pytest.raises(Invalid, match=rf"task_queue: no tasks can be claimed from default \({how}\)"):
+    with pytest.raises(Invalid, match=rf"queue: no tasks can be claimed from default \({how}\)"):
         await engine.workers.register(Registration(namespace="default", queue="default", kinds=("job",)))
 
     assert await engine.views.workers() == []

@@ -25,8 +25,9 @@ from windlass.http.server import listening
 from windlass.launchers.docker import DockerLauncher
 from windlass.launchers.fly import FlyLauncher
 from windlass.launchers.kubernetes import KubernetesLauncher
-from windlass.launchers.options import make_launcher, storage_variables
+from windlass.launchers.options import LAUNCHERS, make_launcher, storage_variables
 from windlass.launchers.process import ProcessLauncher
+from windlass.settings import table
 
 HOLD = "import sys, time; open(sys.argv[1]).read(); exec(open(sys.argv[1]).read())"
 NAMES = ["process", "docker", "kubernetes", "fly"]
@@ -317,6 +318,11 @@ def test_each_launcher_is_reached_as_the_tools_of_its_vendor_are_told(tmp_path: 
     assert made["kubernetes"].place.endswith("/n")
     assert made["fly"].place == "https://api.machines.dev/a"
     assert make_launcher("docker", tmp_path, {}).place == "unix:///var/run/docker.sock"
+
+
+def test_the_settings_know_every_launcher() -> None:
+    assert tuple(LAUNCHERS) == table.LAUNCHERS
+    assert sorted(LAUNCHERS) == sorted(NAMES)
 
 
 def test_fly_needs_to_know_where_and_who(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ PURE = {
     "datetime",
     "enum",
     "functools",
+    "hashlib",
     "heapq",
     "itertools",
     "math",

@@ -36,7 +36,7 @@ def script(text: str) -> StdioHandler:
 @asynccontextmanager
 async def pool(engine: Engine, limits: QueueConfig | None = None, **delivery: Any) -> AsyncIterator[StdioHost]:
     await engine.queues.put("images", delivery=Stdio(**delivery), limits=limits or QueueConfig())
-    async with StdioHost(engine, engine.queues.stdio, look_s=0.05) as host:
+    async with StdioHost(engine, lambda: engine.queues.delivered(Stdio), look_s=0.05) as host:
         yield host
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass.core.carrier import sqs_name_of, subject_of, word_of
 from windlass.core.delivery import Wakeup
 from windlass.core.error import Malformed
-from windlass.wire.carrier import address_of, durable_of, sqs_name_of, subject_of, word_of
+from windlass.queues.nats import durable_of
 from windlass.wire.wakeup import BODY_MAX_BYTES, message_of, task_of
 
 TASK = UUID("0190a1b2-0000-7000-8000-000000000001")
@@ -74,5 +75,5 @@ def test_plain_names_stay_readable() -> None:
 
 
 def test_an_address_that_was_given_is_taken_as_it_is() -> None:
-    assert address_of(Wakeup(carrier="nats", address="shop.orders"), "n", "q") == "shop.orders"
-    assert address_of(Wakeup(), "n", "q") == ""
+    assert Wakeup(carrier="nats", address="shop.orders").address_of("n", "q") == "shop.orders"
+    assert Wakeup().address_of("n", "q") == ""

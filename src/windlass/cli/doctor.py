@@ -9,11 +9,12 @@ import time
 from datetime import UTC, datetime
 
 from windlass.app import examine, open_embedded
-from windlass.cli.option import NO_DATABASE, DatabaseOptions, carrier_options
+from windlass.cli.option import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import Exit, say, show
 from windlass.cli.process import run_async
 from windlass.contracts.lease.examine import examine_certificates
 from windlass.engine.doctor import Finding, Level
+from windlass.queues.option import CarrierOptions
 from windlass.settings import Settings
 
 MARKS = {Level.OK: "[green]ok[/green]     ", Level.NOTE: "[yellow]note[/yellow]   ", Level.WRONG: "[red]wrong[/red]  "}
@@ -36,7 +37,7 @@ async def _examine(settings: Settings) -> list[Finding]:
 
 
 async def _asked(settings: Settings, url: str, *, pooled: bool) -> list[Finding]:
-    carriers = carrier_options(settings)
+    carriers = CarrierOptions.of(settings)
     return await examine(url, local_s=time.time(), pooled=pooled, carriers=carriers, blobs=settings.blobs_url)
 
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from windlass import settings
 from windlass.cli.output import Unusable
 from windlass.core.error import Invalid
-from windlass.queues.option import CarrierOptions
 from windlass.settings import Loaded, Settings
 
 Json = Annotated[bool, Parameter(help="Print JSON instead of tables.", negative="")]
@@ -24,13 +23,6 @@ def load(**flags: object) -> Loaded:
         return settings.load(flags)
     except Invalid as error:
         raise Unusable(error.message, **error.details) from None
-
-
-def carrier_options(settings: Settings) -> CarrierOptions:
-    return CarrierOptions(
-        nats_url=settings.nats_url, nats_credentials=settings.nats_credentials, aws_region=settings.aws_region,
-        aws_endpoint_url=settings.aws_endpoint_url,
-    )  # fmt: skip
 
 
 @Parameter(name="*")

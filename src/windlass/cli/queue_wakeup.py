@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.markup import escape
@@ -10,12 +10,13 @@ from rich.markup import escape
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.output import Unusable, say, show
 from windlass.cli.queue_delivery import put_delivery, wanted_ms
+from windlass.core.carrier import CarrierName
 
 
 def wake_queue(
     name: str,
     *,
-    carrier: Literal["postgres", "nats", "sqs"] = "postgres",
+    carrier: CarrierName = "postgres",
     address: str | None = None,
     lease: str | None = None,
     visibility: str | None = None,

@@ -20,11 +20,11 @@ from windlass.app import (
     open_sessions,
 )
 from windlass.cli.logs import set_up_logs
-from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions, carrier_options
+from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import Unusable, print_json, say
 from windlass.cli.process import keep_for_good, run_async
 from windlass.cli.stop import stop_signal
-from windlass.core.delivery import PushOptions
+from windlass.contracts.callback.option import PushOptions
 from windlass.engine.engine import Engine
 from windlass.engine.fire import Pace
 from windlass.engine.metrics import Tally
@@ -126,7 +126,7 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         engine.workers.drain_timeout_s = settings.drain_timeout_s
         await stack.enter_async_context(
             open_carriers(
-                engine, carrier_options(settings), scratch_uri=settings.scratch_uri, loopback=settings.push_loopback
+                engine, CarrierOptions.of(settings), scratch_uri=settings.scratch_uri, loopback=settings.push_loopback
             )
         )
         if settings.stdio:

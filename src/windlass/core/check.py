@@ -24,8 +24,10 @@ KEY_MAX = 500
 TEXT_MAX = 64 * 1024
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024  # in a row; what is longer is kept as an object
 LARGE_MAX_BYTES = 128 * 1024 * 1024
+URL_MAX = 2000
 SECONDS_MAX = 100 * 365 * 86400.0
 COUNT_MAX = 1_000_000
+_URL = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?", re.IGNORECASE)
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and halves of a character
 
 
@@ -90,11 +92,32 @@ def check_text(field: str, value: object, longest: int) -> None:
         raise Invalid("must not contain control characters or text that is not UTF-8", field=field)
 
 
+def check_url(field: str, value: object) -> None:
+    check_text(field, value, URL_MAX)
+    if not is_url(str(value)):
+        raise Invalid("must be an http or https URL without a user", field=field)
+
+
+def is_url(text: str) -> bool:
+    return _URL.fullmatch(text) is not None
+
+
 def clean_text(field: str, value: object, longest: int = TEXT_MAX) -> str:
     """Free text, cut and mended where PostgreSQL could not store it."""
     if not isinstance(value, str):
         raise Invalid(f"must be text, not {type(value).__name__}", field=field)
     return value[:longest].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+def clean_json(value: object, longest: int | None = None) -> object:
+    """The same for all text within a value that was JSON."""
+    if isinstance(value, str):
+        return clean_text("", value, len(value) if longest is None else longest)
+    if isinstance(value, list):
+        return [clean_json(item, longest) for item in value]
+    if isinstance(value, dict):
+        return {str(clean_json(name, longest)): clean_json(item, longest) for name, item in value.items()}
+    return value
 
 
 def check_payload(field: str, value: object, most: int = PAYLOAD_MAX_BYTES) -> None:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from windlass.core.check import COUNT_MAX, SECONDS_MAX, check_name, check_names, check_text
+from windlass.core.carrier import ADDRESS_MAX, CarrierName, address_at, check_address, check_carrier
+from windlass.core.check import COUNT_MAX, SECONDS_MAX, URL_MAX, check_name, check_names, check_text, check_url
 from windlass.core.error import Invalid
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY, Policy
 
 MS_MAX = int(SECONDS_MAX * 1000)
-URL_MAX = 2000
 TOKEN_TTL_MAX_S = 7200
 
 Ms = Annotated[int, Meta(ge=1, le=MS_MAX)]
@@ -30,21 +30,69 @@ Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,199}$")]
 Command = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4000)]], Meta(min_length=1, max_length=100)]
 Script = Annotated[str, Meta(min_length=1, max_length=100_000)]
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_URL = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?", re.IGNORECASE)
-_SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
-_SQS_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _LAMBDA = re.compile(r"[A-Za-z0-9-_:$]{1,200}")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,199}")
-CARRIERS = ("postgres", "nats", "sqs")
 _PATH_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,199}")
+
+PUSH, INVOKE, LAUNCH = "push", "invoke", "launch"
+HEARTBEAT_TIMEOUT_MS = 90_000
+LAUNCH_TIMEOUT_MS = 3_600_000
+LEASE_ATTEMPTS = 3  # of queues where a lease that was lost counts like a failed attempt
+HIDDEN = "(hidden)"
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """How the attempts of a queue are sent out: by which effect, how long one may be silent once it was heard of, how
+    much longer a sign of life is written down for (those that come within it need not be), and how soon silence has to
+    be noticed."""
+
+    effect: str
+    timeout_ms: int
+    slack_ms: int
+    notice_ms: int
+    labels: tuple[str, ...] = ()  # that tasks may require
 
 
 class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, kw_only=True):
-    pass
+    """One way in which work reaches workers, and all that others ask of it: who knows none of the ways by name knows
+    the next one too."""
+
+    effect: ClassVar[str | None] = None  # that carries an attempt; None where workers ask for theirs
+    claimed: ClassVar[bool] = False  # from the line, by workers with leases
+    runs_programs: ClassVar[bool] = False  # on servers: whoever sets it up can do there what they can
+    signed: ClassVar[bool] = False  # what is sent, with a secret of the queue
+    loss_is_failure: ClassVar[bool] = False  # a lease that was lost counts like a failed attempt
+    max_attempts: ClassVar[int] = DEFAULT_POLICY.max_attempts  # if nobody says so
+    max_losses: ClassVar[int] = DEFAULT_POLICY.max_losses
+
+    def checked(self) -> Self:
+        """Itself, with its defaults filled in. Raises Invalid naming the first setting that cannot be accepted."""
+        return self
+
+    def without_secrets(self) -> Self:
+        """As those may see it who are no admins: variables of programs carry passwords."""
+        return self
+
+    @property
+    def outgoing(self) -> Outgoing | None:
+        """None for a queue whose attempts begin when a worker asks for them."""
+        return None
+
+    @property
+    def target_url(self) -> str | None:
+        """What servers are made to call."""
+        return None
+
+    @property
+    def cancel_grace_s(self) -> float:
+        """How long a worker may take to stop."""
+        return DEFAULT_POLICY.cancel_grace_s
 
 
 class Pull(_Delivery, frozen=True, tag="pull"):
     """Workers claim; the default."""
+
+    claimed = True
 
 
 class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,6 +113,14 @@ class CloudTasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     audience: Url | None = None
     dispatch_deadline_s: Annotated[int, Meta(ge=15, le=1800)] = 600
 
+    def check(self) -> None:
+        """Its parts become parts of a path, and so must not be able to lead anywhere else."""
+        for name in ("project", "location", "queue"):
+            if not _PATH_WORD.fullmatch(getattr(self, name)):
+                raise Invalid("must be letters, digits, dashes, dots or colons", field=f"delivery.cloud_tasks.{name}")
+        if self.audience is not None:
+            check_url("delivery.cloud_tasks.audience", self.audience)
+
 
 class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     """The engine sends each task to a URL; the worker calls back. A heartbeat interval given alone moves the timeout to
@@ -81,6 +137,40 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     resources: Resources = Resources()
     cloud_tasks: CloudTasks | None = None
 
+    effect = PUSH
+    signed = True
+
+    def checked(self) -> Self:
+        check_url("delivery.url", self.url)
+        check_names("delivery.labels", self.labels)
+        if self.cloud_tasks is not None:
+            self.cloud_tasks.check()
+        return self._with_timeout()
+
+    def _with_timeout(self) -> Self:
+        """A worker may lose one heartbeat and live: the timeout is at least twice the interval."""
+        interval_ms = self.heartbeat_interval_ms
+        if self.heartbeat_timeout_ms is None:
+            enough = 2 * interval_ms <= HEARTBEAT_TIMEOUT_MS
+            return replace(self, heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS if enough else min(3 * interval_ms, MS_MAX))
+        if self.heartbeat_timeout_ms < 2 * interval_ms:
+            raise Invalid("must be at least twice heartbeat_interval_ms", field="delivery.heartbeat_timeout_ms")
+        return self
+
+    @property
+    def outgoing(self) -> Outgoing:
+        """Silence is looked for twice an interval, so that the slack is how long it goes unnoticed anyway."""
+        half_ms = self.heartbeat_interval_ms // 2
+        return Outgoing(PUSH, self.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS, half_ms, half_ms, self.labels)
+
+    @property
+    def target_url(self) -> str:
+        return self.url
+
+    @property
+    def cancel_grace_s(self) -> float:
+        return self.cancel_grace_period_ms / 1000
+
 
 class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
     """A message with the task's id goes to a carrier; the worker that gets it claims the lease. `address` is a subject
@@ -89,14 +179,32 @@ class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
     buried. A task that nobody claims is spoken of again after `resend_ms`, then ever more seldom. Where its tasks run
     code that is not `trusted`, that gets no `secrets`, which are names of variables of the worker."""
 
-    carrier: Literal["postgres", "nats", "sqs"] = "postgres"
-    address: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    carrier: CarrierName = "postgres"
+    address: Annotated[str, Meta(min_length=1, max_length=ADDRESS_MAX)] | None = None
     lease_ms: Ms = 60_000
     visibility_ms: Annotated[int, Meta(ge=1000, le=43_200_000)] = 60_000
     max_deliveries: Annotated[int, Meta(ge=1, le=1000)] = 10
     resend_ms: Annotated[int, Meta(ge=1000, le=MS_MAX)] = 60_000
     trusted: bool = True
     secrets: Annotated[tuple[Word, ...], Meta(max_length=100)] = ()
+
+    loss_is_failure = True
+    max_attempts = LEASE_ATTEMPTS
+
+    def checked(self) -> Self:
+        check_carrier("delivery.carrier", self.carrier)
+        if self.address is not None:
+            check_address("delivery.address", self.carrier, self.address)
+        for name in self.secrets:
+            if not _VARIABLE.fullmatch(name):
+                raise Invalid("must be names of environment variables, such as SHOP_TOKEN", field="delivery.secrets")
+        if self.secrets and not self.trusted:
+            raise Invalid("code that is not trusted gets none", field="delivery.secrets")
+        return self
+
+    def address_of(self, namespace: str, queue: str) -> str:
+        """Where the wake-ups of a queue go; empty for PostgreSQL, which knows queues by their names."""
+        return address_at(self.carrier, self.address, namespace, queue)
 
 
 class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
@@ -108,6 +216,32 @@ class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
     function: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     lease_ms: Ms = 900_000
     trusted: bool = True
+
+    effect = INVOKE
+    loss_is_failure = True
+    max_attempts = LEASE_ATTEMPTS
+
+    def checked(self) -> Self:
+        if (self.url is None) == (self.function is None):
+            raise Invalid("give a url or a function", field="delivery.url")
+        if self.url is not None:
+            check_url("delivery.url", self.url)
+        if self.function is not None and not _LAMBDA.fullmatch(self.function):
+            raise Invalid("must be the name or the ARN of a function", field="delivery.function")
+        if not self.trusted:
+            raise Invalid(
+                "a function holds the certificate of a worker, which cannot be kept from its code: use wakeup for code "
+                "that is not trusted", field="delivery.trusted",
+            )  # fmt: skip
+        return self
+
+    @property
+    def outgoing(self) -> Outgoing:
+        return Outgoing(INVOKE, self.lease_ms, self.lease_ms // 8, self.lease_ms // 8)
+
+    @property
+    def target_url(self) -> str | None:
+        return self.url
 
 
 class Machine(_Delivery, frozen=True, tag="machine", kw_only=True, omit_defaults=True):
@@ -132,12 +266,42 @@ class Machine(_Delivery, frozen=True, tag="machine", kw_only=True, omit_defaults
     keep_object_ms: Ms = 86_400_000
     callback_auth: Literal["required", "optional"] = "required"
 
+    effect = LAUNCH
+    runs_programs = True
+    max_attempts, max_losses = 1, 0  # what a machine makes is not made again unless somebody asks for it
+
+    def checked(self) -> Self:
+        check_name("delivery.launcher", self.launcher)
+        for word in self.command or ():
+            check_text("delivery.command", word, 4000)
+        for name, value in self.env.items():
+            if "\x00" in value:
+                raise Invalid("must not contain a NUL", field=f"delivery.env.{name}")
+        return self
+
+    def without_secrets(self) -> Self:
+        return replace(self, env=dict.fromkeys(self.env, HIDDEN))
+
+    @property
+    def outgoing(self) -> Outgoing:
+        return Outgoing(LAUNCH, LAUNCH_TIMEOUT_MS, 0, 1000)
+
+    @property
+    def cancel_grace_s(self) -> float:
+        return self.cancel_grace_period_ms / 1000
+
 
 class StdioHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What a kind means to a stdio worker: a Python function, as `module:function`, or a script."""
 
     function: Annotated[str, Meta(min_length=3, max_length=500)] | None = None
     script: Script | None = None
+
+    def check(self, field: str) -> None:
+        if (self.function is None) == (self.script is None):
+            raise Invalid("give a function or a script", field=field)
+        if self.function is not None and not _FUNCTION.fullmatch(self.function):
+            raise Invalid("must be like module:function", field=f"{field}.function")
 
 
 class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=True):
@@ -158,47 +322,54 @@ class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=Tru
     tasks_per_worker: Annotated[int, Meta(ge=1, le=1000)] = 1
     cancel_grace_period_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 30_000
 
+    claimed = True
+    runs_programs = True
+
+    def checked(self) -> Self:
+        for word in self.command or ():
+            check_text("delivery.command", word, 4000)
+        if self.command is not None and (self.python is not None or self.requirements):
+            raise Invalid(
+                "a command brings its own environment: leave out python and requirements", field="delivery.command"
+            )
+        if self.command is None and self.kinds_are_scripts:
+            raise Invalid("whoever submits could run any code: give handlers", field="delivery.kinds_are_scripts")
+        if not self.handlers and not self.kinds_are_scripts:
+            raise Invalid("say what runs a kind: its function, or a script", field="delivery.handlers")
+        if any(word.startswith("-") for word in (*self.requirements, self.python or "")):
+            raise Invalid("must be packages, not options", field="delivery.requirements")
+        for kind, handler in self.handlers.items():
+            handler.check(f"delivery.handlers.{kind}")
+        return self
+
+    def without_secrets(self) -> Self:
+        return replace(self, env=dict.fromkeys(self.env, HIDDEN))
+
+    @property
+    def cancel_grace_s(self) -> float:
+        return self.cancel_grace_period_ms / 1000
+
 
 Delivery = Pull | Push | Wakeup | Invoke | Machine | Stdio
+DELIVERIES: tuple[type[_Delivery], ...] = get_args(Delivery)
 PULL = Pull()
-HEARTBEAT_TIMEOUT_MS = 90_000
-LAUNCH_TIMEOUT_MS = 3_600_000
 
 
-class Outgoing(msgspec.Struct, frozen=True):
-    """How the attempts of a queue are sent out: by which effect, how long one may be silent once it was heard of, how
-    much longer a sign of life is written down for (those that come within it need not be), and how soon silence has to
-    be noticed."""
-
-    effect: str
-    timeout_ms: int
-    slack_ms: int
-    notice_ms: int
-    labels: tuple[str, ...] = ()  # that tasks may require
-
-
-PUSH, INVOKE, LAUNCH = "push", "invoke", "launch"
-OUTGOING_EFFECTS = frozenset({PUSH, INVOKE, LAUNCH})
-
-
-def outgoing_of(delivery: Delivery) -> Outgoing | None:
-    """None for a queue whose attempts begin when a worker asks for them."""
-    match delivery:
-        case Push():  # silence is looked for twice an interval, so that the slack is how long it goes unnoticed anyway
-            half_ms = delivery.heartbeat_interval_ms // 2
-            timeout_ms = delivery.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS
-            return Outgoing(PUSH, timeout_ms, half_ms, half_ms, delivery.labels)
-        case Invoke():
-            return Outgoing(INVOKE, delivery.lease_ms, delivery.lease_ms // 8, delivery.lease_ms // 8)
-        case Machine():
-            return Outgoing(LAUNCH, LAUNCH_TIMEOUT_MS, 0, 1000)
-        case _:
-            return None
-
-
-def type_of(delivery: Delivery) -> str:
+def type_of(delivery: _Delivery | type[_Delivery]) -> str:
     """The name of its type, as it is stored and shown."""
     return str(delivery.__struct_config__.tag)
+
+
+OUTGOING_EFFECTS = frozenset(kind.effect for kind in DELIVERIES if kind.effect is not None)
+OUTGOING_TYPES = tuple(type_of(kind) for kind in DELIVERIES if kind.effect is not None)
+CLAIMED_TYPES = tuple(type_of(kind) for kind in DELIVERIES if kind.claimed)
+
+
+def checked_delivery(delivery: Delivery) -> Delivery:
+    """See `_Delivery.checked`."""
+    if not isinstance(delivery, _Delivery):
+        raise Invalid(f"must be a delivery, not {type(delivery).__name__}", field="delivery")
+    return delivery.checked()
 
 
 def check_claimable(field: str, queues: Sequence[str], deliveries: Mapping[str, Delivery]) -> None:
@@ -210,16 +381,6 @@ def check_claimable(field: str, queues: Sequence[str], deliveries: Mapping[str, 
         raise Invalid(f"no tasks can be claimed from {named}: they are delivered in another way", field=field)
 
 
-class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server sends tasks out: where workers call back (None: where it listens), whether they may be on this
-    machine, and who we are to Google Cloud Tasks (None: the machine's own account)."""
-
-    callback_url: str | None = None
-    loopback: bool = False
-    google_token: str | None = None
-    google_url: str | None = None
-
-
 class QueueSettings(msgspec.Struct, frozen=True):
     """All that is set for a queue. `policy` is what its tasks get that ask for none of their own."""
 
@@ -228,118 +389,6 @@ class QueueSettings(msgspec.Struct, frozen=True):
     policy: Policy = DEFAULT_POLICY
     signing_secret: str | None = None
     previous_secret: str | None = None  # of a rotation that is not over: pushes are signed with both
-
-
-def checked_delivery(delivery: Delivery) -> Delivery:
-    """The delivery with its defaults filled in. Raises Invalid naming the first setting that cannot be accepted."""
-    match delivery:
-        case Push():
-            check_url("delivery.url", delivery.url)
-            check_names("delivery.labels", delivery.labels)
-            if delivery.cloud_tasks is not None:
-                _check_cloud_tasks(delivery.cloud_tasks)
-            return _with_timeout(delivery)
-        case Wakeup():
-            _check_wakeup(delivery)
-        case Invoke():
-            _check_invoke(delivery)
-        case Machine():
-            _check_machine(delivery)
-        case Stdio():
-            _check_stdio(delivery)
-        case Pull():
-            pass
-        case _:
-            raise Invalid(f"must be a delivery, not {type(delivery).__name__}", field="delivery")
-    return delivery
-
-
-def _check_machine(machine: Machine) -> None:
-    check_name("delivery.launcher", machine.launcher)
-    for word in machine.command or ():
-        check_text("delivery.command", word, 4000)
-    for name, value in machine.env.items():
-        if "\x00" in value:
-            raise Invalid("must not contain a NUL", field=f"delivery.env.{name}")
-
-
-def _check_stdio(stdio: Stdio) -> None:
-    for word in stdio.command or ():
-        check_text("delivery.command", word, 4000)
-    if stdio.command is not None and (stdio.python is not None or stdio.requirements):
-        raise Invalid(
-            "a command brings its own environment: leave out python and requirements", field="delivery.command"
-        )
-    if stdio.command is None and stdio.kinds_are_scripts:
-        raise Invalid("whoever submits could run any code: give handlers", field="delivery.kinds_are_scripts")
-    if not stdio.handlers and not stdio.kinds_are_scripts:
-        raise Invalid("say what runs a kind: its function, or a script", field="delivery.handlers")
-    if any(word.startswith("-") for word in (*stdio.requirements, stdio.python or "")):
-        raise Invalid("must be packages, not options", field="delivery.requirements")
-    for kind, handler in stdio.handlers.items():
-        field = f"delivery.handlers.{kind}"
-        if (handler.function is None) == (handler.script is None):
-            raise Invalid("give a function or a script", field=field)
-        if handler.function is not None and not _FUNCTION.fullmatch(handler.function):
-            raise Invalid("must be like module:function", field=f"{field}.function")
-
-
-def _check_wakeup(wakeup: Wakeup) -> None:
-    if wakeup.carrier not in CARRIERS:
-        raise Invalid(f"must be {', '.join(CARRIERS)}", field="delivery.carrier")
-    if wakeup.address is not None:
-        check_text("delivery.address", wakeup.address, 500)
-        if wakeup.carrier == "postgres":
-            raise Invalid("PostgreSQL carries wake-ups by the name of the queue", field="delivery.address")
-        if wakeup.carrier == "nats" and not _SUBJECT.fullmatch(wakeup.address):
-            raise Invalid("must be a subject without wildcards", field="delivery.address")
-        if wakeup.carrier == "sqs" and not (_URL.fullmatch(wakeup.address) or _SQS_NAME.fullmatch(wakeup.address)):
-            raise Invalid("must be the name or the URL of a queue", field="delivery.address")
-    for name in wakeup.secrets:
-        if not _VARIABLE.fullmatch(name):
-            raise Invalid("must be names of environment variables, such as SHOP_TOKEN", field="delivery.secrets")
-    if wakeup.secrets and not wakeup.trusted:
-        raise Invalid("code that is not trusted gets none", field="delivery.secrets")
-
-
-def _check_invoke(invoke: Invoke) -> None:
-    if (invoke.url is None) == (invoke.function is None):
-        raise Invalid("give a url or a function", field="delivery.url")
-    if invoke.url is not None:
-        check_url("delivery.url", invoke.url)
-    if invoke.function is not None and not _LAMBDA.fullmatch(invoke.function):
-        raise Invalid("must be the name or the ARN of a function", field="delivery.function")
-    if not invoke.trusted:
-        raise Invalid(
-            "a function holds the certificate of a worker, which cannot be kept from its code: use wakeup for code "
-            "that is not trusted", field="delivery.trusted",
-        )  # fmt: skip
-
-
-def _check_cloud_tasks(via: CloudTasks) -> None:
-    """These become parts of a path, and so must not be able to lead anywhere else."""
-    for name in ("project", "location", "queue"):
-        if not _PATH_WORD.fullmatch(getattr(via, name)):
-            raise Invalid("must be letters, digits, dashes, dots or colons", field=f"delivery.cloud_tasks.{name}")
-    if via.audience is not None:
-        check_url("delivery.cloud_tasks.audience", via.audience)
-
-
-def _with_timeout(push: Push) -> Push:
-    """A worker may lose one heartbeat and live: the timeout is at least twice the interval."""
-    interval_ms = push.heartbeat_interval_ms
-    if push.heartbeat_timeout_ms is None:
-        enough = 2 * interval_ms <= HEARTBEAT_TIMEOUT_MS
-        return replace(push, heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS if enough else min(3 * interval_ms, MS_MAX))
-    if push.heartbeat_timeout_ms < 2 * interval_ms:
-        raise Invalid("must be at least twice heartbeat_interval_ms", field="delivery.heartbeat_timeout_ms")
-    return push
-
-
-def check_url(field: str, url: str) -> None:
-    check_text(field, url, URL_MAX)
-    if not _URL.fullmatch(url):
-        raise Invalid("must be an http or https URL without a user", field=field)
 
 
 class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -354,28 +403,13 @@ class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     max_ms: Annotated[float, Meta(ge=0, le=MS_MAX)] = DEFAULT_POLICY.retry_delay_max_s * 1000
 
 
-LEASE_ATTEMPTS = 3  # of queues where a lease that was lost counts like a failed attempt
-
-
-def _budgets(delivery: Delivery) -> tuple[int, int]:
-    """How many failures and losses a task is allowed if nobody says so."""
-    if isinstance(delivery, Machine):
-        return 1, 0  # what a machine makes is not made again unless somebody asks for it
-    return LEASE_ATTEMPTS if isinstance(
-        delivery, Wakeup | Invoke
-    ) else DEFAULT_POLICY.max_attempts, DEFAULT_POLICY.max_losses
-
-
 def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
     """What the tasks of a queue are allowed; the very default if nothing was asked for."""
-    grace_s = DEFAULT_POLICY.cancel_grace_s
-    if isinstance(delivery, Push | Stdio | Machine):
-        grace_s = delivery.cancel_grace_period_ms / 1000
-    form, (attempts, losses) = retry or RetryForm(), _budgets(delivery)
+    form = retry or RetryForm()
     policy = Policy(
-        max_attempts=attempts if form.max_attempts is None else form.max_attempts,
-        max_losses=losses if form.max_losses is None else form.max_losses,
-        cancel_grace_s=grace_s,
+        max_attempts=delivery.max_attempts if form.max_attempts is None else form.max_attempts,
+        max_losses=delivery.max_losses if form.max_losses is None else form.max_losses,
+        cancel_grace_s=delivery.cancel_grace_s,
         retry_delay_s=form.initial_ms / 1000,
         retry_factor=form.multiplier,
         retry_delay_max_s=form.max_ms / 1000,

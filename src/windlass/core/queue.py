@@ -15,6 +15,7 @@ from windlass.core.check import check_count, check_name, check_seconds, check_ty
 from windlass.core.transition import Instant
 
 UNLIMITED = 2**31 - 1
+QueueName = tuple[str, str]  # with its namespace in front
 
 
 class Rate(msgspec.Struct, frozen=True):

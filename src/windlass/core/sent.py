@@ -50,10 +50,11 @@ def needs(task: Task, effect: Effect) -> bool:
     return runs(task, effect.attempt) and (task.worker is None or effect.kind not in OUTGOING_EFFECTS)
 
 
-def silent(task: Task, now: Instant, jitter: float, *, leased: bool = False) -> Transition:
+def silent(task: Task, now: Instant, jitter: float, *, as_failure: bool = False) -> Transition:
     """Nothing was heard for too long: of a worker it is a zombie then, and without one nobody took the task up. Whoever
-    claimed it by its id, or was called with its lease (`leased`), has lost that, which counts like a failed attempt."""
-    if leased or task.lease_id != lease_of(task.id, task.attempt):
+    claimed it by its id has lost its lease, which counts like a failed attempt; so does a call with one, if the
+    delivery says so (`as_failure`)."""
+    if as_failure or task.lease_id != lease_of(task.id, task.attempt):
         return rules.expire(task, now, jitter, as_failure=True)
     if task.worker is None:
         return rules.expire(task, now, jitter, "DISPATCH_TIMEOUT")

@@ -32,6 +32,11 @@ class Letter(msgspec.Struct, frozen=True):
     wakeup: Wakeup
     task_id: UUID
 
+    @property
+    def address(self) -> str:
+        """Where it goes at its carrier."""
+        return self.wakeup.address_of(self.namespace, self.queue)
+
 
 def wake_up(namespace: str, queue: str, task_id: UUID, attempt: int, times: int) -> Effect:
     """The effect that sends a message for the `times`-th time since the last attempt, which had this number. It is

@@ -15,9 +15,10 @@ from uuid import UUID
 
 from windlass.core import sent
 from windlass.core.command import Claimed
-from windlass.core.delivery import Outgoing, QueueSettings, outgoing_of, type_of
+from windlass.core.delivery import OUTGOING_TYPES, Outgoing, QueueSettings, type_of
 from windlass.core.error import LeaseLost
 from windlass.core.lease import Lease
+from windlass.core.queue import QueueName
 from windlass.engine.claim import Claimer
 from windlass.engine.hub import Hub
 from windlass.engine.metrics import Tally
@@ -31,7 +32,6 @@ UNDELIVERED_MAX = 1000  # of a queue: more would only wait elsewhere, where nobo
 FULL_AGAIN_S = 0.5
 LOOKS_A_LEASE = 8
 NEVER = datetime.max.replace(tzinfo=UTC)
-QueueKey = tuple[str, str]
 
 
 class Dispatcher:
@@ -42,17 +42,17 @@ class Dispatcher:
     ) -> None:
         self._store, self._hub, self._claimer, self._stopwatch = store, hub, claimer, stopwatch
         self._effects = effects
-        self.queues: dict[QueueKey, QueueSettings] = {}
+        self.queues: dict[QueueName, QueueSettings] = {}
         self.wake: Callable[[], None] = lambda: None
         self.learned: Callable[[], None] = lambda: None
         self.tally: Tally | None = None
-        self._scans: dict[QueueKey, Scan] = {}
-        self._due: set[QueueKey] = set()
+        self._scans: dict[QueueName, Scan] = {}
+        self._due: set[QueueName] = set()
         self._shortest_ms: int | None = None
         self._stale = True
         self._learning = asyncio.Lock()
 
-    def notice(self, queue: QueueKey | None) -> None:
+    def notice(self, queue: QueueName | None) -> None:
         """Something may have become claimable in a queue, or any (None) may have changed."""
         if queue is None:
             self._stale = True
@@ -69,7 +69,7 @@ class Dispatcher:
             self._stale = False
             try:
                 async with self._store.begin() as tx:
-                    all_queues = await tx.heartbeats.sending_queues()
+                    all_queues = await tx.queues.queues_delivered(OUTGOING_TYPES)
                     shortest_ms = await tx.heartbeats.shortest_lease_ms()
                     queues = {key: settings for key, settings in all_queues.items() if self._carries(settings)}
                     if queues:
@@ -135,6 +135,6 @@ class Dispatcher:
 
 
 def _outgoing(settings: QueueSettings) -> Outgoing:
-    how = outgoing_of(settings.delivery)
+    how = settings.delivery.outgoing
     assert how is not None, settings.delivery
     return how

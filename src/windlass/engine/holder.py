@@ -21,7 +21,8 @@ from windlass.core.dataset import SaidEvent, SaidPublish
 from windlass.core.delivery import Delivery, Wakeup
 from windlass.core.error import NotFound, WindlassError
 from windlass.core.holder import Caller, ClaimOne, Emit, Fence, Finish, HearCancel, NotClaimed, PublishBatch
-from windlass.core.queue import QueueConfig, Usage
+from windlass.core.queue import QueueConfig, QueueName, Usage
+from windlass.core.report import final_state
 from windlass.core.task import Cancel, Outcome, Task
 from windlass.core.transition import Effect, State, Transition
 from windlass.engine.chance import Chance
@@ -32,7 +33,6 @@ from windlass.engine.patience import LONG_MS, Patience
 from windlass.store.fault import LockHeld
 from windlass.store.holder_table import Hold, Holdable, Looked
 from windlass.store.store import Store
-from windlass.store.task_table import QueueName
 from windlass.store.tx import Tx
 
 BEATS_MAX = 1000

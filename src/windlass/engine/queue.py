@@ -5,23 +5,15 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from windlass.core.check import check_name, check_seconds
-from windlass.core.delivery import (
-    Delivery,
-    Invoke,
-    Push,
-    QueueSettings,
-    RetryForm,
-    Stdio,
-    checked_delivery,
-    policy_of,
-)
+from windlass.core.delivery import Delivery, QueueSettings, RetryForm, checked_delivery, policy_of, type_of
 from windlass.core.error import NotFound
-from windlass.core.queue import QueueConfig, check_config
+from windlass.core.queue import QueueConfig, QueueName, check_config
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.transition import State
 from windlass.store.store import Store
@@ -29,6 +21,8 @@ from windlass.store.store import Store
 SECRET_BYTES = 32
 SECRET_OVERLAP_S = 86400.0
 DRAIN_LOOK_S = 0.1
+
+D = TypeVar("D", bound=Delivery)
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -63,9 +57,9 @@ class Queues:
         check_name("namespace", namespace)
         check_config(limits)
         delivery = checked_delivery(delivery)
-        if isinstance(delivery, Push | Invoke) and delivery.url is not None:
-            await self.check_target(delivery.url)
-        secret = _new_secret() if isinstance(delivery, Push) else None
+        if delivery.target_url is not None:
+            await self.check_target(delivery.target_url)
+        secret = _new_secret() if delivery.signed else None
         async with self._store.begin() as tx:
             known = await tx.queues.lock_queue(namespace, queue)
             config = replace(limits, paused=known.paused if paused is None else paused)
@@ -110,10 +104,11 @@ class Queues:
         async with self._store.views() as views:
             return await views.queue_settings(namespace, queues)
 
-    async def stdio(self) -> dict[tuple[str, str], Stdio]:
-        """Those whose tasks child processes run, by namespace and name, in all namespaces."""
+    async def delivered(self, kind: type[D]) -> dict[QueueName, D]:
+        """How tasks reach the workers of those queues where they do so in this way, in all namespaces."""
         async with self._store.views() as views:
-            return await views.stdio_queues()
+            known = await views.queues_delivered([type_of(kind)])
+        return {name: settings.delivery for name, settings in known.items() if isinstance(settings.delivery, kind)}
 
     async def policy(self, queue: str, *, namespace: str = "default") -> Policy:
         """What a task of this queue gets that asks for nothing."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from windlass.core import sent as rules
-from windlass.core.delivery import Invoke, QueueSettings
+from windlass.core.delivery import QueueSettings
 from windlass.core.task import Task
 from windlass.core.transition import Effect, Transition
 from windlass.engine.chance import Chance
@@ -147,8 +147,8 @@ class Sent:
 
     def _lost(self, task: Task, now: datetime) -> Transition:
         queue = self.dispatcher.queues.get((task.namespace, task.queue))
-        leased = queue is not None and isinstance(queue.delivery, Invoke)
-        return rules.silent(task, now, self._chance.jitter(), leased=leased)
+        as_failure = queue is not None and queue.delivery.loss_is_failure
+        return rules.silent(task, now, self._chance.jitter(), as_failure=as_failure)
 
     def _look_often(self) -> None:
         """As often as the queues need; at once if that has become more often, since the last look may have been long

@@ -9,17 +9,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.check import check_count, check_instant, check_list, check_name, check_type
-from windlass.core.delivery import (
-    OUTGOING_EFFECTS,
-    PULL,
-    Delivery,
-    Pull,
-    QueueSettings,
-    Stdio,
-    Wakeup,
-    outgoing_of,
-    type_of,
-)
+from windlass.core.delivery import OUTGOING_EFFECTS, PULL, Delivery, QueueSettings, Wakeup, type_of
 from windlass.core.error import Invalid, NotFound
 from windlass.core.lease import Lease
 from windlass.core.queue import admit
@@ -281,7 +271,7 @@ async def _why_queued(views: Views, view: TaskView, now: datetime) -> list[Waiti
 
 async def _why_nobody(views: Views, view: TaskView, delivery: Delivery) -> str | None:
     """Why no worker can get this task, as far as that is known."""
-    task, sent = view.task, outgoing_of(delivery)
+    task, sent = view.task, delivery.outgoing
     if sent is not None:
         missing = sorted(set(view.requires) - set(sent.labels))
         if not missing:
@@ -297,7 +287,7 @@ async def _why_nobody(views: Views, view: TaskView, delivery: Delivery) -> str |
 
 
 def _why_in_line(delivery: Delivery) -> str:
-    if isinstance(delivery, Pull | Stdio):
+    if delivery.claimed:
         return "others are before it in line"
     return f"it is sent out by {type_of(delivery)} when its turn comes; workers that claim do not get it"
 

@@ -17,10 +17,10 @@ from uuid import UUID
 
 from windlass.core import wakeup as rules
 from windlass.core.check import check_count, check_name, check_type, clean_text
-from windlass.core.delivery import QueueSettings, Wakeup
+from windlass.core.delivery import QueueSettings, Wakeup, type_of
 from windlass.core.error import InvalidState, NotFound, Unavailable
 from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
-from windlass.core.queue import Admission, admit
+from windlass.core.queue import Admission, QueueName, admit
 from windlass.core.transition import Effect
 from windlass.core.wakeup import WAKEUP, Letter
 from windlass.engine.chance import Chance
@@ -44,7 +44,6 @@ ELSEWHERE_AGAIN_S = 2.0
 AWAY_FIRST_S, AWAY_MAX_S = 1.0, 30.0
 LISTED_MAX = 1000
 KEPT_S = 14 * 86400.0  # messages of PostgreSQL that nobody wants; other carriers keep theirs as long
-QueueKey = tuple[str, str]
 
 
 class Sender(Protocol):
@@ -69,19 +68,19 @@ class Wakeups:
     ) -> None:
         self._store, self._chance, self._hub, self._effects = store, chance, hub, effects
         self._stopwatch = stopwatch
-        self.queues: dict[QueueKey, QueueSettings] = {}
-        self._elsewhere: set[QueueKey] = set()
+        self.queues: dict[QueueName, QueueSettings] = {}
+        self._elsewhere: set[QueueName] = set()
         self._lines: dict[str, _Line] = {}
-        self._due: set[QueueKey] = set()
-        self._after: dict[QueueKey, Lane] = {}
-        self._full_s: dict[QueueKey, float] = {}
+        self._due: set[QueueName] = set()
+        self._after: dict[QueueName, Lane] = {}
+        self._full_s: dict[QueueName, float] = {}
         self._stale = True
         self._all_at_s = 0.0
         self._loop: Loop | None = None
         self._learning = asyncio.Lock()
         others = hub.on_queue
 
-        def notice(queue: QueueKey | None) -> None:
+        def notice(queue: QueueName | None) -> None:
             others(queue)
             self.notice(queue)
 
@@ -112,7 +111,7 @@ class Wakeups:
         if loop is not None:
             await loop.stop()
 
-    def notice(self, queue: QueueKey | None) -> None:
+    def notice(self, queue: QueueName | None) -> None:
         """Something may have become claimable in a queue, or any (None) may have changed."""
         if queue is None:
             self._stale = True
@@ -154,7 +153,7 @@ class Wakeups:
             self._stale = False
             try:
                 async with self._store.begin() as tx:
-                    known = await tx.wakeups.wakeup_queues()
+                    known = await tx.queues.queues_delivered([type_of(Wakeup)])
                     moved = [key for key, settings in known.items() if _moved(self.queues.get(key), settings)]
                     if moved:
                         await tx.wakeups.hasten_wakeups(moved)

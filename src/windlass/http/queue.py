@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from windlass.core.access import Role, check_reach, check_role
-from windlass.core.delivery import PULL, Delivery, Machine, Push, RetryForm, Stdio, retry_of
+from windlass.core.delivery import PULL, Delivery, RetryForm, retry_of
 from windlass.core.queue import QueueConfig, Rate
 from windlass.core.transition import State
 from windlass.engine.queue import SECRET_OVERLAP_S, QueueView
@@ -17,8 +16,6 @@ from windlass.http.form import Count, In, Listed, Name, Nothing, Paged, Timeout
 from windlass.http.route import Call, Table
 
 table = Table("queues")
-
-HIDDEN = "(hidden)"
 
 
 class RateForm(Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +73,7 @@ async def put_queue(call: Call[In, QueueOrder]) -> QueueForm:
     """Set all of what is wanted of a queue. One whose tasks programs of the server run is set by an admin of all
     namespaces only."""
     namespace, order = call.namespace(call.query.namespace), call.body
-    if isinstance(order.delivery, Stdio | Machine):  # it names programs that servers run
+    if order.delivery.runs_programs:
         check_role(call.principal, Role.ADMIN)
         check_reach(call.principal, None)
     await call.engine.access.declare_namespace(namespace)
@@ -154,17 +151,10 @@ def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
     return QueueForm(
         name=view.name,
         namespace=namespace,
-        delivery=settings.delivery if is_admin else _without_secrets(settings.delivery),
+        delivery=settings.delivery if is_admin else settings.delivery.without_secrets(),
         retry=retry_of(settings.policy),
         limits=LimitsForm(config.max_running, dict(config.max_running_per_kind), config.max_running_per_key, rate),
         paused=config.paused,
         counts={state.value: view.counts[state] for state in State if state in view.counts},
-        signing_secret=settings.signing_secret if is_admin and isinstance(settings.delivery, Push) else None,
+        signing_secret=settings.signing_secret if is_admin and settings.delivery.signed else None,
     )
-
-
-def _without_secrets(delivery: Delivery) -> Delivery:
-    """Variables of programs carry passwords: who is no admin sees which there are."""
-    if isinstance(delivery, Stdio | Machine):
-        return replace(delivery, env=dict.fromkeys(delivery.env, HIDDEN))
-    return delivery

@@ -18,9 +18,9 @@ from starlette.requests import Request
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.error import Invalid, Malformed, Unauthenticated
 from windlass.wire.body import gathered
+from windlass.wire.decode import decoded, field_of, reason_of
 
 BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
-_FIELD = re.compile(r"(?: - at `\$\.?(?P<path>[^`]*)`)|(?:field `(?P<name>[^`]*)`)")
 KEY_HEADER, KEY_HEADER_MAX, KEY_PATTERN = "idempotency-key", 400, "^[!-~]+$"  # a batch adds a place to each of its keys
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 
@@ -47,14 +47,7 @@ async def read_body(request: Request, limit: int = BODY_MAX_BYTES) -> bytes:
 
 def decode_body(kind: Any, content: bytes) -> Any:
     """The body as its type. A body that may be left out is one whose fields all have defaults."""
-    try:
-        return _decoder(kind).decode(content or b"{}")
-    except msgspec.ValidationError as error:
-        raise Invalid(_reason(error), field=_field(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Malformed(f"the body is not JSON in UTF-8: {error}") from None
-    except RecursionError:
-        raise Malformed("the body is nested too deeply") from None
+    return decoded(_decoder(kind), content or b"{}")
 
 
 def decode_query(kind: Any, request: Request) -> Any:
@@ -73,7 +66,7 @@ def decode_query(kind: Any, request: Request) -> Any:
     try:
         query = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Malformed(_reason(error), field=_field(error)) from None
+        raise Malformed(reason_of(error), field=field_of(error)) from None
     for name in given:
         if getattr(query, name, name) is None:
             raise Malformed("has no null: leave it out", field=name)
@@ -85,7 +78,7 @@ def _time(name: str, text: str) -> datetime:
     try:
         return msgspec.convert(text, datetime)
     except msgspec.ValidationError as error:
-        raise Malformed(_reason(error), field=name) from None
+        raise Malformed(reason_of(error), field=name) from None
 
 
 @lru_cache(maxsize=256)
@@ -102,13 +95,3 @@ def list_fields(kind: Any) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def time_fields(kind: Any) -> frozenset[str]:
     return frozenset(name for name, hint in typing.get_type_hints(kind).items() if datetime in typing.get_args(hint))
-
-
-def _reason(error: msgspec.ValidationError) -> str:
-    return str(error).partition(" - at ")[0]
-
-
-def _field(error: msgspec.ValidationError) -> str:
-    """The path to what was wrong: `tasks[2].kind`."""
-    parts = {kind: text for found in _FIELD.finditer(str(error)) for kind, text in found.groupdict().items() if text}
-    return ".".join(parts[kind] for kind in ("path", "name") if kind in parts)

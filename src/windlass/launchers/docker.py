@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 from urllib.parse import quote
 
 import msgspec
@@ -14,6 +14,7 @@ from windlass.launchers.api import Answer, Api, exit_code_of, quietly
 
 VERSION = "v1.41"  # of 2020: every engine that is still looked after speaks it
 LABEL = "dev.windlass.installation"
+SOCKET = "unix:///var/run/docker.sock"
 LOG_LINES = "20"
 OUTPUT_MAX = 4000
 
@@ -23,9 +24,15 @@ class DockerLauncher:
 
     name = "docker"
 
-    def __init__(self, url: str = "unix:///var/run/docker.sock") -> None:
+    def __init__(self, url: str = SOCKET) -> None:
         self._api = Api(url)
         self.place = url
+
+    @classmethod
+    def reached_by(cls, variables: Mapping[str, str]) -> Self:
+        """As its own tools are told; DOCKER_HOST says tcp where others say http."""
+        url = variables.get("DOCKER_HOST", SOCKET)
+        return cls(f"http://{url.removeprefix('tcp://')}" if url.startswith("tcp://") else url)
 
     def open(self, wake: Callable[[], None]) -> None:
         """Nobody tells us: the sweep sees it."""

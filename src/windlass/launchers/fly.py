@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
+from windlass.core.error import Invalid
 from windlass.core.machine import OUT_OF_MEMORY, Phase, Sighting, read_machine_name
 from windlass.engine.launcher import LauncherAway, LaunchRefused, Order
 from windlass.launchers.api import Api, quietly
@@ -29,6 +30,17 @@ class FlyLauncher:
         self._app, self._image, self._region = app, image, region
         self._api = Api(url, headers={"Authorization": f"Bearer {token}"})
         self.place = f"{url}/{app}"
+
+    @classmethod
+    def reached_by(cls, variables: Mapping[str, str]) -> Self:
+        """As its own tools are told, and what the document calls the image of its workers."""
+        missing = [name for name in ("FLY_APP_NAME", "FLY_API_TOKEN") if name not in variables]
+        if missing:
+            raise Invalid(f"fly needs the variable {missing[0]}", field="launchers")
+        return cls(
+            variables["FLY_APP_NAME"], variables["FLY_API_TOKEN"], url=variables.get("FLY_FLAPS_BASE_URL", URL),
+            image=variables.get("FLY_WORKER_IMAGE"), region=variables.get("FLY_REGION", REGION),
+        )  # fmt: skip
 
     def open(self, wake: Callable[[], None]) -> None:
         """Nobody tells us: the sweep sees it."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from windlass.core.machine import OUT_OF_MEMORY, TIME_LIMIT, Phase, Sighting, read_machine_name
 from windlass.engine.launcher import LauncherAway, LaunchRefused, Order
@@ -44,6 +44,15 @@ class KubernetesLauncher:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._api = Api(url, headers=headers, context=context)
         self.place = f"{url}/{self._namespace}"
+
+    @classmethod
+    def reached_by(cls, variables: Mapping[str, str]) -> Self:
+        """For a server outside of the cluster, or one that is to use another namespace."""
+        authority = variables.get("KUBERNETES_CA_FILE")
+        return cls(
+            variables.get("KUBERNETES_URL"), namespace=variables.get("KUBERNETES_NAMESPACE"),
+            token=variables.get("KUBERNETES_TOKEN"), authority=None if authority is None else Path(authority),
+        )  # fmt: skip
 
     def open(self, wake: Callable[[], None]) -> None:
         """Nobody tells us: the sweep sees it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -12,16 +12,21 @@ import msgspec
 from windlass.core.error import Invalid
 from windlass.engine.launcher import Launcher
 from windlass.launchers.docker import DockerLauncher
-from windlass.launchers.fly import REGION as FLY_REGION
-from windlass.launchers.fly import URL as FLY_URL
 from windlass.launchers.fly import FlyLauncher
 from windlass.launchers.kubernetes import KubernetesLauncher
 from windlass.launchers.process import ProcessLauncher
 from windlass.settings import Settings, listed
 
 FOLDER = "machines"
-DOCKER_SOCKET = "unix:///var/run/docker.sock"
 MODS = "WINDLASS_MODS_"
+
+# Each by its name: from the folder of a server's own data and the variables of its process.
+LAUNCHERS: dict[str, Callable[[Path, Mapping[str, str]], Launcher]] = {
+    "process": lambda data_dir, _: ProcessLauncher(data_dir / FOLDER),
+    "docker": lambda _, variables: DockerLauncher.reached_by(variables),
+    "kubernetes": lambda _, variables: KubernetesLauncher.reached_by(variables),
+    "fly": lambda _, variables: FlyLauncher.reached_by(variables),
+}
 
 
 class StoreAddress(Protocol):
@@ -69,32 +74,9 @@ def machine_options(
 
 def make_launcher(name: str, data_dir: Path, variables: Mapping[str, str]) -> Launcher:
     """A launcher by its name. How it is reached is said by the variables that its vendor's own tools read."""
-    said = {variable: value for variable, value in variables.items() if value}
-    match name:
-        case "process":
-            return ProcessLauncher(data_dir / FOLDER)
-        case "docker":
-            return DockerLauncher(_docker(said.get("DOCKER_HOST", DOCKER_SOCKET)))
-        case "kubernetes":
-            authority = said.get("KUBERNETES_CA_FILE")
-            return KubernetesLauncher(
-                said.get("KUBERNETES_URL"), namespace=said.get("KUBERNETES_NAMESPACE"),
-                token=said.get("KUBERNETES_TOKEN"), authority=None if authority is None else Path(authority),
-            )  # fmt: skip
-        case "fly":
-            missing = [variable for variable in ("FLY_APP_NAME", "FLY_API_TOKEN") if variable not in said]
-            if missing:
-                raise Invalid(f"fly needs the variable {missing[0]}", field="launchers")
-            return FlyLauncher(
-                said["FLY_APP_NAME"], said["FLY_API_TOKEN"], url=said.get("FLY_FLAPS_BASE_URL", FLY_URL),
-                image=said.get("FLY_WORKER_IMAGE"), region=said.get("FLY_REGION", FLY_REGION),
-            )  # fmt: skip
-    raise Invalid(f"there is no launcher {name!r}", field="launchers")
-
-
-def _docker(url: str) -> str:
-    """DOCKER_HOST says tcp where others say http."""
-    return f"http://{url.removeprefix('tcp://')}" if url.startswith("tcp://") else url
+    if name not in LAUNCHERS:
+        raise Invalid(f"there is no launcher {name!r}", field="launchers")
+    return LAUNCHERS[name](data_dir, {variable: value for variable, value in variables.items() if value})
 
 
 def storage_variables(address: StoreAddress, variables: Mapping[str, str]) -> dict[str, str]:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import Protocol
 
+from windlass.core.carrier import POSTGRES
 from windlass.core.delivery import Delivery, Invoke, Wakeup
 from windlass.core.error import WindlassError
 from windlass.engine.doctor import Finding, Level
+from windlass.queues.driver import DRIVERS
 from windlass.queues.option import CarrierOptions
-
-SETTING = {"nats": "WINDLASS_NATS_URL", "sqs": "WINDLASS_AWS_REGION"}
-
-
-class _Examined(Protocol):
-    async def check(self) -> str: ...
-    async def close(self) -> None: ...
 
 
 async def examine_carriers(deliveries: Iterable[Delivery], letters: int, options: CarrierOptions) -> list[Finding]:
@@ -33,10 +27,11 @@ async def examine_carriers(deliveries: Iterable[Delivery], letters: int, options
 
 
 async def _carrier(name: str, options: CarrierOptions) -> Finding:
-    if name == "postgres":
+    if name == POSTGRES:
         return Finding("carrier", Level.OK, "wake-ups go through the database")
+    driver = DRIVERS[name]
     try:
-        sender = _sender(name, options)
+        sender = driver.sides().sender(options)
         try:
             return Finding("carrier", Level.OK, await sender.check())
         finally:
@@ -44,18 +39,8 @@ async def _carrier(name: str, options: CarrierOptions) -> Finding:
     except WindlassError as error:
         return Finding(
             "carrier", Level.WRONG, f"{name} carries wake-ups and cannot be used: {error.message}",
-            f"set {SETTING[name]} where servers run, and see that it answers there",
+            f"set WINDLASS_{driver.setting.upper()} where servers run, and see that it answers there",
         )  # fmt: skip
-
-
-def _sender(name: str, options: CarrierOptions) -> _Examined:
-    if name == "nats":
-        from windlass.queues.nats import NatsSender
-
-        return NatsSender(options)
-    from windlass.queues.sqs import SqsSender
-
-    return SqsSender(options)
 
 
 async def _functions(names: list[str], options: CarrierOptions) -> AsyncIterator[Finding]:
@@ -67,7 +52,7 @@ async def _functions(names: list[str], options: CarrierOptions) -> AsyncIterator
 
         client = Lambda(options)
     except WindlassError as error:
-        yield Finding("lambda", Level.WRONG, f"functions cannot be called: {error.message}", f"set {SETTING['sqs']}")
+        yield Finding("lambda", Level.WRONG, f"functions cannot be called: {error.message}", "set WINDLASS_AWS_REGION")
         return
     try:
         for name in names:

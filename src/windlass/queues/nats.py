@@ -11,11 +11,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from windlass.core.carrier import SUBJECTS, word_of
 from windlass.core.wakeup import Letter
 from windlass.queues.internal import bury
 from windlass.queues.option import CarrierOptions, not_installed, not_set
 from windlass.queues.port import Call, CarrierAway, Message
-from windlass.wire.carrier import STREAM, SUBJECTS, address_of, durable_of, word_of
 from windlass.wire.wakeup import Route, message_of
 
 try:
@@ -30,6 +30,12 @@ ANSWER_S, CONNECT_S = 5.0, 5.0
 FETCH_LEAST_S = 0.1
 NOT_DONE_MAX = 10_000  # messages that the workers of a queue hold at a time
 DUPLICATES_S = 120.0
+STREAM = "WINDLASS_WAKEUPS"
+
+
+def durable_of(subject: str) -> str:
+    """The consumer that the workers of a queue share."""
+    return "windlass_" + word_of(subject)
 
 
 class _Link:
@@ -103,7 +109,7 @@ class NatsSender:
 
     async def send(self, letters: Sequence[Letter]) -> None:
         js = await self._link.js()
-        subjects = [address_of(letter.wakeup, letter.namespace, letter.queue) for letter in letters]
+        subjects = [letter.address for letter in letters]
         try:
             for subject in set(subjects):
                 await self._link.stream(js, subject)

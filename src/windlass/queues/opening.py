@@ -1,11 +1,12 @@
-"""Which carriers there are: the only place that names them all. A library is imported when its carrier is asked for."""
+"""What this server sends wake-ups and calls functions with, as far as that is set up here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from windlass.core.carrier import POSTGRES
 from windlass.engine.message import Messages
-from windlass.engine.wakeup import Sender
+from windlass.queues.driver import DRIVERS, CarrierSender
 from windlass.queues.option import CarrierOptions
 from windlass.queues.postgres import PostgresSender
 
@@ -13,30 +14,15 @@ if TYPE_CHECKING:
     from windlass.queues.function import Lambda
 
 
-class CarrierSender(Sender, Protocol):
-    async def check(self) -> str:
-        """A sentence that says how it is. Raises Unavailable where it does not answer."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 def make_senders(options: CarrierOptions, messages: Messages) -> dict[str, CarrierSender]:
-    """Those that are set up here, by the names that deliveries use."""
-    senders: dict[str, CarrierSender] = {"postgres": PostgresSender(messages)}
-    if options.nats_url is not None:
-        from windlass.queues.nats import NatsSender
-
-        senders["nats"] = NatsSender(options)
-    if options.aws_region is not None:
-        from windlass.queues.sqs import SqsSender
-
-        senders["sqs"] = SqsSender(options)
+    """By the names that deliveries use."""
+    senders: dict[str, CarrierSender] = {POSTGRES: PostgresSender(messages)}
+    senders |= {name: driver.sides().sender(options) for name, driver in DRIVERS.items() if driver.is_set_up(options)}
     return senders
 
 
 def make_lambda(options: CarrierOptions) -> Lambda | None:
-    """Functions of AWS, if that is set up here."""
+    """Functions of AWS."""
     if options.aws_region is None:
         return None
     from windlass.queues.function import Lambda

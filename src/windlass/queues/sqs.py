@@ -14,7 +14,6 @@ from windlass.queues.aws import AwsClient, ClientError, code_of, told
 from windlass.queues.internal import bury
 from windlass.queues.option import CarrierOptions
 from windlass.queues.port import Call, CarrierAway, Message
-from windlass.wire.carrier import address_of
 from windlass.wire.wakeup import Route, message_of
 
 BATCH = 10
@@ -64,7 +63,7 @@ class SqsSender:
     async def send(self, letters: Sequence[Letter]) -> None:
         by_address: dict[str, list[Letter]] = {}
         for letter in letters:
-            by_address.setdefault(address_of(letter.wakeup, letter.namespace, letter.queue), []).append(letter)
+            by_address.setdefault(letter.address, []).append(letter)
         batches = [
             self._send(address, some[start : start + BATCH])
             for address, some in by_address.items()

@@ -1,4 +1,4 @@
-"""Attempts that were sent out: signs of life, silence, the queues that send, and the keys of their tokens."""
+"""Attempts that were sent out: signs of life, silence, and the keys of their tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.delivery import QueueSettings
 from windlass.core.task import Cancel, Outcome
 from windlass.core.transition import State
 from windlass.store import record
@@ -69,10 +68,6 @@ class HeartbeatTable:
     async def undelivered(self, effect: str, namespace: str, queue: str, limit: int) -> int:
         [[count]] = await self._session.fetch("undelivered", effect, namespace, queue, limit)
         return int(count)
-
-    async def sending_queues(self) -> dict[tuple[str, str], QueueSettings]:
-        rows = await self._session.fetch("sending_queues")
-        return {(row[0], row[1]): record.settings_from(row[2:]) for row in rows}
 
     async def shortest_lease_ms(self) -> int | None:
         """Of the queues whose workers claim tasks by their ids."""

@@ -11,13 +11,13 @@ import msgspec
 from windlass.core.dataset import Outputs, outputs_of
 from windlass.core.delivery import Delivery
 from windlass.core.holder import ClaimOne, Fence, Finish
-from windlass.core.queue import QueueConfig
+from windlass.core.queue import QueueConfig, QueueName
 from windlass.core.task import Cancel, Task
 from windlass.core.transition import State
 from windlass.store import record
 from windlass.store.record import WIDTH
 from windlass.store.session import Session
-from windlass.store.task_table import Finished, QueueName
+from windlass.store.task_table import Finished
 
 NO_ATTEMPT = 0
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from windlass.core.delivery import Delivery, QueueSettings
 from windlass.core.fairness import Lane, LanePick
 from windlass.core.lease import Lease
-from windlass.core.queue import QueueConfig, Usage
+from windlass.core.queue import QueueConfig, QueueName, Usage
 from windlass.core.task import Task
 from windlass.store import record
 from windlass.store.record import Row
@@ -73,6 +73,11 @@ class QueueTable:
     async def get_settings(self, namespace: str, names: Sequence[str] | None) -> dict[str, QueueSettings]:
         rows = await self._session.fetch("get_settings", namespace, names)
         return {row[0]: record.settings_from(row[1:]) for row in rows}
+
+    async def queues_delivered(self, types: Sequence[str]) -> dict[QueueName, QueueSettings]:
+        """What is set for all queues whose tasks reach their workers in one of these ways."""
+        rows = await self._session.fetch("queues_delivered", types)
+        return {(row[0], row[1]): record.settings_from(row[2:]) for row in rows}
 
     async def get_deliveries(self, namespace: str, names: Sequence[str]) -> dict[str, Delivery]:
         """How the tasks of those of these queues reach their workers that somebody configured."""

@@ -8,14 +8,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 from windlass.core.command import Complete
+from windlass.core.queue import QueueName
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import Entry, Transition, Verb
 from windlass.store import record
 from windlass.store.record import Row, tasks_with_time
 from windlass.store.session import Session
-
-QueueName = tuple[str, str]  # with its namespace in front
 
 LOCK_TIMEOUT_MS = 2000
 

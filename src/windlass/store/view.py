@@ -9,9 +9,9 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.delivery import QueueSettings, Stdio
+from windlass.core.delivery import QueueSettings
 from windlass.core.lease import Lease
-from windlass.core.queue import QueueConfig, Usage
+from windlass.core.queue import QueueConfig, QueueName, Usage
 from windlass.core.step import Step
 from windlass.core.task import Task
 from windlass.core.transition import Entry, State
@@ -204,9 +204,8 @@ class Views:
     async def get_wakeup(self, task_id: UUID) -> WakeupState | None:
         return await WakeupTable(self._session).get_wakeup(task_id)
 
-    async def stdio_queues(self) -> dict[tuple[str, str], Stdio]:
-        rows = await self._session.fetch("stdio_queues")
-        return {(namespace, name): msgspec.json.decode(delivery, type=Stdio) for namespace, name, delivery in rows}
+    async def queues_delivered(self, types: Sequence[str]) -> dict[QueueName, QueueSettings]:
+        return await self._queues.queues_delivered(types)
 
     async def queue_state(self, namespace: str, queue: str) -> tuple[QueueConfig, Usage]:
         config = await self._queues.get_queue(namespace, queue)

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from windlass.core.delivery import CLAIMED_TYPES
 from windlass.core.error import Rejected, WindlassError
 from windlass.store import migrate
 from windlass.store.fault import translated
@@ -73,7 +74,7 @@ async def _read(connection: Any) -> Vitals:
     if schema is not None:
         return Vitals(server, hears, schema)
     tables = tuple(TableVitals(**dict(row)) for row in await connection.fetch(QUERIES["table_vitals"]))
-    row = dict(await connection.fetchrow(QUERIES["work_vitals"]))
+    row = dict(await connection.fetchrow(QUERIES["work_vitals"], CLAIMED_TYPES))
     return Vitals(server, hears, None, tables, WorkVitals(**{**row, "unattended": tuple(row["unattended"])}))
 
 

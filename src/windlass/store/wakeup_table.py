@@ -8,10 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.delivery import QueueSettings
 from windlass.core.fairness import Lane, LanePick
 from windlass.core.queue import Usage
-from windlass.store import record
 from windlass.store.session import Session
 
 
@@ -64,10 +62,6 @@ class WakeupTable:
         self._session = session
 
     # ----------------------------------------------------------------------------------------- what to send
-
-    async def wakeup_queues(self) -> dict[tuple[str, str], QueueSettings]:
-        rows = await self._session.fetch("wakeup_queues")
-        return {(row[0], row[1]): record.settings_from(row[2:]) for row in rows}
 
     async def lock_wakeups(self, namespace: str, queue: str) -> None:
         await self._session.fetch("lock_wakeups", namespace, queue)

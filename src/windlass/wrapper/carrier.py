@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from windlass.queues.consume import ask_route, make_consumer
-from windlass.queues.option import CarrierOptions
 from windlass.queues.port import Call
 from windlass.wrapper.config import Config
 from windlass.wrapper.patience import until_heard
@@ -13,8 +12,4 @@ from windlass.wrapper.wrapper import Line
 async def open_line(config: Config, queue: str, call: Call) -> Line:
     """Raises NotFound for a queue that sends no wake-ups, Invalid where its carrier cannot be reached from here."""
     route = await until_heard(f"the route of {queue}", lambda: ask_route(call, queue, config.namespace))
-    options = CarrierOptions(
-        nats_url=config.nats_url, nats_credentials=config.nats_credentials, aws_region=config.aws_region,
-        aws_endpoint_url=config.aws_endpoint_url,
-    )  # fmt: skip
-    return Line(queue, make_consumer(route, call, options), trusted=route.trusted, secrets=route.secrets)
+    return Line(queue, make_consumer(route, call, config), trusted=route.trusted, secrets=route.secrets)

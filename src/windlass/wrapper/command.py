@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.core.error import Invalid, WindlassError
+from windlass.queues.option import CarrierOptions
 from windlass.wrapper.carrier import open_line
 from windlass.wrapper.child import Programs
 from windlass.wrapper.config import Config, read_config
@@ -76,10 +77,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--name", help="how this wrapper is called in timelines; default: the host's name")
     made.add_argument("--state-dir", help="where it keeps its id across restarts; default: .windlass-wrapper")
     made.add_argument("--isolation", choices=["auto", "namespaces", "landlock"], help="default: the first that works")
-    made.add_argument("--nats-url")
-    made.add_argument("--nats-credentials")
-    made.add_argument("--aws-region")
-    made.add_argument("--aws-endpoint-url")
+    for name in CarrierOptions.__struct_fields__:
+        made.add_argument(f"--{name.replace('_', '-')}")
     made.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     made.add_argument("--check", action="store_true", help="say what would be run, and how it would be isolated")
     return made

@@ -13,11 +13,13 @@ from msgspec import Meta
 
 from windlass.core.check import check_name
 from windlass.core.error import Invalid
+from windlass.queues.option import CarrierOptions
 from windlass.wrapper.operator import Operator, checked
 
 
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`operators` by the name that tasks have for them; `*` runs all that have none of their own."""
+class Config(CarrierOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`operators` by the name that tasks have for them; `*` runs all that have none of their own. With how the carriers
+    of its queues are reached."""
 
     server: str
     queues: Annotated[list[str], Meta(min_length=1)]
@@ -30,16 +32,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     name: str | None = None
     state_dir: Path = Path(".windlass-wrapper")
     isolation: Literal["auto", "namespaces", "landlock"] = "auto"
-    nats_url: str | None = None
-    nats_credentials: Path | None = None
-    aws_region: str | None = None
-    aws_endpoint_url: str | None = None
 
     @property
     def secret_files(self) -> tuple[Path, ...]:
         """What no operator may read that is not trusted."""
-        credentials = () if self.nats_credentials is None else (self.nats_credentials,)
-        return (self.certificate, self.key, *credentials)
+        return (self.certificate, self.key, *self.credential_files)
 
 
 def read_config(file: Path | None, flags: Mapping[str, Any]) -> Config:

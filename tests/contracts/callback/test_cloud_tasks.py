@@ -15,7 +15,8 @@ from tests.contracts.callback.world import Recorder, World
 
 from windlass import State
 from windlass.contracts.callback.mount import make_pusher
-from windlass.core.delivery import CloudTasks, PushOptions
+from windlass.contracts.callback.option import PushOptions
+from windlass.core.delivery import CloudTasks
 from windlass.core.error import Invalid
 from windlass.http.server import listening
 from windlass.wire.dispatch import cloud_task_id

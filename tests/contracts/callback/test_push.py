@@ -16,7 +16,8 @@ from tests.support.work import soon, until
 
 from windlass import Engine, State
 from windlass.app import open_server
-from windlass.core.delivery import Push, PushOptions
+from windlass.contracts.callback.option import PushOptions
+from windlass.core.delivery import Push
 from windlass.core.error import Forbidden, Invalid, StoreBusy
 from windlass.core.queue import QueueConfig
 from windlass.store.store import Store

@@ -15,11 +15,14 @@ import httpx
 import msgspec
 
 from windlass import Engine, Submission, Task
-from windlass.contracts.callback.mount import Front, make_callbacks, make_pusher
+from windlass.contracts.callback.app import PREFIX
+from windlass.contracts.callback.mount import make_callbacks, make_pusher
+from windlass.contracts.callback.option import PushOptions
 from windlass.contracts.callback.service import Service
-from windlass.core.delivery import PUSH, Push, PushOptions, RetryForm
+from windlass.core.delivery import PUSH, Push, RetryForm
 from windlass.core.queue import QueueConfig
 from windlass.http.api import make_api
+from windlass.http.front import Front
 from windlass.http.server import listening
 from windlass.testing.clock import VirtualClock
 from windlass.wire.id import parse_id, ulid
@@ -193,7 +196,7 @@ async def open_world(engine: Engine, clock: VirtualClock) -> AsyncIterator[World
     api = make_api(engine)
     worker = Recorder()
     async with (
-        listening(Front(api, callbacks, api.state), "127.0.0.1", 0) as url,
+        listening(Front(api, (PREFIX, callbacks)), "127.0.0.1", 0) as url,
         listening(worker, "127.0.0.1", 0) as worker_url,
         httpx.AsyncClient(base_url=url) as http,
     ):

@@ -18,15 +18,17 @@ from tests.support.work import SOON_S
 
 from windlass import Engine, Task
 from windlass.app import open_blobs
+from windlass.contracts.machine.app import PREFIXES
 from windlass.contracts.machine.environment import Surroundings
 from windlass.contracts.machine.launch import Launching
-from windlass.contracts.machine.mount import Front, make_machines
+from windlass.contracts.machine.mount import make_machines
 from windlass.core.delivery import LAUNCH, Machine, RetryForm
 from windlass.core.machine import Phase, Sighting, machine_name, read_export_name
 from windlass.core.queue import QueueConfig
 from windlass.engine.blob import Blobs
 from windlass.engine.launcher import Launcher, Order
 from windlass.http.api import make_api
+from windlass.http.front import Front
 from windlass.http.server import listening
 from windlass.launchers.options import MachineOptions
 from windlass.launchers.process import ProcessLauncher
@@ -246,7 +248,7 @@ async def open_world(database: str, clock: VirtualClock, folder: Path, **options
     machines = make_machines(engine, MachineOptions(launchers=launchers, open=options.get("open", False)))
     keyed = {} if options.get("open") else {"Authorization": f"Bearer {ROOT}"}
     async with (
-        listening(Front(api, machines, api.state), "127.0.0.1", 0) as url,
+        listening(Front(api, (PREFIXES, machines)), "127.0.0.1", 0) as url,
         httpx.AsyncClient(base_url=url, headers=keyed, timeout=60) as http,
     ):
         around = Surroundings(

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from windlass.core.callback import Refusal
-from windlass.core.check import check_name, check_payload, clean_text
+from windlass.core.check import check_name, check_payload, clean_json
 from windlass.core.error import (
     Forbidden,
     Invalid,
@@ -109,16 +109,6 @@ def kept_json(field: str, content: msgspec.Raw | UnsetType) -> object:
         return UNSET
     check_payload(field, bytes(content))
     try:
-        return _clean(msgspec.json.decode(content))
+        return clean_json(msgspec.json.decode(content))
     except (msgspec.DecodeError, RecursionError):
         raise Invalid("is no JSON that can be kept", field=field) from None
-
-
-def _clean(value: object) -> object:
-    if isinstance(value, str):
-        return clean_text("", value, len(value))
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {clean_text("", name, len(name)): _clean(item) for name, item in value.items()}
-    return value

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-from windlass.contracts.callback.app import PREFIX, CallbackApp
+from windlass.contracts.callback.app import CallbackApp
 from windlass.contracts.callback.cloud_tasks import ENDPOINT, CloudTasksCarrier, MetadataToken
+from windlass.contracts.callback.option import PushOptions
 from windlass.contracts.callback.push import Pusher
 from windlass.contracts.callback.service import Service
-from windlass.core.delivery import PUSH, PushOptions
+from windlass.core.delivery import PUSH
 from windlass.core.error import Forbidden, Invalid
 from windlass.engine.engine import Engine
 from windlass.wire.post import Unreachable, resolve, split
-
-Application = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-class Front:
-    """What is said under `/v1/` is for the callbacks, all else for the API."""
-
-    def __init__(self, api: Application, callbacks: CallbackApp, state: Any) -> None:
-        self._api, self._callbacks, self.state = api, callbacks, state
-
-    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
-        if scope["type"] == "http" and scope["path"].startswith(PREFIX):
-            return self._callbacks(scope, receive, send)
-        return self._api(scope, receive, send)
 
 
 def make_callbacks(engine: Engine, version: str) -> tuple[Service, CallbackApp]:

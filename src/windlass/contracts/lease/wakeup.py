@@ -16,7 +16,7 @@ from windlass.core.delivery import Wakeup
 from windlass.core.error import Invalid, Malformed, NotFound
 from windlass.engine.engine import Engine
 from windlass.wire import wakeup as wire
-from windlass.wire.carrier import address_of
+from windlass.wire.decode import decoded
 
 T = TypeVar("T")
 NO_MESSAGES = wire.Messages([])
@@ -45,7 +45,7 @@ class WakeupRoutes:
         wakeup = settings.delivery
         return wire.Route(
             queue=said.queue, namespace=said.namespace, carrier=wakeup.carrier,
-            address=address_of(wakeup, said.namespace, said.queue), visibility_s=wakeup.visibility_ms / 1000,
+            address=wakeup.address_of(said.namespace, said.queue), visibility_s=wakeup.visibility_ms / 1000,
             max_deliveries=wakeup.max_deliveries, trusted=wakeup.trusted, secrets=list(wakeup.secrets),
         )  # fmt: skip
 
@@ -121,10 +121,4 @@ def _named(said: W) -> W:
 
 
 def _read(body: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$.")
-        raise Invalid(message, field=place.rstrip("`")) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"the body is no JSON: {error}") from None
+    return decoded(msgspec.json.Decoder(kind), body)

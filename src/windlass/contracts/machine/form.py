@@ -9,14 +9,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from windlass.core.check import clean_text
-from windlass.core.error import Invalid, Malformed
+from windlass.core.check import TEXT_MAX, clean_json
+from windlass.core.error import Invalid
 from windlass.core.machine import FORMAT, export_name
 from windlass.core.reference import is_reference
 from windlass.core.task import Task
 from windlass.core.transition import State
 from windlass.engine.machine import MachineRow
 from windlass.engine.view import TaskView
+from windlass.wire.decode import decoded, field_of, reason_of
 
 MODS = "mods"
 PI = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -83,7 +84,7 @@ _callback = msgspec.json.Decoder(CallbackForm)
 
 def read_order(format_: str, body: bytes) -> dict[str, Any]:
     """The payload of an export. Raises Invalid naming the field."""
-    order: ExportOrder = _decoded(_order, body)
+    order = decoded(_order, body)
     if order.pi is UNSET or order.pi is None or order.pi == "":
         raise Invalid("Missing required field: pi")
     if not isinstance(order.pi, str) or not _fits(format_, order.pi):
@@ -95,7 +96,7 @@ def read_order(format_: str, body: bytes) -> dict[str, Any]:
         try:
             msgspec.convert(options, ModsOptions)
         except msgspec.ValidationError as error:
-            raise Invalid(*_reason(error, "options")) from None
+            raise Invalid(reason_of(error), field=".".join(filter(None, ("options", field_of(error))))) from None
     if len(msgspec.json.encode(options)) > OPTIONS_MAX_BYTES:
         raise Invalid(f"may have at most {OPTIONS_MAX_BYTES} bytes", field="options")
     batch = "single" if order.batch_id is UNSET or order.batch_id is None else order.batch_id
@@ -111,7 +112,7 @@ def _fits(format_: str, pi: str) -> bool:
 
 
 def read_callback(body: bytes) -> CallbackForm:
-    form: CallbackForm = _decoded(_callback, body)
+    form = decoded(_callback, body)
     if form.metrics is not None and len(msgspec.json.encode(form.metrics)) > METRICS_MAX_BYTES:
         raise Invalid(f"may have at most {METRICS_MAX_BYTES} bytes", field="metrics")
     if form.status == "success":
@@ -119,25 +120,6 @@ def read_callback(body: bytes) -> CallbackForm:
             if getattr(form, name) is None:
                 raise Invalid("is missing from a success", field=name)
     return form
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise Invalid(*_reason(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Malformed(f"the body is not JSON in UTF-8: {error}") from None
-    except RecursionError:
-        raise Malformed("the body is nested too deeply") from None
-
-
-def _reason(error: msgspec.ValidationError, root: str = "") -> tuple[str]:
-    """Which field, and what about it."""
-    text, _, place = str(error).partition(" - at ")
-    named = place.strip("`").removeprefix("$").removeprefix(".")
-    field = ".".join(part for part in (root, named) if part)
-    return (f"{field}: {text}" if field else text,)
 
 
 # --------------------------------------------------------------------------------------------- the state of a task
@@ -199,15 +181,4 @@ def ms(instant: datetime) -> int:
 def said_of(form: CallbackForm) -> dict[str, object]:
     """What is kept of a callback among the history."""
     told = {"status": form.status, "batch_id": form.batch_id, "metrics": form.metrics, "error": form.error}
-    return {name: _clean(value) for name, value in told.items() if value is not None}
-
-
-def _clean(value: object) -> object:
-    """As it can be stored, whatever it is."""
-    if isinstance(value, str):
-        return clean_text("", value)
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {clean_text("", str(name)): _clean(item) for name, item in value.items()}
-    return value
+    return {name: clean_json(value, TEXT_MAX) for name, value in told.items() if value is not None}

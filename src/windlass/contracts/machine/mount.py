@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
-from windlass.contracts.machine.app import PREFIXES, MachineApp
+from windlass.contracts.machine.app import MachineApp
 from windlass.contracts.machine.environment import Surroundings
 from windlass.contracts.machine.launch import Launching
 from windlass.contracts.machine.service import MachineService
@@ -17,8 +17,6 @@ from windlass.engine.runner import Loop
 
 OBJECTS_S = 60.0
 LOCAL = "process"
-
-Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Options(Protocol):
@@ -38,19 +36,6 @@ class Options(Protocol):
     def handed_on(self) -> Mapping[str, str]: ...
     @property
     def variables(self) -> Mapping[str, str]: ...
-
-
-class Front:
-    """What is said under the paths of this contract is for it, all else for what stands behind."""
-
-    def __init__(self, behind: Application, machines: MachineApp, state: Any) -> None:
-        self._behind, self._machines, self.state = behind, machines, state
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(PREFIXES):
-            await self._machines(scope, receive, send)
-        else:
-            await self._behind(scope, receive, send)
 
 
 def make_machines(engine: Engine, options: Options | None = None) -> MachineApp:

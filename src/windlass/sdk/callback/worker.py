@@ -22,8 +22,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import LARGE_MAX_BYTES, check_count, check_name, check_names, check_type
-from windlass.core.delivery import check_url
+from windlass.core.check import LARGE_MAX_BYTES, check_count, check_name, check_names, check_type, check_url
 from windlass.core.error import Invalid, InvalidState, Unauthenticated
 from windlass.sdk.callback.attempt import PushedAttempt
 from windlass.sdk.callback.line import Line

@@ -182,10 +182,11 @@ select q.config from windlass.queue q where q.namespace = $1 and q.name = $2
 -- All queues that somebody configured.
 select q.name, q.config from windlass.queue q where q.namespace = $1 order by q.name
 
--- name: stdio_queues
--- The queues whose tasks are run by child processes of servers, in all namespaces.
-select q.namespace, q.name, q.delivery
-  from windlass.queue q where q.delivery ->> 'type' = 'stdio' order by q.namespace, q.name
+-- name: queues_delivered
+-- All that was set for the queues whose tasks reach their workers in one of these ways, in all namespaces.
+select q.namespace, q.name, q.config, q.delivery, q.policy, q.signing_secret,
+       case when q.secret_until > windlass.now() then q.previous_secret end
+  from windlass.queue q where q.delivery ->> 'type' = any($1::text[]) order by q.namespace, q.name
 
 -- name: get_settings
 -- All that was set for queues: those with these names, or every one.

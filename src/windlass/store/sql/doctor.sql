@@ -19,7 +19,7 @@ select s.relname as name, s.n_live_tup as live, s.n_dead_tup as dead
 
 -- name: work_vitals
 -- What nobody looks after: leases that ran out and were not cleared away, effects that are due or were given up, and
--- queues in which tasks are due that no live worker takes from.
+-- queues in which tasks are due that no live worker takes from, though they are delivered in one of these ways.
 select (select count(*) from windlass.lease l
          where l.expires_at > windlass.now() and l.namespace <> '')::integer as workers,
        (select count(*) from windlass.lease l
@@ -37,5 +37,5 @@ select (select count(*) from windlass.lease l
                                  and l.delivery = coalesce((select q.delivery ->> 'type' from windlass.queue q
                                                              where q.namespace = t.namespace and q.name = t.queue), 'pull'))
               and not exists (select from windlass.queue q where q.namespace = t.namespace and q.name = t.queue
-                                 and q.delivery ->> 'type' in ('push', 'invoke', 'machine', 'wakeup'))
+                                 and q.delivery ->> 'type' <> all($1::text[]))
             limit 20) q), '{}') as unattended

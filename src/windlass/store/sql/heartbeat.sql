@@ -64,12 +64,6 @@ select count(*) from (
     select from windlass.outbox o
      where o.kind = $1 and o.dead_at is null and o.namespace = $2 and o.body ->> 'queue' = $3 limit $4) u
 
--- name: sending_queues
--- The queues whose tasks are sent out, in all namespaces.
-select q.namespace, q.name, q.config, q.delivery, q.policy, q.signing_secret,
-       case when q.secret_until > windlass.now() then q.previous_secret end
-  from windlass.queue q where q.delivery ->> 'type' in ('push', 'invoke', 'machine') order by q.namespace, q.name
-
 -- name: shortest_lease
 -- The shortest lease of any queue whose workers claim tasks by their ids.
 select min((q.delivery ->> 'lease_ms')::bigint) from windlass.queue q where q.delivery ->> 'type' = 'wakeup'

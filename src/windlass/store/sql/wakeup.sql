@@ -1,8 +1,3 @@
--- name: wakeup_queues
--- The queues whose workers are woken by messages, in all namespaces.
-select q.namespace, q.name, q.config, q.delivery, q.policy, q.signing_secret, null::text
-  from windlass.queue q where q.delivery ->> 'type' = 'wakeup' order by q.namespace, q.name
-
 -- name: lock_wakeups
 -- One engine at a time decides which tasks of a queue messages are sent for.
 select pg_advisory_xact_lock(hashtextextended(concat_ws(chr(31), 'windlass.wakeup', $1::text, $2::text), 0))

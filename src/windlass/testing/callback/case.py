@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.core.check import check_count
-from windlass.core.delivery import check_url
+from windlass.core.check import check_count, check_url
 from windlass.core.error import Invalid, Unavailable
 from windlass.testing.callback.stand_in import Fault, Heard, Pushed, Reply, Script, StandIn
 from windlass.wire.signature import signing_key
