@@ -16,6 +16,7 @@ from windlass.core.callback import Finish, HearCancel, Refusal, Scope, TakeUp, s
 from windlass.core.delivery import PUSH
 from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
 from windlass.core.failure import Category, Failure
+from windlass.core.report import final_state
 from windlass.core.sent import lease_of
 from windlass.core.task import Outcome, Task
 from windlass.core.transition import State
@@ -141,7 +142,7 @@ def test_a_failure_waits_for_its_retry_and_counts_as_failed() -> None:
     task = taken()
     made = finish(task, Outcome.FAILED, failure=Failure(Category.USER_CODE, "it broke")).decide(task, NOW)
 
-    assert (made.after.state, callback.final_state(made.after)) == (State.QUEUED, State.FAILED)
+    assert (made.after.state, final_state(made.after)) == (State.QUEUED, State.FAILED)
     repeated = finish(made.after, Outcome.SUCCEEDED).decide(made.after, NOW)
     assert isinstance(repeated.refusal, LeaseLost)
     assert refusal_of(repeated.refusal) is Refusal.ATTEMPT_ALREADY_COMPLETED

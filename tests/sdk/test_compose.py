@@ -23,8 +23,8 @@ from windlass import (
     chain,
     group,
 )
+from windlass.core.handover import results_payload
 from windlass.sdk import Handler
-from windlass.wire.handover import results_payload
 
 
 @pytest.fixture

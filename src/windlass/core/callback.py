@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from windlass.core import task as rules
 from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
-from windlass.core.failure import Category, Failure
-from windlass.core.reference import is_reference
+from windlass.core.failure import Failure
+from windlass.core.report import entry, judged
 from windlass.core.sent import lease_of, runs
 from windlass.core.task import Cancel, Outcome, Task
 from windlass.core.transition import TERMINAL, Entry, Instant, State, Transition, Verb, move
@@ -140,8 +140,8 @@ class TakeUp(msgspec.Struct, frozen=True):
             return Transition(Verb.NOTE, task, task)
         after = _taken_up(task, self.worker)
         traced: dict[str, object] = {} if self.trace is None else {"traceparent": self.trace}
-        entry = _entry(after, "taken_up", now, {**_observed("startedAt", self.seen_at, now), **traced})
-        return move(Verb.NOTE, task, after, (entry,))
+        taken_up = entry(after, "taken_up", now, {**_observed("startedAt", self.seen_at, now), **traced})
+        return move(Verb.NOTE, task, after, (taken_up,))
 
 
 class HearCancel(msgspec.Struct, frozen=True):
@@ -181,7 +181,7 @@ class Finish(msgspec.Struct, frozen=True):
         made = self._judged(heard, now)
         if made.refusal is not None:
             why = _ended(task) if task.terminal else _completed(task)
-            audit = tuple(replace(entry, worker=self.worker) for entry in made.history)
+            audit = tuple(replace(line, worker=self.worker) for line in made.history)
             return replace(made, before=task, after=task, refusal=why, history=audit)
         if not made.changed:
             return Transition(Verb.NOTE, task, task)  # the same once more
@@ -192,20 +192,9 @@ class Finish(msgspec.Struct, frozen=True):
 
     def _judged(self, task: Task, now: Instant) -> Transition:
         lease_id = lease_of(task.id, self.attempt)
-        if self.outcome is Outcome.SUCCEEDED:
-            return rules.complete(task, self.attempt, lease_id, as_known(task, self.result), now)
-        if self.outcome is Outcome.CANCELLED:
-            message = "" if self.failure is None else self.failure.message
-            return rules.report_cancelled(task, self.attempt, lease_id, message, now)
-        if self.released:
+        if self.released and self.outcome is Outcome.FAILED:
             return rules.release(task, self.attempt, lease_id, now)
-        failure = self.failure or Failure(Category.USER_CODE, "the worker did not say why")
-        return rules.fail(task, self.attempt, lease_id, failure, now, self.jitter)
-
-
-def final_state(task: Task) -> State:
-    """What became of a report: a failed attempt has failed, also if another one follows."""
-    return task.state if task.terminal else State.FAILED
+        return judged(task, self.attempt, lease_id, self.outcome, self.result, self.failure, now, self.jitter)
 
 
 def cancel_reason(cancel: Cancel) -> str:
@@ -219,28 +208,12 @@ def _taken_up(task: Task, worker: str) -> Task:
     return replace(task, worker=worker)
 
 
-def as_known(task: Task, result: bytes | None) -> bytes | None:
-    """The same JSON in another spelling is the same output."""
-    known = task.result
-    if known is None or result is None or known == result or is_reference(known) or is_reference(result):
-        return result
-    return known if _canonical(known) == _canonical(result) else result
-
-
-def _canonical(content: bytes) -> bytes:
-    return msgspec.json.encode(msgspec.json.decode(content), order="deterministic")
-
-
 def _observed(name: str, seen_at: Instant | None, now: Instant) -> dict[str, object]:
     """What a worker's clock said, and by how many seconds it is off if that is much."""
     if seen_at is None:
         return {}
     off = seen_at - now
     return {name: seen_at, **({CLOCK_SKEW: off.total_seconds()} if abs(off) > SKEW_MAX else {})}
-
-
-def _entry(task: Task, what: str, now: Instant, detail: dict[str, object]) -> Entry:
-    return Entry(task.id, now, task.attempt, what, task.worker, detail or None)
 
 
 def _superseded(task: Fenced, received: int) -> LeaseLost:

@@ -15,16 +15,16 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
-from windlass.core.callback import as_known
 from windlass.core.command import Informed
 from windlass.core.dataset import DatasetEvent, Publish, SaidEvent, SaidPublish, routed
 from windlass.core.delivery import Delivery, Wakeup
 from windlass.core.error import Conflict, Forbidden, LeaseLost
-from windlass.core.failure import Category, Failure
+from windlass.core.failure import Failure
 from windlass.core.queue import QueueConfig, Usage, admit
+from windlass.core.report import judged
 from windlass.core.step import Facts
 from windlass.core.task import Outcome, Task
-from windlass.core.transition import TERMINAL, Entry, Instant, State, Transition, Verb
+from windlass.core.transition import Entry, Instant, State, Transition, Verb
 
 STALE = "stale_lease"
 
@@ -196,13 +196,7 @@ class Finish(Informed, frozen=True):
     def _judged(self, task: Task, now: Instant) -> Transition:
         attempt, lease_id = self.fence.attempt, self.fence.lease_id
         assert lease_id is not None, self.fence
-        if self.outcome is Outcome.SUCCEEDED:
-            return rules.complete(task, attempt, lease_id, as_known(task, self.result), now)
-        if self.outcome is Outcome.CANCELLED:
-            message = "" if self.failure is None else self.failure.message
-            return rules.report_cancelled(task, attempt, lease_id, message, now)
-        failure = self.failure or Failure(Category.USER_CODE, "the worker did not say why")
-        return rules.fail(task, attempt, lease_id, failure, now, self.jitter)
+        return judged(task, attempt, lease_id, self.outcome, self.result, self.failure, now, self.jitter)
 
     def _refused(self, task: Task, made: Transition, now: Instant) -> Transition:
         """Kept for audit, with who said it; nothing else changes."""
@@ -223,11 +217,6 @@ def _reportable(task: Task) -> Task:
     if task.state is State.QUEUED and task.outcome is Outcome.TIMED_OUT:
         return replace(task, outcome=Outcome.LOST)
     return task
-
-
-def final_state(task: Task) -> State:
-    """What became of a report: a failed attempt has failed, also if another one follows."""
-    return task.state if task.state in TERMINAL else State.FAILED
 
 
 # --------------------------------------------------------------------------------------------- events and batches

@@ -19,9 +19,10 @@ from windlass.core import task as rules
 from windlass.core.error import LeaseLost
 from windlass.core.failure import Category, Failure
 from windlass.core.id import RANDOM_BITS, derived_id, uuid7
+from windlass.core.report import entry
 from windlass.core.sent import lease_of, runs
 from windlass.core.task import Outcome, Task
-from windlass.core.transition import Entry, Instant, State, Transition, Verb, move
+from windlass.core.transition import Instant, State, Transition, Verb, move
 
 FORMAT = r"[a-z0-9][a-z0-9_-]{0,59}"
 _NAME = re.compile(rf"export_({FORMAT})_(\d{{1,15}})_([0-9a-f]{{8}})")
@@ -133,7 +134,7 @@ class Launched(msgspec.Struct, frozen=True):
         if task.worker is not None:
             return Transition(Verb.NOTE, task, task)
         after = replace(task, worker=self.machine_id)
-        return move(Verb.NOTE, task, after, (_entry(after, "launched", now, dict(self.detail)),))
+        return move(Verb.NOTE, task, after, (entry(after, "launched", now, dict(self.detail)),))
 
 
 class NotLaunched(msgspec.Struct, frozen=True):
@@ -173,9 +174,9 @@ class CallBack(msgspec.Struct, frozen=True):
             return replace(made, before=task, after=task)
         if not made.changed:
             return Transition(Verb.NOTE, task, task)
-        entry = _entry(heard, "reported", now, {**self.said, "outcome": made.after.outcome})
+        reported = entry(heard, "reported", now, {**self.said, "outcome": made.after.outcome})
         verb = made.verb if heard is task else Verb.NOTE  # which writes the worker's name as well
-        return replace(made, before=task, verb=verb, history=(*made.history, entry))
+        return replace(made, before=task, verb=verb, history=(*made.history, reported))
 
     def _judged(self, task: Task, now: Instant) -> Transition:
         lease_id = lease_of(task.id, task.attempt)
@@ -203,7 +204,7 @@ class Ended(msgspec.Struct, frozen=True):
             return Transition(Verb.NOTE, task, task)
         made = self._judged(task, now)
         detail = {} if self.seen is None else _described(self.seen)
-        return replace(made, history=(*made.history, _entry(task, "machine_ended", now, detail)))
+        return replace(made, history=(*made.history, entry(task, "machine_ended", now, detail)))
 
     def _judged(self, task: Task, now: Instant) -> Transition:
         lease_id, seen = lease_of(task.id, task.attempt), self.seen
@@ -257,10 +258,6 @@ def _same_object(known: bytes | None, said: bytes | None) -> bool:
 def _described(seen: Sighting) -> dict[str, object]:
     told_ = {"machine": seen.id, "phase": seen.phase, "exit_code": seen.exit_code, "reason": seen.reason or None}
     return {name: value for name, value in told_.items() if value is not None}
-
-
-def _entry(task: Task, what: str, now: Instant, detail: dict[str, object]) -> Entry:
-    return Entry(task.id, now, task.attempt, what, task.worker, detail or None)
 
 
 def finished_by_itself(task: Task, attempt: int) -> bool:

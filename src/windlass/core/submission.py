@@ -5,6 +5,7 @@ Owns the shape and range of every field of a submission; nothing that fails here
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -58,6 +59,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     replay_of: UUID | None = None
     parent_id: UUID | None = None  # the workflow that is woken when this task ends
     schedule_id: UUID | None = None  # the schedule that submits it
+
+
+def wire_fields(wire: bytes | None) -> dict[str, Any]:
+    """What was given for one contract at the submission, as that contract reads it."""
+    found = None if wire is None else msgspec.json.decode(wire)
+    return found if isinstance(found, dict) else {}
 
 
 def check_submission(submission: Submission, most: int = PAYLOAD_MAX_BYTES) -> None:

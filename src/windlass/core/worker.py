@@ -92,12 +92,12 @@ class Beat(msgspec.Struct, frozen=True):
 
 def check_registration(said: Registration) -> None:
     """Raise Invalid naming the first field that cannot be accepted."""
-    check_name("namespace_id", said.namespace)
-    check_name("task_queue", said.queue)
+    check_name("namespace", said.namespace)
+    check_name("queue", said.queue)
     if not said.kinds:
-        raise Invalid("cannot be empty", field="workflow_types")
-    check_names("workflow_types", said.kinds)
-    for field, text in (("hostname", said.host), ("version", said.version)):
+        raise Invalid("cannot be empty", field="kinds")
+    check_names("kinds", said.kinds)
+    for field, text in (("host", said.host), ("version", said.version)):
         if text:
             check_name(field, text)
     check_count("pid", said.pid, most=PID_MAX)
@@ -106,7 +106,7 @@ def check_registration(said: Registration) -> None:
     for key, value in said.labels.items():
         check_name("labels", label_of(key, value))
     for kind in said.kind_limits:
-        check_name("workflow_type_concurrency", kind)
+        check_name("kind_limits", kind)
 
 
 def label_of(key: str, value: str) -> str:

@@ -8,22 +8,21 @@ database's here.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import cast
 from uuid import UUID
 
 import msgspec
 
 from windlass.core import callback as rules
 from windlass.core.callback import Finish, HearCancel, Refusal, Scope, TakeUp
-from windlass.core.command import Command, storable
+from windlass.core.command import storable
 from windlass.core.delivery import TOKEN_TTL_MAX_S
 from windlass.core.error import LeaseLost, NotFound, WindlassError
 from windlass.core.note import Amount, Note
 from windlass.core.task import Cancel, Task
 from windlass.engine.chance import Chance
-from windlass.engine.committer import Committer, Later, Pause
+from windlass.engine.committer import Committer, Pause
 from windlass.engine.decide import Decider
 from windlass.engine.note import Notes
 from windlass.engine.objects import Objects, too_long
@@ -76,9 +75,8 @@ class Callbacks:
     ) -> None:
         self._store, self._chance, self._notes, self._stopwatch = store, chance, notes, stopwatch
         self._objects = objects
-        carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", decider.carry_out)
         self._beats: Committer[Beat, Heard] = Committer(self._hear, batch_max=BEATS_MAX, pause=pause)
-        self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
+        self._commands = decider.line(pause=pause)
         self._clock: tuple[datetime, float] | None = None
         self._progress: dict[UUID, tuple[int, Amount]] = {}
 

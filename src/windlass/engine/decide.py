@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import cast
 from uuid import UUID
@@ -19,7 +19,7 @@ from windlass.core.step import Facts, Step
 from windlass.core.step_attempt import StepAttempt
 from windlass.core.task import Task
 from windlass.core.transition import State, Transition
-from windlass.engine.committer import Later
+from windlass.engine.committer import Committer, Later, Pause
 from windlass.engine.facts import INFORMED, load_facts
 from windlass.engine.metrics import Tally
 from windlass.engine.patience import Patience
@@ -55,6 +55,11 @@ class Decider:
             else unknown(command)
             for i, command in enumerate(commands)
         ]  # fmt: skip
+
+    def line(self, *, pause: Pause) -> Committer[Command, Task]:
+        """A line for commands of which none is about a step: the outcome of each is its task."""
+        carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self.carry_out)
+        return Committer(carry_out, pause=pause)
 
     def is_waiting(self, task_id: UUID) -> bool:
         """Whether commands on this task stand in line, so that others have to stand behind them."""

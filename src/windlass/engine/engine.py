@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from windlass.core import command
@@ -30,7 +30,7 @@ from windlass.core.check import (
     check_type,
     clean_text,
 )
-from windlass.core.command import Claimed, Command, Report, checked_report
+from windlass.core.command import Claimed, Report, checked_report
 from windlass.core.error import TooLarge, Unavailable, WindlassError
 from windlass.core.failure import Failure
 from windlass.core.lease import Extension, Lease, Reach, check_lease
@@ -48,7 +48,7 @@ from windlass.engine.callback import Callbacks
 from windlass.engine.chance import Chance, SystemChance
 from windlass.engine.change import Changes
 from windlass.engine.claim import Claimer, claimed_task, lease_of
-from windlass.engine.committer import Committer, Later
+from windlass.engine.committer import Committer
 from windlass.engine.dataset import Datasets
 from windlass.engine.decide import Decider
 from windlass.engine.fire import STEADY, Fires, Pace
@@ -65,6 +65,7 @@ from windlass.engine.note import Notes
 from windlass.engine.objects import DELETE, LIMIT_BYTES, Objects, too_long
 from windlass.engine.outbox import EffectHandler, Outbox
 from windlass.engine.patience import Patience
+from windlass.engine.payload import Payloads
 from windlass.engine.queue import Queues
 from windlass.engine.repair import Repair
 from windlass.engine.retention import Retention
@@ -116,8 +117,7 @@ class Engine:
         self._stopwatch = stopwatch
         self._patience = Patience()
         self._decider = Decider(store, self._patience)
-        carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self._decider.carry_out)  # no steps
-        self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
+        self._commands = self._decider.line(pause=pause)
         self._reports: Committer[Report, Task | State] = Committer(self._decider.carry_out_reports, pause=pause)
         self.objects = Objects(store, self.chance, blobs, payload_max_bytes)
         if blobs is not None:
@@ -132,6 +132,7 @@ class Engine:
         self.gauges, self.messages = Gauges(store, stopwatch), Messages(store, self.hub, stopwatch)
         self.access = Access(store, self.chance, stopwatch=stopwatch)
         self.runs, self.views, self.datasets = Runs(store), TaskViews(store), Datasets(store)
+        self.payloads = Payloads(self.views, self.objects)
         self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
         self.repair = Repair(store, self.chance, self._submitter, self._commands, self.objects)
         self.retention, self._outbox = Retention(keep_finished_s), Outbox(store, self.chance, lambda: self.effects)
@@ -260,8 +261,7 @@ class Engine:
 
     async def results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """What those of these tasks that succeeded returned, as JSON text."""
-        found = await self.views.results(ids)
-        return {task_id: await self.objects.load(text) for task_id, text in found.items()}
+        return await self.payloads.results(ids)
 
     async def progress(self, task_id: UUID) -> Progress | None:
         """How far a task is, if it ever said so."""

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from windlass.core.command import Command, Sleep
 from windlass.core.holder import Emit, Finish, PublishBatch
-from windlass.core.run_command import STEP_TRIES, RunSleep
 from windlass.core.step import Facts
 from windlass.core.step_command import STEP_COMMANDS, SendSignal, StepChild, StepResult, StepSignal
+from windlass.core.workflow_command import STEP_TRIES, WorkflowSleep
 from windlass.store.tx import Tx
 
 HOLDERS = (Finish, Emit, PublishBatch)
-INFORMED = STEP_COMMANDS | STEP_TRIES | {Sleep, SendSignal, RunSleep, *HOLDERS}
+INFORMED = STEP_COMMANDS | STEP_TRIES | {Sleep, SendSignal, WorkflowSleep, *HOLDERS}
 
 
 async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
@@ -44,7 +44,7 @@ async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
                 signals.add((said.task_id, said.signal))
             case StepChild():
                 children.add(said.child_id)
-            case RunSleep():
+            case WorkflowSleep():
                 asleep.add(said.task_id)
             case Sleep():
                 signals.update((said.task_id, name) for name in said.signals)

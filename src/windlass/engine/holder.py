@@ -8,7 +8,7 @@ somebody else holds with patience, beside the batches.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID, uuid4
@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from windlass.core import holder as rules
-from windlass.core.command import Claimed, Command, storable
+from windlass.core.command import Claimed, storable
 from windlass.core.dataset import SaidEvent, SaidPublish
 from windlass.core.delivery import Delivery, Wakeup
 from windlass.core.error import NotFound, WindlassError
@@ -82,11 +82,10 @@ class Holders:
         self._store, self._chance, self._decider, self._patience = store, chance, decider, patience
         self._new_token = new_token  # nobody can guess it, unlike our ids
         self.tally: Tally | None = None
-        carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", decider.carry_out)
         self._claims: Committer[ClaimOne, Answer] = Committer(self._claim, pause=pause)
         self._beats: Committer[Beat, Extended] = Committer(self._hear, batch_max=BEATS_MAX, pause=pause)
         self._ends: Committer[Finish, Task | State] = Committer(self._finish, pause=pause)
-        self._commands: Committer[Command, Task] = Committer(carry_out, pause=pause)
+        self._commands = decider.line(pause=pause)
 
     async def settled(self) -> None:
         """Until all signs of life that have come by now are written down."""
@@ -119,7 +118,7 @@ class Holders:
         ended = await self._ends.call(made)
         if isinstance(ended, State):
             return ended
-        return State.CANCELLED if said.outcome is Outcome.CANCELLED else rules.final_state(ended)
+        return State.CANCELLED if said.outcome is Outcome.CANCELLED else final_state(ended)
 
     async def emit(self, fence: Fence, caller: Caller, events: tuple[SaidEvent, ...]) -> None:
         """Events. When this returns they are recorded, and on their way."""

@@ -75,7 +75,7 @@ class Workers:
         lease_id, new_id = self._chance.new_id(), self._chance.new_id()
         async with self._store.begin() as tx:
             deliveries = await tx.queues.get_deliveries(said.namespace, (said.queue,))
-            check_claimable("task_queue", (said.queue,), deliveries)
+            check_claimable("queue", (said.queue,), deliveries)
             await _limit(tx, said)
             worker_id = await tx.workers.register_worker(new_id, lease_id, name or str(new_id), said)
             labels = tuple(label_of(key, value) for key, value in said.labels.items())

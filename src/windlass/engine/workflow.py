@@ -17,12 +17,12 @@ from windlass.core.check import check_count, check_name, check_payload, check_ty
 from windlass.core.command import Command
 from windlass.core.error import Invalid, NotFound, TooLarge, WindlassError
 from windlass.core.reference import is_reference
-from windlass.core.run_command import RunCommand, RunComplete, StepComplete, checked_run
 from windlass.core.step import Step, kept_by_fork
 from windlass.core.step_attempt import StepAttempt
 from windlass.core.step_command import SendSignal, StepCommand, StepResult, checked_step
 from windlass.core.submission import Submission
 from windlass.core.task import Task
+from windlass.core.workflow_command import StepComplete, WorkflowCommand, WorkflowComplete, checked_command
 from windlass.engine.chance import Chance
 from windlass.engine.committer import Committer, Pause
 from windlass.engine.decide import Decider, Outcomes, decide, unknown
@@ -67,14 +67,14 @@ class Workflows:
         assert isinstance(step, Step), step
         return replace(step, result=said.result) if step.result == text else await self._objects.whole_step(step)
 
-    async def say(self, said: RunCommand) -> Task | Step | StepAttempt:
+    async def say(self, said: WorkflowCommand) -> Task | Step | StepAttempt:
         """What a worker says that need not name its attempt; the answer is what stands now."""
         try:
-            checked = checked_run(said, self._chance.jitter())
+            checked = checked_command(said, self._chance.jitter())
         except TooLarge:
-            assert isinstance(said, RunComplete | StepComplete), said
-            checked_run(replace(said, result=b"null"), 0.0)
-            what = "result" if isinstance(said, RunComplete) else "step"
+            assert isinstance(said, WorkflowComplete | StepComplete), said
+            checked_command(replace(said, result=b"null"), 0.0)
+            what = "result" if isinstance(said, WorkflowComplete) else "step"
             async with self._objects.kept("output", said.result, said.task_id, what) as text:
                 return await self._steps.call(replace(said, result=text))
         answer = await self._steps.call(checked)

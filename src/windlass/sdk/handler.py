@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid
 from windlass.core.failure import Failure
+from windlass.core.handover import handover_of, results_payload
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
 from windlass.sdk.around import Around, AtTheEngine
@@ -35,7 +36,6 @@ from windlass.sdk.schema import Schema
 from windlass.sdk.signals import failure_of, unfit_is_bad_data
 from windlass.sdk.trace import submitting, traced
 from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, submit_many_in_sync
-from windlass.wire.handover import results_payload, with_results
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
@@ -224,7 +224,8 @@ class Handler(Generic[P, R]):
         try:
             left_behind = await around.left_behind()
             with unfit_is_bad_data():
-                payload = await with_results(claimed.payload, around.results)
+                asked = handover_of(claimed.payload)
+                payload = claimed.payload if asked is None else asked.filled(await around.results(asked.ids))
             if self.in_process:
                 run = run_of(self._function, self.kind, Claimed(claimed.task, payload), left_behind)
                 return await self.app.processes.run(run, around.notes)

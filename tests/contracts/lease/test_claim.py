@@ -11,11 +11,11 @@ import pytest
 from tests.contracts.lease.world import LEASE_S, QUEUE, SCRATCH, WORKER, Holder, World, client, nobody, ok, refused
 
 from windlass import Engine, State
+from windlass.core.handover import FROM, results_payload
 from windlass.core.holder import Caller
 from windlass.core.queue import Rate
 from windlass.engine.holder import Held
 from windlass.store.store import Store
-from windlass.wire.handover import FROM, results_payload
 from windlass.wire.id import ulid
 
 HOLDER = Caller("CN=wrapper", "ab" * 32)

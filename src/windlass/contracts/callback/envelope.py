@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from windlass.core.callback import Scope
 from windlass.core.delivery import HEARTBEAT_TIMEOUT_MS, Push
+from windlass.core.submission import wire_fields
 from windlass.core.task import Task
 from windlass.engine.view import TaskView
 from windlass.wire.dispatch import run_of
@@ -25,7 +26,7 @@ def make_envelope(
 ) -> TaskEnvelope:
     """All that its worker needs. `base_url` is where it calls back."""
     task = view.task
-    said = _said(view.wire)
+    said = wire_fields(view.wire)
     return TaskEnvelope(
         task_id=ulid("task", task.id),
         run_id=run_of(task.id, task.run_id),
@@ -51,14 +52,6 @@ def make_envelope(
         traceparent=task.trace,
         checkpoint=UNSET if checkpoint is None else msgspec.Raw(checkpoint),
     )
-
-
-def _said(wire: bytes | None) -> dict[str, Any]:
-    """What was given for this wire at the submission; what makes no sense is left alone."""
-    if wire is None:
-        return {}
-    found: Any = msgspec.json.decode(wire)
-    return found if isinstance(found, dict) else {}
 
 
 def _task_key(task: Task) -> dict[str, Any]:

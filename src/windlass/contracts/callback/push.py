@@ -24,7 +24,6 @@ from windlass.engine.engine import Engine
 from windlass.engine.outbox import NotNow, Undeliverable
 from windlass.engine.view import TaskView
 from windlass.wire.dispatch import dispatch_id
-from windlass.wire.handover import with_results
 from windlass.wire.post import Reply, post
 from windlass.wire.signature import signed_headers
 
@@ -86,10 +85,9 @@ class Pusher:
         await sent.delivered(effect, push.dispatch_timeout_ms / 1000)
 
     async def _with_results(self, view: TaskView) -> TaskView:
-        """What other tasks returned goes along: who is pushed to has no engine to ask."""
+        """What other tasks returned goes along."""
         try:
-            payload = await self._engine.objects.load(view.payload)
-            return replace(view, payload=await with_results(payload, self._engine.results))
+            return replace(view, payload=await self._engine.payloads.whole(view.payload))
         except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
 

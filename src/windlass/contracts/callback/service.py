@@ -23,16 +23,18 @@ from windlass.contracts.callback.form import (
     checked_worker,
     kept_json,
 )
-from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason, final_state
+from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason
 from windlass.core.check import LARGE_MAX_BYTES, check_payload, clean_text
 from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound, WindlassError
 from windlass.core.failure import Category, Failure
 from windlass.core.note import Amount, Line, Note
+from windlass.core.report import final_state
 from windlass.core.sent import lease_of
 from windlass.core.task import Outcome
 from windlass.core.trace import is_traceparent
 from windlass.core.transition import State
 from windlass.engine.callback import Beat, Callbacks, Heard
+from windlass.wire.decode import decoded
 from windlass.wire.envelope import Completed, Heartbeat, Started, TaskError
 from windlass.wire.id import parse_id
 from windlass.wire.token import Tokens, UnknownKey
@@ -184,14 +186,11 @@ class Service:
 
     async def _read(self, said: Saying, decoder: msgspec.json.Decoder[T]) -> T:
         try:
-            form: Any = decoder.decode(said.body)
+            form: Any = decoded(decoder, said.body)
             checked_worker(form.worker_id)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Invalid) as error:
+        except Invalid:
             said.scope.check_time(await self._callbacks.now())
-            if isinstance(error, Invalid):
-                raise
-            why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise Invalid(f"the body cannot be read: {why}") from None
+            raise
         return form  # type: ignore[no-any-return]
 
 

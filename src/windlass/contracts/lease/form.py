@@ -19,6 +19,7 @@ from windlass.core.error import (
     WindlassError,
 )
 from windlass.core.holder import OTHER_DELIVERY, NotClaimed
+from windlass.core.submission import wire_fields
 from windlass.core.task import Task
 from windlass.core.transition import Instant, State
 from windlass.engine.holder import Held
@@ -65,7 +66,7 @@ def status_of(state: State) -> TaskStatus:
 
 def details(task: Task, payload: bytes, wire: bytes | None) -> dict[str, Any]:
     """The fields of TaskDetails. What only this wire knows may be given in the task's `wire`."""
-    said = _said(wire)
+    said = wire_fields(wire)
     job, operator = said.get("job"), said.get("operator")
     named = isinstance(job, dict) and isinstance(job.get("dag_name"), str) and isinstance(job.get("name"), str)
     inputs, outputs = said.get("inputs"), said.get("outputs")
@@ -134,12 +135,6 @@ def said_events(events: list[Event] | None) -> tuple[SaidEvent, ...]:
     for place, event in enumerate(told):
         event.check(f"events[{place}]")
     return told
-
-
-def _said(wire: bytes | None) -> dict[str, Any]:
-    """What was given for this wire at the submission; what makes no sense is left alone."""
-    found: Any = None if wire is None else msgspec.json.decode(wire)
-    return found if isinstance(found, dict) else {}
 
 
 # --------------------------------------------------------------------------------------------- refusals

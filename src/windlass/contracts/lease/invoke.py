@@ -21,7 +21,6 @@ from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import NotNow, Undeliverable
 from windlass.engine.view import TaskView
-from windlass.wire.handover import with_results
 from windlass.wire.post import post
 
 ANSWER_TIMEOUT_S = 10.0
@@ -69,7 +68,7 @@ class Invoker:
 
     async def _payload(self, view: TaskView, invoke: Invoke) -> bytes:
         try:
-            payload = await with_results(await self._engine.objects.load(view.payload), self._engine.results)
+            payload = await self._engine.payloads.whole(view.payload)
         except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
         task, now = view.task, await self._engine.callbacks.about_now()

@@ -22,7 +22,7 @@ from windlass.engine.engine import Engine
 from windlass.engine.holder import Held
 from windlass.engine.large import unreadable
 from windlass.engine.objects import too_long
-from windlass.wire.handover import with_results
+from windlass.wire.decode import decoded
 from windlass.wire.id import parse_id
 from windlass.wire.lease import (
     AcceptedAnswer,
@@ -70,7 +70,7 @@ class Service:
         """With its payload, which may be an object or name what others returned. If that cannot be had, the attempt has
         failed."""
         try:
-            payload = await with_results(await self._engine.objects.load(held.payload), self._engine.results)
+            payload = await self._engine.payloads.whole(held.payload)
         except (Rejected, Unavailable) as error:
             task = held.task
             fence = Fence(task.id, task.attempt, task.lease_id)
@@ -80,9 +80,8 @@ class Service:
 
     async def fetch(self, task_id: str) -> FetchAnswer:
         view = await self._engine.views.get(_task_id(task_id))
-        payload = await self._engine.objects.load(view.payload)
-        if view.task.state is State.RUNNING:  # as its holder was told
-            payload = await with_results(payload, self._engine.results)
+        running = view.task.state is State.RUNNING  # then as its holder was told
+        payload = await (self._engine.payloads.whole if running else self._engine.objects.load)(view.payload)
         return form.fetched(view.task, payload, view.wire)
 
     async def heartbeat(self, body: bytes, caller: Caller) -> HeartbeatAnswer:
@@ -175,11 +174,5 @@ def _task_id(text: str) -> UUID:
 
 
 def _read(kind: type[T], body: bytes) -> T:
-    try:
-        found: T = _DECODERS[kind].decode(body)
-    except RecursionError:
-        raise Invalid("the body cannot be read: it is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message, _, path = str(error).partition(" - at `$.")
-        raise Invalid(f"the body cannot be read: {message}", field=path.rstrip("`")) from None
+    found: T = decoded(_DECODERS[kind], body)
     return found

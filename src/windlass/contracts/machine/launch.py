@@ -20,7 +20,6 @@ from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
 from windlass.engine.launcher import Launcher, LauncherAway, LaunchRefused, Order
 from windlass.engine.outbox import NotNow
-from windlass.wire.handover import with_results
 
 ELSEWHERE_S = 1.0
 MARGIN_S = 120.0  # after its time is over a machine is looked at; whom nobody can look at is given up so much later
@@ -51,7 +50,7 @@ class Launching:
             return
         await machines.ask(view.task, launcher, machine)
         try:
-            whole = replace(view, payload=await self._whole(view.payload))
+            whole = replace(view, payload=await self._payload(view.payload))
             key = (await self._engine.callbacks.token_keys())[0][1]
             order = make_order(whole, machine, self._around, key, await machines.installation())
             seen = await self._started(launcher, order, view.task, machine)
@@ -61,10 +60,9 @@ class Launching:
         await machines.launched(effect, seen, machine, launcher)
         await sent.delivered(effect, machine.run_timeout_ms / 1000 + MARGIN_S)
 
-    async def _whole(self, payload: bytes) -> bytes:
-        """Wherever it is kept, and with what other tasks returned: a machine has no engine to ask."""
+    async def _payload(self, kept: bytes) -> bytes:
         try:
-            return await with_results(await self._engine.objects.load(payload), self._engine.results)
+            return await self._engine.payloads.whole(kept)
         except (Invalid, NotFound) as error:
             raise LaunchRefused(error.message) from None
 

@@ -26,7 +26,6 @@ from windlass.engine.blob import Blob, check_key
 from windlass.engine.engine import Engine
 from windlass.engine.machine import result_of
 from windlass.engine.view import TaskView
-from windlass.wire.handover import with_results
 from windlass.wire.id import parse_id
 from windlass.wire.machine import signed_attempt
 
@@ -224,7 +223,7 @@ class MachineService:
 
     async def payload(self, name: str, signature: str | None) -> bytes:
         view, _ = await self._signed(name, signature)
-        return await with_results(await self._engine.objects.load(view.payload), self._engine.results)
+        return await self._engine.payloads.whole(view.payload)
 
     async def _signed(self, name: str, signature: str | None) -> tuple[TaskView, int]:
         """The task, and which of its attempts speaks."""

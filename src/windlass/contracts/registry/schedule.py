@@ -5,11 +5,10 @@ A cron expression of this wire begins with seconds; one of five fields means ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from windlass.contracts.registry.call import Call, missing
+from windlass.contracts.registry.words import in_words_of_the_wire
 from windlass.core.access import Role
 from windlass.core.check import NAME_MAX, check_text
 from windlass.core.cron import parse_cron
@@ -19,14 +18,13 @@ from windlass.wire import registry as wire
 from windlass.wire.protos import kagzi_pb2 as pb
 
 LIST_DEFAULT, LIST_MAX = 100, 500
-WORDS = {"kind": "workflow_type", "queue": "task_queue", "cron": "cron_expr", "payload": "input", "wire": "context"}
 
 
 async def create_schedule(call: Call, request: pb.CreateScheduleRequest) -> pb.CreateScheduleResponse:
     """Its first fire is the first after now. It is enabled unless it is said not to be."""
     namespace = call.may(Role.SUBMITTER, request.namespace_id)
     schedule_id = call.engine.chance.new_id()
-    with _in_words_of_the_wire():
+    with in_words_of_the_wire():
         spec = ScheduleSpec(
             kind=request.workflow_type,
             queue=request.task_queue,
@@ -59,7 +57,7 @@ async def update_schedule(call: Call, request: pb.UpdateScheduleRequest) -> pb.U
     """Only what is given changes. Another cron begins now; else `next_fire_at` puts off what would come before it."""
     call.may(Role.SUBMITTER, request.namespace_id)
     known = await _seen(call, request.schedule_id, request.namespace_id)
-    with _in_words_of_the_wire():
+    with in_words_of_the_wire():
         changes = _changes(request, known)
         put_off = request.HasField("next_fire_at") and "cron" not in changes
         at = wire.instant("next_fire_at", request.next_fire_at) if put_off else None
@@ -141,14 +139,3 @@ def _message(schedule: Schedule) -> pb.Schedule:
         enabled=not schedule.paused, max_catchup=schedule.max_catchup, version=extra.version,
         next_fire_at=wire.timestamp(schedule.next_fire_at), last_fired_at=wire.timestamp(schedule.last_fire_at),
     )  # fmt: skip
-
-
-@contextmanager
-def _in_words_of_the_wire() -> Iterator[None]:
-    """What is wrong is named as the caller called it."""
-    try:
-        yield
-    except Invalid as error:
-        if error.field not in WORDS:
-            raise
-        raise Invalid(error.message.removeprefix(f"{error.field}: "), field=WORDS[error.field]) from None

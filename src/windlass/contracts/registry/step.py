@@ -9,10 +9,10 @@ from windlass.contracts.registry.work import about, final_errors, say
 from windlass.core.access import Role
 from windlass.core.check import check_name
 from windlass.core.error import Invalid, NotFound
-from windlass.core.run_command import StepBegin, StepComplete, StepFail
 from windlass.core.step import Step
 from windlass.core.step_attempt import AttemptState, StepAttempt
 from windlass.core.transition import Instant
+from windlass.core.workflow_command import StepBegin, StepComplete, StepFail
 from windlass.wire import registry as wire
 from windlass.wire.id import parse_id
 from windlass.wire.protos import kagzi_pb2 as pb

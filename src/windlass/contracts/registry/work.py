@@ -5,11 +5,11 @@ from __future__ import annotations
 from windlass.contracts.registry.call import LEASE_TOKEN, WORKER_ID, Call, missing
 from windlass.core.access import Role
 from windlass.core.error import Invalid, InvalidState, NotFound
-from windlass.core.run_command import SLEEP_MAX_S, RunCommand, RunComplete, RunFail, RunSleep
 from windlass.core.step import Step
 from windlass.core.step_attempt import Holder, StepAttempt
 from windlass.core.task import Task
 from windlass.core.worker import Beat
+from windlass.core.workflow_command import SLEEP_MAX_S, WorkflowCommand, WorkflowComplete, WorkflowFail, WorkflowSleep
 from windlass.engine.view import TaskView
 from windlass.wire import registry as wire
 from windlass.wire.protos import kagzi_pb2 as pb
@@ -19,14 +19,14 @@ from windlass.wire.registry_worker import read_token
 async def complete_workflow(call: Call, request: pb.CompleteWorkflowRequest) -> pb.Empty:
     output = wire.json_bytes("output", request.output, empty=None, most=call.engine.objects.limit_bytes)
     view, holder = await about(call, request.run_id)
-    await say(call, RunComplete(view.task.id, holder, output))
+    await say(call, WorkflowComplete(view.task.id, holder, output))
     return pb.Empty()
 
 
 async def fail_workflow(call: Call, request: pb.FailWorkflowRequest) -> pb.Empty:
     """Another try follows within the run's policy, unless the error is final."""
     view, holder = await about(call, request.run_id)
-    await say(call, RunFail(view.task.id, holder, wire.failure_from(request.error, final_errors(view))))
+    await say(call, WorkflowFail(view.task.id, holder, wire.failure_from(request.error, final_errors(view))))
     return pb.Empty()
 
 
@@ -34,7 +34,7 @@ async def schedule_sleep(call: Call, request: pb.ScheduleSleepRequest) -> pb.Emp
     if request.duration_seconds > SLEEP_MAX_S:
         raise Invalid(f"must be at most {SLEEP_MAX_S:.0f} (30 days)", field="duration_seconds")
     view, holder = await about(call, request.run_id)
-    await say(call, RunSleep(view.task.id, holder, float(request.duration_seconds)))
+    await say(call, WorkflowSleep(view.task.id, holder, float(request.duration_seconds)))
     return pb.Empty()
 
 
@@ -65,7 +65,7 @@ async def about(call: Call, run_id: str) -> tuple[TaskView, Holder]:
     return await call.run(id_), holder
 
 
-async def say(call: Call, said: RunCommand) -> Task | Step | StepAttempt:
+async def say(call: Call, said: WorkflowCommand) -> Task | Step | StepAttempt:
     try:
         return await call.engine.workflows.say(said)
     except NotFound:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from windlass.contracts.registry.call import ACTIVE, LEASE_TOKEN, Call, missing
+from windlass.contracts.registry.words import in_words_of_the_wire
 from windlass.core.access import Role
 from windlass.core.check import check_count
 from windlass.core.error import LeaseLost, NotFound
@@ -20,7 +21,8 @@ ACTIVE_MAX = 100_000
 async def register_worker(call: Call, request: pb.RegisterWorkerRequest) -> pb.RegisterWorkerResponse:
     namespace = call.may(Role.SUBMITTER, request.namespace_id)
     said = registration_from(request, namespace)
-    worker_id, lease = await call.engine.workers.register(said, stale_s=call.options.stale_s)
+    with in_words_of_the_wire():
+        worker_id, lease = await call.engine.workers.register(said, stale_s=call.options.stale_s)
     call.house.seen.forget(worker_id)
     await call.engine.access.declare_namespace(namespace)
     call.tell((LEASE_TOKEN, str(Token(lease.id))))

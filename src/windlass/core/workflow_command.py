@@ -24,7 +24,7 @@ from windlass.core.transition import Instant, Transition
 SLEEP_MAX_S = 30 * 86400.0
 
 
-class RunComplete(msgspec.Struct, frozen=True):
+class WorkflowComplete(msgspec.Struct, frozen=True):
     """The workflow returned."""
 
     task_id: UUID
@@ -36,7 +36,7 @@ class RunComplete(msgspec.Struct, frozen=True):
         return rules.stopped(task, now) or task_rules.complete(task, *held, self.result, now)
 
 
-class RunFail(msgspec.Struct, frozen=True):
+class WorkflowFail(msgspec.Struct, frozen=True):
     """The workflow failed. Whether another try follows is decided by the rule."""
 
     task_id: UUID
@@ -49,12 +49,12 @@ class RunFail(msgspec.Struct, frozen=True):
         return rules.stopped(task, now) or task_rules.fail(task, *held, self.failure, now, self.jitter)
 
 
-class _OnRun(Informed, frozen=True):
+class _OnWorkflow(Informed, frozen=True):
     task_id: UUID
     holder: Holder
 
 
-class RunSleep(_OnRun, frozen=True):
+class WorkflowSleep(_OnWorkflow, frozen=True):
     """The workflow sleeps for a while, by the database's clock."""
 
     duration_s: float
@@ -64,7 +64,7 @@ class RunSleep(_OnRun, frozen=True):
         return rules.sleep(task, self.holder, began, facts.next_position(task.id), self.duration_s, now)
 
 
-class _OnStep(_OnRun, frozen=True):
+class _OnStep(_OnWorkflow, frozen=True):
     name: str
     occurrence: int
 
@@ -109,18 +109,18 @@ class StepFail(_OnStep, frozen=True):
 
 
 StepTry = StepBegin | StepComplete | StepFail
-RunCommand = RunComplete | RunFail | RunSleep | StepTry
+WorkflowCommand = WorkflowComplete | WorkflowFail | WorkflowSleep | StepTry
 STEP_TRIES = frozenset(get_args(StepTry))
 
 
-def checked_run(said: RunCommand, jitter: float) -> RunCommand:
+def checked_command(said: WorkflowCommand, jitter: float) -> WorkflowCommand:
     """As it may be carried out, with its chance."""
     match said:
-        case RunComplete(result=result):
+        case WorkflowComplete(result=result):
             check_payload("output", result)
-        case RunFail(failure=failure):
+        case WorkflowFail(failure=failure):
             return replace(said, failure=storable(failure), jitter=jitter)
-        case RunSleep(duration_s=duration_s):
+        case WorkflowSleep(duration_s=duration_s):
             check_seconds("duration_seconds", duration_s, most=SLEEP_MAX_S)
         case StepBegin(name=name):
             check_name("step_id", name)
