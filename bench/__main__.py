@@ -26,7 +26,7 @@ from rich.markup import escape
 from bench import measure, report, venv
 from bench.harness import FULL, QUICK, Contestant, Failed, Figures, Scale, Stage
 from bench.ours import Windlass
-from bench.results import OURS, Fault, Results
+from bench.results import LIMIT, OURS, Fault, Results
 from bench.rows import ROWS, Row
 from bench.server import Server
 from bench.subject import Subject
@@ -54,8 +54,8 @@ def main() -> int:
     settings = {name: who.subject.settings for name, who in contestants.items()}
     told = Console(width=None if sys.stdout.isatty() else 180)
     facts = report.facts(reps, quick=arguments.quick, load=load, settings=settings)
-    entries = report.publish(told, rows, results, facts)
-    return int(any(entry["errors"] for entry in entries))
+    report.publish(told, rows, results, facts, arguments.out)
+    return int(any(fault.who in (OURS, LIMIT) for fault in results.faults))
 
 
 def _arguments() -> argparse.Namespace:
@@ -66,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--reps", type=int, default=3, help="repetitions (3)")
     parser.add_argument("--quick", action="store_true", help="one short repetition; its figures mean little")
     parser.add_argument("--no-peers", action="store_true", help="ours and the limits only")
+    parser.add_argument("--out", type=Path, default=report.OUT, help="the folder for what was measured (bench/out)")
     return parser.parse_args()
 
 
@@ -129,7 +130,7 @@ def _run(
 def _jobs(row: Row, contestants: dict[str, Contestant]) -> list[Job]:
     """All that a row compares, side by side."""
     ours = [(kind, OURS) for kind in row.ours() if OURS in contestants]
-    limits = [(name, "limit") for name in row.limits()]
+    limits = [(name, LIMIT) for name in row.limits()]
     peers = [
         (kind, name)
         for kind in row.peers()
@@ -144,7 +145,7 @@ def _measure(stage: Stage, job: Job, contestants: dict[str, Contestant], results
     kind, who = job
     started = time.monotonic()
     work: Callable[[], Figures]
-    if who == "limit":
+    if who == LIMIT:
         work = lambda: measure.limit(stage, kind)  # noqa: E731
     else:
         work = lambda: measure.KINDS[kind](stage, contestants[who])  # noqa: E731

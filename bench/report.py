@@ -26,8 +26,8 @@ from bench.venv import ROOT
 OUT = ROOT / "bench" / "out"
 
 
-def publish(console: Console, rows: Sequence[Row], results: Results, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Print and write everything; gives the rows as written."""
+def publish(console: Console, rows: Sequence[Row], results: Results, facts: dict[str, Any], out: Path = OUT) -> None:
+    """Print and write everything."""
     judged = [(row, judge(row, results)) for row in rows]
     entries = [{**entry(row, verdicts), **facts} for row, verdicts in judged]
     console.print(_figures(results))
@@ -36,22 +36,22 @@ def publish(console: Console, rows: Sequence[Row], results: Results, facts: dict
         console.print(f"[yellow]not in this run:[/] {name}: {reason}")
     for fault in results.faults:
         console.print(f"[red]error:[/] {fault.kind} of {fault.who}: {fault.message}", markup=True, highlight=False)
-    _write(entries, results, facts)
-    console.print(f"written: {', '.join(str(p.relative_to(ROOT)) for p in sorted(OUT.iterdir()))}")
-    return entries
+    _write(entries, results, facts, out)
+    shown = out.relative_to(ROOT) if out.is_relative_to(ROOT) else out
+    console.print(f"written: {', '.join(str(shown / file.name) for file in sorted(out.iterdir()))}")
 
 
-def _write(entries: list[dict[str, Any]], results: Results, facts: dict[str, Any]) -> None:
-    OUT.mkdir(exist_ok=True)
-    (OUT / "results.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n")
+def _write(entries: list[dict[str, Any]], results: Results, facts: dict[str, Any], out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n")
     details = {
         **facts,
         "absent": results.absent,
         "errors": [asdict(fault) for fault in results.faults],
         "figures": {f"{kind} {who}": figures for (kind, who), figures in results.figures.items()},
     }
-    (OUT / "details.json").write_text(json.dumps(details, indent=1, ensure_ascii=False) + "\n")
-    (OUT / "results.svg").write_text(draw(entries))
+    (out / "details.json").write_text(json.dumps(details, indent=1, ensure_ascii=False) + "\n")
+    (out / "results.svg").write_text(draw(entries))
 
 
 def _table(judged: Sequence[tuple[Row, list[Verdict]]]) -> Table:

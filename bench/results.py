@@ -14,7 +14,7 @@ from typing import Any
 from bench.harness import Figures
 from bench.rows import Check, Figure, Row
 
-OURS = "windlass"
+OURS, LIMIT = "windlass", "limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _with_other(check: Check, results: Results, **known: Any) -> Verdict:
         if best is None:
             return Verdict(check, **{"problem": "no peer to compare with", **known})
         return Verdict(check, other=best[0], theirs=best[1], **known)
-    figure, who = (check.limit, "limit") if check.limit else (check.ourselves, OURS)
+    figure, who = (check.limit, LIMIT) if check.limit else (check.ourselves, OURS)
     if figure is None:
         return Verdict(check, **known)
     theirs = results.series(figure, who)
