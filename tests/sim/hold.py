@@ -22,6 +22,7 @@ from tests.sim.check_task import TaskChecker, require
 from tests.sim.host import Gone, Host
 from tests.sim.mirror import Row, instant
 from tests.sim.operator import Operator
+from tests.sim.reporter import CHAOS, TRIES, Reporter
 from tests.sim.violation import Violation
 from tests.sim.world import World
 
@@ -36,10 +37,7 @@ from windlass.core.transition import State
 from windlass.engine.holder import Held
 
 LEASE_MS = 1500
-CHAOS = {"complete": 8.0, "fail": 3.0, "twice": 1.5, "contradict": 1.5, "lie": 1.0, "late": 1.5, "hang": 1.0,
-         "die": 1.0, "cancelled": 0.5}  # fmt: skip
-CALM = {"complete": 8.0, "fail": 1.0}
-TRIES, HOLDERS = 8, 4
+HOLDERS = 4
 DATASET, VERSION = UUID(int=1), UUID(int=2)
 
 
@@ -175,75 +173,30 @@ class Holder:
             held = await host.ask(lambda engine: engine.holders.claim(task_id, self.name, self.caller))
             if isinstance(held, Held):
                 self.world.promised[str(task_id), held.task.attempt] = held.expires_at
-                await Job(self.world, self, held).run()
+                await HeldJob(self.world, self, held).run()
 
     async def leave(self) -> None:
         self.left = True
 
 
-class Job:
+class HeldJob(Reporter):
     """One attempt in the hands of its holder."""
 
+    silence_s = LEASE_MS / 1000
+
     def __init__(self, world: HoldWorld, holder: Holder, held: Held) -> None:
-        self.world, self.caller, self.calm = world, holder.caller, world.calm
-        self.id, self.attempt = held.task.id, held.task.attempt
-        self.fence = Fence(self.id, self.attempt, held.task.lease_id)
-        self.stream = world.seed.stream("job", self.id, self.attempt, holder.name)
-        self.way = self.stream.pick(CALM if self.calm else CHAOS)
-        self.cancelled = self.over = False
+        task = held.task
+        super().__init__(
+            world, task.id, task.attempt, world.seed.stream("job", task.id, task.attempt, holder.name), CHAOS
+        )
+        self.caller = holder.caller
+        self.fence = Fence(self.id, self.attempt, task.lease_id)
         self.result = msgspec.json.encode({"task": str(self.id), "attempt": self.attempt, "by": holder.name})
 
-    async def run(self) -> None:
-        if self.way == "die":
+    async def tell(self) -> None:
+        if not self.stream.often(0.5):
             return
-        beats = self.world.start(self.beats())
-        try:
-            await self.work()
-        finally:
-            self.over = True
-            beats.cancel()
-
-    async def work(self) -> None:
-        await asyncio.sleep(self.stream.around(1.5 if self.stream.often(0.2) else 0.3))
-        if self.stream.often(0.5):
-            await self.tell(self.stream.randint(0, 5))
-        if self.cancelled and (self.calm or self.stream.often(0.5)):
-            await self.finish(Outcome.CANCELLED)
-            return
-        match self.way:
-            case "hang":
-                await asyncio.sleep(self.stream.between(2.0, 20.0))
-            case "late":
-                self.over = True  # says nothing for a while
-                await asyncio.sleep(LEASE_MS / 1000 * self.stream.between(0.8, 2.5))
-                await self.complete()
-            case "lie":
-                await self.lie()
-                await self.complete()
-            case "twice":
-                await asyncio.gather(self.complete(), self.complete())
-                await self.complete()
-            case "contradict":
-                await asyncio.gather(self.complete(), self.fail())
-            case "cancelled":
-                await self.finish(Outcome.CANCELLED)
-            case "fail":
-                await self.fail()
-            case _:
-                await self.complete(self.stream.randint(0, 5) if self.stream.often(0.3) else None)
-
-    async def beats(self) -> None:
-        while not self.over:
-            await asyncio.sleep(LEASE_MS / 3000 * (1 if self.calm else self.stream.between(0.2, 2.5)))
-            if self.over:
-                return
-            extended = await self.say(lambda engine: engine.holders.extend(self.fence, self.caller))
-            if extended is not None:
-                key = str(self.id), self.attempt
-                self.world.promised[key] = max(extended.expires_at, self.world.promised[key])
-                self.cancelled = self.cancelled or extended.cancel is not None
-
-    async def tell(self, cursor: int) -> None:
+        cursor = self.stream.randint(0, 5)
         events = (SaidEvent(DATASET, VERSION, cursor),)
 
         async def emit(engine: Any) -> bool:
@@ -253,6 +206,13 @@ class Job:
         if await self.say(emit):
             self.world.told.add((str(self.id), cursor))
 
+    async def beat(self) -> None:
+        extended = await self.say(lambda engine: engine.holders.extend(self.fence, self.caller))
+        if extended is not None:
+            key = str(self.id), self.attempt
+            self.world.promised[key] = max(extended.expires_at, self.world.promised[key])
+            self.cancelled = self.cancelled or extended.cancel is not None
+
     async def complete(self, cursor: int | None = None) -> None:
         events = () if cursor is None else (SaidEvent(DATASET, VERSION, cursor),)
         state = await self.finish(Outcome.SUCCEEDED, result=self.result, events=events)
@@ -261,9 +221,15 @@ class Job:
             if cursor is not None:
                 self.world.told.add((str(self.id), cursor))
 
+    async def complete_with_more(self) -> None:
+        await self.complete(self.stream.randint(0, 5) if self.stream.often(0.3) else None)
+
     async def fail(self) -> None:
         category = self.stream.choice([Category.USER_CODE, Category.INFRASTRUCTURE, Category.CONFIGURATION])
         await self.finish(Outcome.FAILED, failure=Failure(category, "it broke"))
+
+    async def give_up(self) -> None:
+        await self.finish(Outcome.CANCELLED)
 
     async def lie(self) -> None:
         """About its attempt, or about its token."""

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace as with_fields
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import msgspec
 from tests.sim import plan as plans
@@ -22,6 +21,7 @@ from tests.sim.check_task import TaskChecker, require
 from tests.sim.host import Gone, Host
 from tests.sim.mirror import Row
 from tests.sim.operator import Operator
+from tests.sim.reporter import CHAOS, TRIES, Reporter
 from tests.sim.violation import Violation
 from tests.sim.world import World
 
@@ -38,10 +38,6 @@ from windlass.engine.outbox import EffectHandler, NotNow
 from windlass.wire.id import parse_id
 
 INTERVAL_MS, TIMEOUT_MS, DISPATCH_MS = 500, 1500, 2000
-CHAOS = {"complete": 8.0, "fail": 3.0, "twice": 1.5, "contradict": 1.5, "lie": 1.0, "late": 1.5, "hang": 1.0,
-         "die": 1.0, "unstarted": 1.0, "cancelled": 0.5}  # fmt: skip
-CALM = {"complete": 8.0, "fail": 1.0}
-TRIES = 8
 
 
 class Constant:
@@ -149,7 +145,7 @@ class PushWorld(World):
         if key in self.pushed and self.outside_system._stream.often(0.5):
             return
         self.pushed.add(key)
-        self.start(Job(self, envelope).run())
+        self.start(PushedJob(self, envelope).run())
 
 
 class Setup:
@@ -192,65 +188,26 @@ class SimulatedPusher(Pusher):
             raise ConnectionError("taken, but the answer was lost")
 
 
-class Job:
+class PushedJob(Reporter):
     """One attempt in the hands of the service."""
 
+    silence_s = TIMEOUT_MS / 1000
+
     def __init__(self, world: PushWorld, envelope: dict[str, Any]) -> None:
-        self.world, self.envelope, self.calm = world, envelope, world.calm
         task_id = parse_id("task", envelope["taskId"])
         assert task_id is not None, envelope
-        self.id: UUID = task_id
-        self.attempt: int = envelope["attempt"]
-        self.stream = world.seed.stream("job", self.id, self.attempt, len(world.pushed), world.loop.time())
-        self.way = self.stream.pick(CALM if self.calm else CHAOS)
-        self.told = self.over = False
+        attempt: int = envelope["attempt"]
+        stream = world.seed.stream("job", task_id, attempt, len(world.pushed), world.loop.time())
+        super().__init__(world, task_id, attempt, stream, {**CHAOS, "unstarted": 1.0})
+        self.envelope = envelope
         self.result = {"task": str(self.id), "attempt": self.attempt, "by": "service"}
 
-    async def run(self) -> None:
-        if self.way == "die":
-            return
-        if self.way != "unstarted" and not await self.say("started"):
-            return
-        beats = self.world.start(self.beats())
-        try:
-            await self.work()
-        finally:
-            self.over = True
-            beats.cancel()
+    async def begin(self) -> bool:
+        return self.way == "unstarted" or await self.say("started") is not None
 
-    async def work(self) -> None:
-        await asyncio.sleep(self.stream.around(1.5 if self.stream.often(0.2) else 0.3))
-        if self.told and (self.calm or self.stream.often(0.5)):
-            await self.say("completed", outcome="CANCELLED", partialProgress={"n": 1})
-            return
-        match self.way:
-            case "hang":
-                await asyncio.sleep(self.stream.between(2.0, 20.0))
-            case "late":
-                self.over = True  # says nothing for a while
-                await asyncio.sleep(TIMEOUT_MS / 1000 * self.stream.between(0.8, 2.5))
-                await self.complete()
-            case "lie":
-                await self.lie()
-                await self.complete()
-            case "twice":
-                await asyncio.gather(self.complete(), self.complete())
-                await self.complete()
-            case "contradict":
-                await asyncio.gather(self.complete(), self.fail())
-            case "cancelled":
-                await self.say("completed", outcome="CANCELLED")
-            case "fail":
-                await self.fail()
-            case _:
-                await self.complete()
-
-    async def beats(self) -> None:
-        while not self.over:
-            await asyncio.sleep(INTERVAL_MS / 1000 * (1 if self.calm else self.stream.between(0.2, 2.5)))
-            if not self.over:
-                answer = await self.say("heartbeat", progressPct=self.stream.randint(0, 100))
-                self.told = self.told or bool(answer and answer.should_cancel)
+    async def beat(self) -> None:
+        answer = await self.say("heartbeat", progressPct=self.stream.randint(0, 100))
+        self.cancelled = self.cancelled or bool(answer and answer.should_cancel)
 
     async def complete(self) -> None:
         answer = await self.say("completed", outcome="SUCCEEDED", output=self.result)
@@ -260,6 +217,9 @@ class Job:
     async def fail(self) -> None:
         category = self.stream.choice(["USER_CODE", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT"])
         await self.say("completed", outcome="FAILED", error={"category": category, "message": "it broke"})
+
+    async def give_up(self) -> None:
+        await self.say("completed", outcome="CANCELLED", partialProgress={"n": 1})
 
     async def lie(self) -> None:
         answer = await self.say("completed", outcome="SUCCEEDED", output=self.result, attempt=self.attempt + 1000)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
 from tests.sim.bugs import patched, reworded, together
+from tests.sim.share import Plant
 
 from windlass.core import schedule as schedule_rules
 from windlass.core import step_attempt as rules
@@ -19,8 +19,6 @@ from windlass.core.transition import Transition
 from windlass.engine import fire
 from windlass.engine.lease import Leases
 from windlass.engine.worker import Workers
-
-Plant = Callable[[], AbstractContextManager[None]]
 
 
 def zombies_write() -> AbstractContextManager[None]:

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from tests.sim.bugs import patched, reworded
 from tests.sim.hold import HoldWorld
 from tests.sim.runner import Simulator
-from tests.support import database as databases
+from tests.sim.share import Plant, check_seeds, hunt, simulator_of
 
 from windlass.core import holder
 
 SEEDS, HUNT = 3, 12
 
 
-@pytest.fixture(scope="module")
-def simulator(postgres: databases.Server) -> Iterator[Simulator]:
-    dsn = asyncio.run(databases.fresh_database(postgres))
-    with Simulator(dsn, HoldWorld) as simulator:
-        yield simulator
-    asyncio.run(databases.drop_database(postgres, dsn))
+simulator = simulator_of(HoldWorld)
 
 
 def test_a_share_of_the_seeds_holds(simulator: Simulator) -> None:
-    for seed in range(SEEDS):
-        result = simulator.run(seed)
-        assert result.violation is None, f"seed {seed}: {result.violation}\n" + "\n".join(result.trace[-40:])
+    check_seeds(simulator, SEEDS)
 
 
 def test_a_seed_replays(simulator: Simulator) -> None:
@@ -65,15 +57,10 @@ def a_claim_passes_limits_by() -> Iterator[None]:
         yield
 
 
-Plant = Callable[[], AbstractContextManager[None]]
 BUGS = [leases_end_too_early, the_token_is_not_asked_for, limits_are_not_counted, a_claim_passes_limits_by]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(simulator: Simulator, bug: Plant) -> None:
-    with bug():
-        for seed in range(HUNT):
-            if simulator.run(seed).violation is not None:
-                return
-    pytest.fail(f"not found in {HUNT} seeds")
+    hunt(simulator, bug, range(HUNT))

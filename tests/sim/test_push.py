@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from tests.sim.bugs import patched, reworded
 from tests.sim.push import PushWorld
 from tests.sim.runner import Simulator
-from tests.support import database as databases
+from tests.sim.share import Plant, check_seeds, hunt, simulator_of
 
 from windlass.core import callback, sent
 from windlass.core.transition import Transition
@@ -20,18 +19,11 @@ from windlass.core.transition import Transition
 SEEDS, HUNT = 4, 12
 
 
-@pytest.fixture(scope="module")
-def simulator(postgres: databases.Server) -> Iterator[Simulator]:
-    dsn = asyncio.run(databases.fresh_database(postgres))
-    with Simulator(dsn, PushWorld) as simulator:
-        yield simulator
-    asyncio.run(databases.drop_database(postgres, dsn))
+simulator = simulator_of(PushWorld)
 
 
 def test_a_share_of_the_seeds_holds(simulator: Simulator) -> None:
-    for seed in range(SEEDS):
-        result = simulator.run(seed)
-        assert result.violation is None, f"seed {seed}: {result.violation}\n" + "\n".join(result.trace[-40:])
+    check_seeds(simulator, SEEDS)
 
 
 @contextmanager
@@ -72,16 +64,9 @@ def no_attempt_guard() -> Iterator[None]:
         yield
 
 
-Plant = Callable[[], AbstractContextManager[None]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "bug", [zombies_too_early, dispatched_without_an_effect, no_attempt_guard], ids=lambda bug: bug.__name__
 )
 def test_a_planted_bug_is_found(simulator: Simulator, bug: Plant) -> None:
-    with bug():
-        for seed in range(HUNT):
-            if simulator.run(seed).violation is not None:
-                return
-    pytest.fail(f"not found in {HUNT} seeds")
+    hunt(simulator, bug, range(HUNT))
