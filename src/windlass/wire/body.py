@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterable
 
 from windlass.core.error import TooLarge
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
-
-class Gone(Exception):
-    """The caller went while it was sending."""
-
-
-async def body_of(headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
-    """As ASGI tells of it. Mostly one part; a heartbeat is worth saving a generator."""
-    check_declared(headers.get(b"content-length", b"").decode("latin-1"), limit)
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            raise too_large(limit)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
 
 async def gathered(declared: str, stream: AsyncIterable[bytes], limit: int) -> bytes:
-    """As a stream tells of it. `declared` is what the header says of its length."""
+    """All of a stream. `declared` is what the header says of its length."""
     check_declared(declared, limit)
     parts, size = [], 0
     async for part in stream:

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -16,17 +15,13 @@ from windlass.contracts.callback.form import RefusedAnswer, refused
 from windlass.contracts.callback.service import Saying, Service
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.error import TooLarge, Unauthenticated, WindlassError
-from windlass.wire.body import Gone, body_of
+from windlass.wire.asgi import JSON, Gone, Header, Receive, Scope, Send, body_of, encoded, respond
 
 log = logging.getLogger("windlass.callback")
 
 PREFIX = "/v1/"
 BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
-JSON = (b"content-type", b"application/json")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 Identify = Callable[[str], Awaitable[object]]
 Route = Callable[[Saying], Awaitable[object]]
 
@@ -48,7 +43,7 @@ class CallbackApp:
             "/v1/task-envelope.schema.json": self._encode(envelope_schema()),
         }
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             status, content, extra = await self._answer(scope["method"], scope["path"], headers, receive)
@@ -56,19 +51,16 @@ class CallbackApp:
             return
         except WindlassError as error:
             status, body, more = refused(error)
-            content = self._encode(body)
-            extra = [(name.encode(), value.encode()) for name, value in more.items()]
+            content, extra = self._encode(body), encoded(more)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             status, extra = 500, []
             content = self._encode(RefusedAnswer(error="internal", message="something is wrong on the server's side"))
-        length = (b"content-length", str(len(content)).encode())
-        await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *extra]})
-        await send({"type": "http.response.body", "body": content})
+        await respond(send, status, content, [JSON, *extra])
 
     async def _answer(
         self, method: str, path: str, headers: dict[bytes, bytes], receive: Receive
-    ) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    ) -> tuple[int, bytes, list[Header]]:
         parts = path.split("/")
         route = self._routes.get(parts[4]) if len(parts) == 5 and parts[2] == "tasks" else None
         if route is None:
@@ -90,9 +82,7 @@ class CallbackApp:
         await self._service.admit(token)
         return self._large_max_bytes
 
-    async def _described(
-        self, method: str, path: str, headers: dict[bytes, bytes]
-    ) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    async def _described(self, method: str, path: str, headers: dict[bytes, bytes]) -> tuple[int, bytes, list[Header]]:
         """The documents tell nothing of anybody's work, but nothing except health answers without a key."""
         document = self._documents.get(path)
         if document is None:
@@ -102,9 +92,7 @@ class CallbackApp:
         await self._identify(_bearer(headers))
         return 200, document, []
 
-    def _refused(
-        self, status: int, error: str, message: str, headers: list[tuple[bytes, bytes]]
-    ) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    def _refused(self, status: int, error: str, message: str, headers: list[Header]) -> tuple[int, bytes, list[Header]]:
         return status, self._encode(RefusedAnswer(error=error, message=message)), headers
 
 

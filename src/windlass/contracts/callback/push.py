@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +24,7 @@ from windlass.engine.outbox import NotNow, Undeliverable
 from windlass.engine.view import TaskView
 from windlass.wire.dispatch import dispatch_id
 from windlass.wire.post import Reply, post
+from windlass.wire.retry_after import retry_after_s
 from windlass.wire.signature import signed_headers
 
 ANSWER_TIMEOUT_S = 10.0
@@ -123,17 +123,7 @@ def judge(reply: Reply, now: datetime) -> None:
     if 200 <= reply.status < 300 or reply.status == 409:
         return
     if reply.status in BUSY:
-        raise NotNow(f"the worker answered {reply.status}", retry_after_s(reply.headers.get("retry-after", ""), now))
+        asked = reply.headers.get("retry-after")
+        again_s = retry_after_s(asked, now, most=BUSY_AGAIN_MAX_S, otherwise=BUSY_AGAIN_S)
+        raise NotNow(f"the worker answered {reply.status}", again_s)
     raise NotTaken(f"the worker answered {reply.status}: {reply.body[:200].decode('utf-8', 'replace')}")
-
-
-def retry_after_s(text: str, now: datetime) -> float:
-    """Seconds, or until a date; within bounds, and something sensible for nonsense."""
-    if text.isascii() and text.isdigit():
-        seconds = float(text[:9])
-    else:
-        try:
-            seconds = (parsedate_to_datetime(text) - now).total_seconds()
-        except (ValueError, TypeError):
-            seconds = BUSY_AGAIN_S
-    return min(max(seconds, 0.0), BUSY_AGAIN_MAX_S)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -22,7 +21,7 @@ from windlass.contracts.lease.wakeup import NO_MESSAGES, WakeupRoutes, while_the
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.error import Invalid, WindlassError
 from windlass.core.holder import Caller
-from windlass.wire.body import Gone, body_of
+from windlass.wire.asgi import JSON, Gone, Header, Receive, Scope, Send, body_of, encoded, respond
 from windlass.wire.lease import RefusedAnswer
 
 log = logging.getLogger("windlass.lease")
@@ -30,12 +29,8 @@ log = logging.getLogger("windlass.lease")
 PREFIX, COMPLETE = "/internal/", "/internal/task-complete"
 CALLER = "caller"  # in the state of a connection
 BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
-JSON = (b"content-type", b"application/json")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
+Answer = tuple[int, bytes, list[Header]]
 
 
 class LeaseApp:
@@ -54,7 +49,7 @@ class LeaseApp:
         self._document = self._encode(openapi_document(version))
         self.state = SimpleNamespace(closing=asyncio.Event())
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         try:
@@ -64,17 +59,14 @@ class LeaseApp:
             return
         except WindlassError as error:
             status, body, more = refused(error)
-            content = self._encode(body)
-            extra = [(name.encode(), value.encode()) for name, value in more.items()]
+            content, extra = self._encode(body), encoded(more)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             told = RefusedAnswer(error="internal", message="something is wrong on the server's side")
             status, content, extra = 500, self._encode(told), []
-        length = (b"content-length", str(len(content)).encode())
-        await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *extra]})
-        await send({"type": "http.response.body", "body": content})
+        await respond(send, status, content, [JSON, *extra])
 
-    async def _answer(self, scope: MutableMapping[str, Any], receive: Receive, caller: Caller) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive, caller: Caller) -> Answer:
         method, path = scope["method"], scope["path"]
         log.debug("%s %s by %s", method, path, caller.subject)
         post = self._posts.get(path)

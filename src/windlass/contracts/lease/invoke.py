@@ -22,6 +22,7 @@ from windlass.engine.engine import Engine
 from windlass.engine.outbox import NotNow, Undeliverable
 from windlass.engine.view import TaskView
 from windlass.wire.post import post
+from windlass.wire.retry_after import retry_after_s
 
 ANSWER_TIMEOUT_S = 10.0
 BUSY = frozenset({429, 503})
@@ -94,12 +95,9 @@ class Invoker:
         except Forbidden as error:
             raise Undeliverable(error.message) from None
         if reply.status in BUSY:
-            raise NotNow(f"the function answered {reply.status}", _seconds(reply.headers.get("retry-after", "")))
+            asked, now = reply.headers.get("retry-after"), reply.headers.get("date")
+            again_s = retry_after_s(asked, now, most=BUSY_AGAIN_MAX_S, otherwise=BUSY_AGAIN_S)
+            raise NotNow(f"the function answered {reply.status}", again_s)
         if not 200 <= reply.status < 300 and reply.status != 409:
             told = reply.body[:200].decode("utf-8", "replace")
             raise NotTaken(f"the function answered {reply.status}: {told}")
-
-
-def _seconds(text: str) -> float:
-    """Of Retry-After; something sensible for a date or for nonsense."""
-    return min(float(text[:9]), BUSY_AGAIN_MAX_S) if text.isascii() and text.isdigit() else BUSY_AGAIN_S

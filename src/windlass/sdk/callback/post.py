@@ -12,12 +12,14 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from queue import SimpleQueue
 from urllib.parse import urlsplit
 
 import msgspec
+
+from windlass.sdk.resting import Resting, Server
+from windlass.wire.retry_after import retry_after_s
 
 ANSWER_MAX_BYTES = 1024 * 1024
 RESTING_MAX = 8  # connections to one engine
@@ -51,9 +53,7 @@ class Poster:
         ]
         for thread in self._threads:
             thread.start()
-        self._resting: dict[tuple[str, str], list[HTTPConnection]] = {}
-        self._lock = threading.Lock()
-        self._closed = False
+        self._resting = Resting(RESTING_MAX)
 
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, *, method: str = "POST"
@@ -78,17 +78,12 @@ class Poster:
         """Calls that are under way come to their end, and nobody waits for them."""
         for _ in self._threads:
             self._jobs.put(None)
-        with self._lock:
-            self._closed = True
-            resting, self._resting = self._resting, {}
-        for connections in resting.values():
-            for connection in connections:
-                connection.close()
+        self._resting.close()
 
     def _post(self, url: str, headers: dict[str, str], body: bytes, timeout_s: float, method: str) -> Reply:
         where = urlsplit(url)
         key, target = (where.scheme, where.netloc), where.path + (f"?{where.query}" if where.query else "")
-        rested = self._take(key)
+        rested = self._resting.take(key)
         if rested is not None:
             try:
                 return self._exchange(key, rested, method, target, headers, body, timeout_s)
@@ -105,7 +100,7 @@ class Poster:
 
     def _exchange(
         self,
-        key: tuple[str, str],
+        key: Server,
         connection: HTTPConnection,
         method: str,
         target: str,
@@ -120,10 +115,11 @@ class Poster:
         response = connection.getresponse()
         content = response.read(self._answer_max_bytes)
         if response.isclosed() and not response.will_close:
-            self._rest(key, connection)
+            self._resting.keep(key, connection)
         else:
             connection.close()
-        return Reply(response.status, content, retry_after_s(response))
+        asked_s = retry_after_s(response.getheader("Retry-After"), response.getheader("Date"), most=RETRY_AFTER_MAX_S)
+        return Reply(response.status, content, asked_s)
 
     def _connection(self, scheme: str, netloc: str) -> HTTPConnection:
         if scheme == "https":
@@ -131,28 +127,3 @@ class Poster:
                 self._ssl_context = ssl.create_default_context()
             return HTTPSConnection(netloc, context=self._ssl_context)
         return HTTPConnection(netloc)
-
-    def _take(self, key: tuple[str, str]) -> HTTPConnection | None:
-        with self._lock:
-            resting = self._resting.get(key)
-            return resting.pop() if resting else None
-
-    def _rest(self, key: tuple[str, str], connection: HTTPConnection) -> None:
-        with self._lock:
-            resting = self._resting.setdefault(key, [])
-            if len(resting) < RESTING_MAX and not self._closed:
-                resting.append(connection)
-                return
-        connection.close()
-
-
-def retry_after_s(response: HTTPResponse) -> float:
-    """How long the engine asks us to wait: a number of seconds, or a moment by its own clock."""
-    text = response.getheader("Retry-After") or ""
-    if text.isascii() and text.isdigit():
-        return min(float(text[:9]), RETRY_AFTER_MAX_S)
-    try:
-        said, now = parsedate_to_datetime(text), parsedate_to_datetime(response.getheader("Date") or "")
-        return min(max(0.0, (said - now).total_seconds()), RETRY_AFTER_MAX_S)
-    except (ValueError, TypeError):
-        return 0.0

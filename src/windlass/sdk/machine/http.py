@@ -9,11 +9,9 @@ from __future__ import annotations
 import io
 import select
 import socket
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Protocol
@@ -23,6 +21,8 @@ from urllib.request import getproxies, proxy_bypass
 import msgspec
 
 from windlass.sdk.machine.patience import Transient
+from windlass.sdk.resting import Resting, Server
+from windlass.wire.retry_after import retry_after_s
 
 ANSWER_MAX_BYTES = 64 * 1024
 CHUNK_BYTES = 64 * 1024
@@ -57,7 +57,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def retry_after_s(self) -> float:
-        return retry_after_s(self.headers.get("retry-after", ""), self.headers.get("date", ""))
+        return retry_after_s(self.headers.get("retry-after"), self.headers.get("date"), most=RETRY_AFTER_MAX_S)
 
 
 class Cut(Transient):
@@ -70,8 +70,7 @@ class Client:
     def __init__(self, *, timeout_s: float = 30.0, agent: str = "windlass-machine") -> None:
         self.timeout_s = timeout_s
         self._agent = agent
-        self._resting: dict[tuple[str, str], list[HTTPConnection]] = {}
-        self._lock = threading.Lock()
+        self._resting = Resting(RESTING_MAX)
 
     def request(
         self,
@@ -91,7 +90,7 @@ class Client:
             target = url  # a proxy wants all of it
         sent = {"User-Agent": self._agent, **(headers or {})}
         patience = timeout_s or self.timeout_s
-        rested = self._take(key) if body is None or isinstance(body, bytes) else None
+        rested = self._resting.take(key) if body is None or isinstance(body, bytes) else None
         if rested is not None:
             try:
                 return self._exchange(key, rested, method, target, sent, body, limit, patience, look_first_s)
@@ -107,15 +106,11 @@ class Client:
             raise Transient(f"{where.hostname}: {type(error).__name__}: {error}") from None
 
     def close(self) -> None:
-        with self._lock:
-            resting, self._resting = self._resting, {}
-        for connections in resting.values():
-            for connection in connections:
-                connection.close()
+        self._resting.close()
 
     def _exchange(
         self,
-        key: tuple[str, str],
+        key: Server,
         connection: HTTPConnection,
         method: str,
         target: str,
@@ -136,22 +131,9 @@ class Client:
             return Reply(response.status, response.reason or "", told, content)
         finally:
             if kept:
-                self._rest(key, connection)
+                self._resting.keep(key, connection)
             else:
                 connection.close()
-
-    def _take(self, key: tuple[str, str]) -> HTTPConnection | None:
-        with self._lock:
-            resting = self._resting.get(key)
-            return resting.pop() if resting else None
-
-    def _rest(self, key: tuple[str, str], connection: HTTPConnection) -> None:
-        with self._lock:
-            resting = self._resting.setdefault(key, [])
-            if len(resting) < RESTING_MAX:
-                resting.append(connection)
-                return
-        connection.close()
 
 
 def connect(scheme: str, netloc: str) -> HTTPConnection:
@@ -266,14 +248,3 @@ def _read(response: HTTPResponse, limit: int) -> bytearray | None:
     if expected is not None and len(content) < expected:
         raise HTTPException(f"the answer ended after {len(content)} of {expected} bytes")
     return content
-
-
-def retry_after_s(asked: str, date: str) -> float:
-    """What a Retry-After asks for, in seconds or as a date beside the server's own, within reason."""
-    if asked.isascii() and asked.isdigit():
-        return min(float(asked[:9]), RETRY_AFTER_MAX_S)
-    try:
-        wanted = (parsedate_to_datetime(asked) - parsedate_to_datetime(date)).total_seconds()
-    except (ValueError, TypeError):
-        return 0.0
-    return min(max(wanted, 0.0), RETRY_AFTER_MAX_S)
