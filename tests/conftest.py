@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 from tests.support import carriers
 from tests.support import database as databases
+from tests.support import pace as paces
 from tests.support.pooler import Pooler
 
 from windlass.engine.engine import Engine
@@ -83,6 +84,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(SLOW) or "dev" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if not paces.paced(item):
+        return None
+    paces.run_paced(item, nextitem)
+    return True
+
+
+@pytest.fixture
+def pace(request: pytest.FixtureRequest) -> float:
+    """By how much all times of this test are longer than at its first try; see `tests.support.pace`."""
+    return paces.pace_of(request.node)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for line in paces.slower(terminalreporter.getreports("passed")):
+        terminalreporter.write_line(f"SLOWER {line}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.processes import files_in
 from tests.support.s3 import SECRET, S3Server
 
 from windlass import Conflict, Invalid, NotFound, Unavailable
@@ -182,7 +183,7 @@ async def test_a_folder_keeps_nothing_of_an_upload_whose_process_was_killed(tmp_
     writer = subprocess.Popen([sys.executable, "-c", script, f"file://{folder}"])  # noqa: ASYNC220
     try:
         async with asyncio.timeout(45):
-            while not [file for file in folder.rglob("*") if file.is_file()]:
+            while not files_in(folder):
                 assert writer.poll() is None
                 await asyncio.sleep(0.01)
     finally:

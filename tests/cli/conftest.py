@@ -15,6 +15,7 @@ from tests.support.database import temporary_folder
 
 SHOP = """
 import asyncio
+from pathlib import Path
 from windlass import App, Context, WorkflowContext
 
 app = App("shop")
@@ -37,9 +38,9 @@ async def forever() -> None:
 
 @app.task(kind="slow")
 async def slow(ctx: Context) -> str:
-    for n in range(4):
-        ctx.progress(n, 4, "sorting")
-        await asyncio.sleep(0.3)
+    ctx.progress(1, 4, "sorting")
+    while not Path("seen").exists():
+        await asyncio.sleep(0.01)
     return "sorted"
 
 
@@ -86,6 +87,10 @@ class Dev:
         return str(self.places["api"]).removesuffix("/api/v1")
 
 
+# Handlers may log, we need not; but on a machine that stands still, any handler blocks the event loop.
+MAY_BE_SAID = ("windlass.task.", "the heartbeat process has extended the lease")
+
+
 StartDev = Callable[..., subprocess.Popen[str]]
 
 
@@ -110,6 +115,4 @@ def dev() -> Iterator[Dev]:
             process.terminate()
             _, said = process.communicate(timeout=SOON_S)
         assert process.returncode == 0, said
-        assert [line for line in said.splitlines() if "windlass.task." not in line] == [], (
-            "handlers may log, we need not"
-        )
+        assert [line for line in said.splitlines() if not any(word in line for word in MAY_BE_SAID)] == []

@@ -15,6 +15,7 @@ import pytest
 from tests.cli.command import SOON_S, WINDLASS, environment, windlass
 from tests.cli.conftest import SHOP, start_dev
 from tests.support.database import temporary_folder
+from tests.support.processes import alive
 
 from windlass.http.client import ApiClient
 
@@ -159,5 +160,5 @@ def test_dev_runs_the_programs_of_queues_and_takes_them_along() -> None:
             while (seen := client.get(f"/tasks/{task['id']}"))["state"] != "succeeded":
                 assert time.monotonic() < deadline, seen
                 time.sleep(0.05)
-            assert Path(f"/proc/{seen['result']}").exists()
-        assert not Path(f"/proc/{seen['result']}").exists()
+            assert alive(seen["result"])
+        assert not alive(seen["result"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import environment
 from tests.cli.conftest import Dev
+from tests.support.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "docs/howto/push-to-services.md"
 
@@ -20,9 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs/howto/push-to-services.md"
 @pytest.fixture
 def service(dev: Dev, tmp_path: Path) -> Iterator[str]:
     """The first program of the page, under uvicorn, with the secret that the command says."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/windlass"
     dev("queues", "push", "mail", url, "--heartbeat-interval", "1s")
     secret = dev("queues", "secret", "mail").stdout.strip()

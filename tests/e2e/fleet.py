@@ -26,6 +26,7 @@ from tests.e2e.child import EXIT_AWAY, LEASE_TTL_S, ready_line
 
 from windlass.core.error import Unavailable
 from windlass.store.embedded import EmbeddedServer
+from windlass.store.fault import translate
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.05
@@ -301,18 +302,18 @@ class Fleet:
 
     async def ask(self, question: Callable[[asyncpg.Connection], Awaitable[Any]]) -> Any:
         """Ask the database, for as long as it takes to come back."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
-                if self._connection is None or self._connection.is_closed():
-                    self._connection = await asyncpg.connect(self.dsn, timeout=5)
+                if self._connection is None:
+                    self._connection = await asyncpg.connect(self.dsn, timeout=15)
                 return await asyncio.wait_for(question(self._connection), 30)
-            except (
-                OSError,
-                asyncpg.InterfaceError,
-                asyncpg.PostgresConnectionError,
-                asyncpg.OperatorInterventionError,
-            ):
+            except Exception as error:
+                if not isinstance(translate(error), Unavailable):
+                    raise
+                if self._connection is not None:
+                    self._connection.terminate()
+                    self._connection = None
                 assert time.monotonic() < deadline, self.report("PostgreSQL did not come back")
                 await self._look_after_postgresql()
                 await asyncio.sleep(POLL_S)

@@ -31,8 +31,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 from tests.e2e.fleet import WITNESS
-from tests.support.carriers import AWS_ENVIRONMENT, free_port, nats_program
+from tests.support.carriers import AWS_ENVIRONMENT, nats_program
 from tests.support.database import temporary_folder
+from tests.support.ports import free_port
 
 from windlass import Engine, Policy, Submission
 from windlass.app import migrate_database
@@ -40,6 +41,7 @@ from windlass.core.delivery import Wakeup
 from windlass.core.error import Unavailable
 from windlass.core.queue import QueueConfig
 from windlass.store.embedded import EmbeddedServer
+from windlass.store.fault import translate
 from windlass.store.store import Store
 from windlass.wire import certificate
 
@@ -244,18 +246,18 @@ class Soak:
 
     async def ask(self, question: Callable[[asyncpg.Connection], Awaitable[Any]]) -> Any:
         """Ask the database, for as long as it takes to come back."""
-        until_s = time.monotonic() + 90
+        until_s = time.monotonic() + 120
         while True:
             try:
-                if self._connection is None or self._connection.is_closed():
-                    self._connection = await asyncpg.connect(self.dsn, timeout=5)
+                if self._connection is None:
+                    self._connection = await asyncpg.connect(self.dsn, timeout=15)
                 return await asyncio.wait_for(question(self._connection), 30)
-            except (
-                OSError,
-                asyncpg.InterfaceError,
-                asyncpg.PostgresConnectionError,
-                asyncpg.OperatorInterventionError,
-            ):
+            except Exception as error:
+                if not isinstance(translate(error), Unavailable):
+                    raise
+                if self._connection is not None:
+                    self._connection.terminate()
+                    self._connection = None
                 assert time.monotonic() < until_s, self.report("PostgreSQL did not come back")
                 await self._look_after_postgresql()
                 await asyncio.sleep(POLL_S)

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from uuid import UUID
 
 import asyncpg
 from tests.support import database as databases
+from tests.support.ports import free_port
 
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
@@ -51,7 +51,7 @@ class Soak:
     killed: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> dict[str, Any]:
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
         self._start("server")
         for n in range(self.workers):
             self._start(f"worker {n}")
@@ -144,12 +144,6 @@ def begun_after_recorded(lines: list[str]) -> list[str]:
         elif step in recorded:
             again.append(step)
     return again
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def main() -> None:

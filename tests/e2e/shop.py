@@ -64,9 +64,9 @@ async def for_ever(ctx: Context) -> None:
 
 
 @app.task
-async def holds_the_lock() -> None:
-    """For longer than the lease of two seconds, in C code that does not give up the interpreter's lock."""
-    ctypes.PyDLL(None).usleep(3_500_000)
+async def holds_the_lock(seconds: float) -> None:
+    """For longer than its lease, in C code that does not give up the interpreter's lock."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 
 @app.task(run_in="process")

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from tests.support.processes import gone
 from tests.support.work import only_direct, soon, task
 
 from windlass import Engine, State, Submission
@@ -94,17 +95,16 @@ async def test_all_workers_restarted_one_after_the_other_lose_none_of_5000_tasks
 ) -> None:
     total, fleet = 5000, [workers.start("-c", "40", "--prefetch", "40") for _ in range(3)]
     await until_open(somebody, 3)
-    await live_engine.submit_many([submission("short", b'{"number": %d}' % n) for n in range(total)])
-    restarted_at: list[int] = []
+    work = [submission("short", b'{"number": %d}' % n) for n in range(total)]
+    await live_engine.submit_many(work[:2000])
     for place, process in enumerate(fleet):
-        while (done := await finished(somebody)) < 500 + 1000 * place:  # noqa: ASYNC110
+        while await finished(somebody) < 500 + 1000 * place:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+        await live_engine.submit_many(work[2000 + 1000 * place : 3000 + 1000 * place])  # so that there is always some
         process.send_signal(signal.SIGTERM)
         fleet[place] = workers.start("-c", "40", "--prefetch", "40")
         assert await workers.stopped(process) == Exit.OK
-        restarted_at.append(done)
-    assert await finished(somebody) < total, f"work was going on during all restarts: {restarted_at}"
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(120):
         while await finished(somebody) < total:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     counted = await somebody.fetch("select state, failures, losses, count(*) from windlass.task group by 1, 2, 3")
@@ -113,7 +113,7 @@ async def test_all_workers_restarted_one_after_the_other_lose_none_of_5000_tasks
 
 async def until_open(somebody: asyncpg.Connection, workers: int) -> None:
     """A worker that is told to stop before it has begun just ends."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await somebody.fetchval("select count(*) from windlass.lease") < workers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -161,19 +161,13 @@ async def test_a_cancel_reaches_handlers_in_the_event_loop_in_threads_that_ask_a
     workers.start()
     await workers.until(f"begun-{id_}")
     await live_engine.cancel(id_, "no longer needed")
-    view = await soon(live_engine.wait(id_, 30), 30)
+    view = await soon(live_engine.wait(id_, 120), 120)
     assert view.task.state is State.CANCELLED
     if kind == "in_process_for_ever":
         process = (workers.folder / f"begun-{id_}").read_text()
-        await until_gone(int(process))
+        await gone(int(process))
     else:
         await workers.until("heard")
-
-
-async def until_gone(pid: int) -> None:
-    async with asyncio.timeout(120):
-        while exists(Path(f"/proc/{pid}")):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_the_last_lines_of_a_killed_process_are_kept_with_its_attempt(
@@ -197,7 +191,7 @@ async def killed_under_supervision(engine: Engine, workers: Workers, *options: s
     """With a lease that would have to run out for ten minutes."""
     id_ = await engine.submit(submission("kills_its_worker"))
     process = workers.start("--supervised", *options)
-    seen = (await soon(engine.wait(id_, 30), 30)).task
+    seen = (await soon(engine.wait(id_, 120), 120)).task
     assert (seen.state, seen.result, seen.losses) == (State.SUCCEEDED, b"2", 1)
     [lost] = [entry for entry in await engine.views.timeline(id_) if entry.what == "lost"]
     assert "the last words of a worker" in str((lost.detail or {})["trace"])
@@ -237,10 +231,10 @@ async def test_reload_runs_new_code_and_lets_the_old_finish_what_it_runs(
     await workers.until(f"begun-{running}")
     module.write_text(f"{CODE}@app.task\ndef added() -> str:\n    return 'new'\n")
     added = await live_engine.submit(submission("added"))
-    assert (await soon(live_engine.wait(added, 30), 30)).task.result == b'"new"'
+    assert (await soon(live_engine.wait(added, 120), 120)).task.result == b'"new"'
     assert await budgets(live_engine, running) == [(State.RUNNING, 0, 0)]
     (workers.folder / "go").touch()
-    seen = (await soon(live_engine.wait(running, 30), 30)).task
+    seen = (await soon(live_engine.wait(running, 120), 120)).task
     assert (seen.state, seen.attempt, seen.losses) == (State.SUCCEEDED, 1, 0)
     process.send_signal(signal.SIGTERM)
     assert await workers.stopped(process) == Exit.OK

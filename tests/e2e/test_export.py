@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.cli.command import SOON_S
 from tests.contracts.machine.world import PI
-from tests.e2e.test_machine import Dev
+from tests.e2e.test_machine import Dev, nothing_is_left
 from tests.export.archive import TS, Archive, open_archive
 from tests.export.samples import simple
 from tests.support.database import temporary_folder
@@ -48,15 +45,6 @@ def memory_mb(dev: Dev, field: str) -> float:
     found = re.search(rf"^{field}:\s*(\d+) kB$", Path(f"/proc/{dev.process.pid}/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1024
-
-
-def nothing_is_left(dev: Dev) -> None:
-    until_s, left = time.monotonic() + SOON_S, ["?"]
-    while left:
-        assert time.monotonic() < until_s, left
-        with suppress(FileNotFoundError):  # a folder that goes while it is looked at
-            left = dev.left()
-        time.sleep(0.02)
 
 
 def downloaded(dev: Dev, task: str) -> tuple[int, bytes]:

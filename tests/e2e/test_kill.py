@@ -92,7 +92,7 @@ async def settled(fleet: Fleet) -> None:
     """Workers leave, and an engine that is left alone tidies up all that they and the killed ones held."""
     await fleet.stop(*(name for name in fleet.children if name.startswith("worker")))
     for table in ("lease", "outbox", "edge"):
-        await fleet.until(f"{table} is empty", f"select count(*) from windlass.{table}", 20)
+        await fleet.until(f"{table} is empty", f"select count(*) from windlass.{table}", 120)
     await fleet.stop("engine")
 
 

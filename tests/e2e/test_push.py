@@ -25,14 +25,15 @@ from windlass.store.view import TaskView
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 40.0  # less than loops that nobody woke wait
-TIMEOUT_MS = 2000
+TIMEOUT_S = 2.0
 
 
 class Site:
     """A server, workers in processes of their own, and networks between them that can break."""
 
-    def __init__(self, engine: Engine, pushes: Wire, callbacks: Wire, stack: ExitStack) -> None:
+    def __init__(self, engine: Engine, pushes: Wire, callbacks: Wire, stack: ExitStack, pace: float) -> None:
         self.engine, self.pushes, self.callbacks, self._stack = engine, pushes, callbacks, stack
+        self.pace, self._patience_s = pace, PATIENCE_S + (pace - 1.0) * 2 * TIMEOUT_S
 
     def start_worker(self) -> WorkerProcess:
         """From now on pushes go to this one."""
@@ -45,7 +46,7 @@ class Site:
         return await self.engine.submit(Submission(kind="conformance", payload=payload, queue="remote"))
 
     async def until(self, task_id: UUID, *, attempt: int, taken_up: bool = True) -> TaskView:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(self._patience_s):
             while True:
                 view = await self.engine.views.get(task_id)
                 if view.task.attempt >= attempt and (view.task.worker is not None or not taken_up):
@@ -53,14 +54,14 @@ class Site:
                 await asyncio.sleep(0.02)
 
     async def ended(self, task_id: UUID) -> TaskView:
-        return await self.engine.wait(task_id, PATIENCE_S)
+        return await self.engine.wait(task_id, self._patience_s)
 
     async def history(self, task_id: UUID) -> list[str]:
         return [str(entry.what) for entry in await self.engine.views.timeline(task_id)]
 
 
 @pytest.fixture
-async def site(database: str) -> AsyncIterator[Site]:
+async def site(database: str, pace: float) -> AsyncIterator[Site]:
     with ExitStack() as processes:
         async with AsyncExitStack() as stack:
             callbacks = await stack.enter_async_context(Wire(0))
@@ -70,14 +71,14 @@ async def site(database: str) -> AsyncIterator[Site]:
             url = await stack.enter_async_context(open_server(engine, http="127.0.0.1:0", api_key="k", push=options))
             callbacks._target = urlsplit(url).port or 0
             push = Push(
-                url=f"{pushes.url}/", heartbeat_interval_ms=200, heartbeat_timeout_ms=TIMEOUT_MS,
-                dispatch_timeout_ms=4000, cancel_grace_period_ms=1000,
+                url=f"{pushes.url}/", heartbeat_interval_ms=200, heartbeat_timeout_ms=int(TIMEOUT_S * pace * 1000),
+                dispatch_timeout_ms=int(4000 * pace), cancel_grace_period_ms=int(1000 * pace),
             )  # fmt: skip
             await engine.queues.put("remote", delivery=push, retry=RetryForm(initial_ms=50), limits=QueueConfig())
             async with engine.store.begin() as tx:
                 await tx.session.connection.execute("update windlass.queue set signing_secret = $1", SECRET)
             await engine.sent.dispatcher.learn()
-            yield Site(engine, pushes, callbacks, processes)
+            yield Site(engine, pushes, callbacks, processes, pace)
 
 
 async def test_a_worker_that_is_killed_loses_its_task_to_the_next(site: Site) -> None:
@@ -99,7 +100,8 @@ async def test_a_worker_that_is_killed_loses_its_task_to_the_next(site: Site) ->
 
 async def test_a_worker_that_hangs_and_comes_back_late_changes_nothing(site: Site) -> None:
     first = site.start_worker()
-    task_id = await site.submit(3000)
+    work_ms = int(3000 * site.pace)
+    task_id = await site.submit(work_ms)
     await site.until(task_id, attempt=1)
     first.process.send_signal(signal.SIGSTOP)
     site.start_worker()
@@ -109,13 +111,17 @@ async def test_a_worker_that_hangs_and_comes_back_late_changes_nothing(site: Sit
         first.process.send_signal(signal.SIGCONT)
 
     view = await site.ended(task_id)
-    assert (view.task.state, view.task.attempt, view.task.result) == (State.SUCCEEDED, 2, b'{"pieces": 150}')
+    assert (view.task.state, view.task.attempt, view.task.result) == (
+        State.SUCCEEDED,
+        2,
+        b'{"pieces": %d}' % (work_ms / 20),
+    )
     assert (await site.history(task_id)).count("reported") == 1
 
 
 async def test_a_worker_that_loses_its_network_for_a_while_goes_on(site: Site) -> None:
     site.start_worker()
-    task_id = await site.submit(2500)
+    task_id = await site.submit(int(2500 * site.pace))
     await site.until(task_id, attempt=1)
     site.callbacks.accepting = False
     site.callbacks.cut()
@@ -128,7 +134,7 @@ async def test_a_worker_that_loses_its_network_for_a_while_goes_on(site: Site) -
 
 async def test_a_worker_that_loses_its_network_for_longer_than_it_may_is_refused_when_it_is_back(site: Site) -> None:
     site.start_worker()
-    task_id = await site.submit(20_000)
+    task_id = await site.submit(int(20_000 * site.pace))
     await site.until(task_id, attempt=1)
     site.callbacks.accepting = False
     site.callbacks.cut()

@@ -45,7 +45,7 @@ async def test_the_example_is_short_uses_nothing_of_ours_and_works(live_engine: 
             assert (view.task.failures, view.task.losses) == (0, 0)
             assert [step.name for step in await live_engine.load_steps(task_id)] == ["charge", "__sleep_0", "ship"]
             worker.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(worker.wait, 30) == 0
+            assert await asyncio.to_thread(worker.wait, 60) == 0
             [entry] = (await live_engine.workers.page(states=["offline"])).workers  # type: ignore[list-item]
             assert entry.queues == ("orders",)
         finally:

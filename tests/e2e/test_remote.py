@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from tests.e2e.test_drain import Workers, finished, killed_under_supervision, submission, until_open
+from tests.support.ports import free_port
 from tests.support.work import only_direct, soon, task
 
 from windlass import Engine, State
@@ -28,9 +28,7 @@ class Server:
     """A server process on a port of its own, which can be killed and started again."""
 
     def __init__(self, dsn: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self._command = [sys.executable, "-m", "tests.e2e.server", dsn, self.address, KEY]
         self.start()
 
@@ -67,9 +65,9 @@ def remote(server: Server) -> list[str]:
 
 
 async def test_a_server_and_workers_that_are_killed_in_the_middle_lose_no_task(
-    live_engine: Engine, server: Server, workers: Workers, somebody: asyncpg.Connection
+    live_engine: Engine, server: Server, workers: Workers, somebody: asyncpg.Connection, pace: float
 ) -> None:
-    options = (*remote(server), "-c", "20", "--lease", "6")  # longer than a server takes to start again
+    options = (*remote(server), "-c", "20", "--lease", f"{6 * pace:g}")  # longer than a server takes to start again
     fleet = [workers.start(*options) for _ in range(2)]
     await until_open(somebody, 2)
     total = 1500
@@ -87,17 +85,17 @@ async def test_a_server_and_workers_that_are_killed_in_the_middle_lose_no_task(
 
 
 async def until_finished(somebody: asyncpg.Connection, wanted: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await finished(somebody) < wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def test_a_remote_handler_that_holds_the_interpreters_lock_is_neither_lost_nor_run_twice(
-    live_engine: Engine, server: Server, workers: Workers
+    live_engine: Engine, server: Server, workers: Workers, pace: float
 ) -> None:
-    id_ = await live_engine.submit(submission("holds_the_lock"))
-    workers.start(*remote(server), "--lease", "2")
-    view = await soon(live_engine.wait(id_, 60), 60)
+    id_ = await live_engine.submit(submission("holds_the_lock", b'{"seconds": %f}' % (3.5 * pace)))
+    workers.start(*remote(server), "--lease", f"{2 * pace:g}")
+    view = await soon(live_engine.wait(id_, 120), 120)
     assert (view.task.state, view.task.attempt, view.task.losses) == (State.SUCCEEDED, 1, 0)
 
 
@@ -112,7 +110,7 @@ async def test_a_remote_worker_drains(live_engine: Engine, server: Server, worke
     process = workers.start(*remote(server), "-c", "1", "--prefetch", "1")
     await workers.until(f"begun-{first}")
     process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while (await task(live_engine, other)).state is not State.QUEUED:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     (workers.folder / "go").touch()

@@ -20,6 +20,7 @@ from uuid import UUID
 import pytest
 from tests.e2e import pushed
 from tests.e2e.pushed import app, double, greet, refuse, resume, wait
+from tests.support.ports import free_port
 
 from windlass import Engine, State, TaskFailed, chain, open_engine
 from windlass.app import open_server
@@ -28,13 +29,8 @@ from windlass.core.delivery import Push, RetryForm
 from windlass.core.queue import QueueConfig
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 90.0
 QUICK = RetryForm(max_attempts=3, max_losses=20, initial_ms=10, max_ms=100)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Service:
@@ -72,7 +68,7 @@ class Service:
 
     async def ended(self) -> int:
         assert self.process is not None
-        return await asyncio.to_thread(self.process.wait, 60)
+        return await asyncio.to_thread(self.process.wait, PATIENCE_S)
 
     def notes(self) -> list[str]:
         file = self.folder / "notes"
@@ -86,7 +82,7 @@ class Service:
 
 
 async def eventually(reached: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not reached():  # noqa: ASYNC110 (the other side is another process)
             await asyncio.sleep(0.02)
 
@@ -94,12 +90,12 @@ async def eventually(reached: Any) -> None:
 class Place:
     """An engine with its server, the app on it, and a queue `far` that pushes."""
 
-    def __init__(self, engine: Engine, address: str) -> None:
-        self.engine, self.address = engine, address
+    def __init__(self, engine: Engine, address: str, pace: float) -> None:
+        self.engine, self.address, self._pace = engine, address, pace
         self.stack: Any = None
 
     async def set_up(self, url: str, **changes: Any) -> str:
-        settings = {"heartbeat_interval_ms": 200, "heartbeat_timeout_ms": 1500, **changes}
+        settings = {"heartbeat_interval_ms": 200, "heartbeat_timeout_ms": int(1500 * self._pace), **changes}
         push = Push(url=url, **settings)
         view = await self.engine.queues.put("far", delivery=push, retry=QUICK, limits=QueueConfig())
         assert view.settings.signing_secret is not None
@@ -117,9 +113,9 @@ class Place:
 
 
 @pytest.fixture
-async def place(database: str) -> AsyncIterator[Place]:
+async def place(database: str, pace: float) -> AsyncIterator[Place]:
     async with open_engine(database) as engine:
-        place = Place(engine, f"127.0.0.1:{free_port()}")
+        place = Place(engine, f"127.0.0.1:{free_port()}", pace)
         await place.serve()
         app.connect_by(lambda: nullcontext(engine))
         async with app:
@@ -166,7 +162,7 @@ async def test_a_task_moves_to_a_push_queue_by_changing_its_queue_and_nothing_el
     async with near_worker():
         for queue in ("near", "far"):
             handle = await greet.options(queue=queue).submit("Ada", times=2)
-            assert await handle.result(timeout=30) == "Hello, Ada! Hello, Ada!"
+            assert await handle.result(timeout=PATIENCE_S) == "Hello, Ada! Hello, Ada!"
             progress = await place.engine.progress(handle.id)
             assert progress is not None
             assert (progress.fraction, progress.message) == (0.5, "half way")
@@ -175,12 +171,12 @@ async def test_a_task_moves_to_a_push_queue_by_changing_its_queue_and_nothing_el
 
             failing = await refuse.options(queue=queue).submit()
             with pytest.raises(TaskFailed, match="there is no such thing") as failed:
-                await failing.result(timeout=30)
+                await failing.result(timeout=PATIENCE_S)
             assert "LookupError" in failed.value.remote_traceback
             assert (await place.engine.views.get(failing.id)).task.failures == 2
 
             composed = await chain(double.options(queue=queue).bind(3), double.options(queue=queue)).submit()
-            assert await composed.result(timeout=30) == 12
+            assert await composed.result(timeout=PATIENCE_S) == 12
 
 
 async def test_a_worker_that_is_killed_loses_nothing(place: Place, service: Service) -> None:
@@ -189,7 +185,7 @@ async def test_a_worker_that_is_killed_loses_nothing(place: Place, service: Serv
     service.kill()
     await service.start()
 
-    assert await handle.result(timeout=30) == 7  # what the first attempt left behind
+    assert await handle.result(timeout=PATIENCE_S) == 7  # what the first attempt left behind
     assert "zombie" in await place.history(handle.id)
 
 
@@ -205,7 +201,7 @@ async def test_a_worker_that_hangs_and_comes_back_after_its_attempt_was_given_aw
         service.send(signal.SIGCONT)
         await service.noted("stopped 1")
         other.go()
-        assert await handle.result(timeout=60) == 2
+        assert await handle.result(timeout=PATIENCE_S) == 2
     assert service.notes() == ["begun 1", "stopped 1"]
 
 
@@ -215,7 +211,7 @@ async def test_cancel_reaches_the_handler_and_the_task_ends_as_cancelled(place: 
     await place.engine.cancel(handle.id, "not needed any more")
 
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(timeout=30)
+        await handle.result(timeout=PATIENCE_S)
     assert failed.value.state is State.CANCELLED
     assert service.notes() == ["begun 1", "stopped 1"]
 
@@ -230,10 +226,10 @@ async def test_a_service_that_is_told_to_stop_drains_and_what_came_meanwhile_wai
     second = await greet.options(queue="far").submit("Bob")
     service.go()
 
-    assert await first.result(timeout=30) == 1
+    assert await first.result(timeout=PATIENCE_S) == 1
     assert await service.ended() in (0, -signal.SIGTERM)
     await service.start()
-    assert await second.result(timeout=60) == "Hello, Bob!"
+    assert await second.result(timeout=PATIENCE_S) == "Hello, Bob!"
 
 
 async def test_a_worker_that_cannot_reach_the_engine_for_a_while_tells_its_result_when_it_can(
@@ -247,7 +243,7 @@ async def test_a_worker_that_cannot_reach_the_engine_for_a_while_tells_its_resul
     await service.noted("done 1")
     await place.serve()
 
-    assert await handle.result(timeout=60) == 1
+    assert await handle.result(timeout=PATIENCE_S) == 1
     assert service.notes() == ["begun 1", "done 1"]
 
 
@@ -298,7 +294,7 @@ async def test_a_push_that_arrives_twice_is_run_once(place: Place, service: Serv
         await eventually(lambda: len(stutterer.statuses) == 2)
         service.go()
 
-        assert await handle.result(timeout=30) == 1
+        assert await handle.result(timeout=PATIENCE_S) == 1
     assert stutterer.statuses == [202, 409]
     assert service.notes() == ["begun 1", "done 1"]
 
@@ -316,7 +312,7 @@ async def test_a_push_that_reaches_two_processes_of_a_service_is_run_by_one(plac
             await idle.ended()
             one.go()
 
-            assert await handle.result(timeout=30) == 1
+            assert await handle.result(timeout=PATIENCE_S) == 1
     assert stutterer.statuses == [202, 202]
     assert (one.notes(), idle.notes()) == (["begun 1", "done 1"], [])
     assert (await place.history(handle.id)).count("taken_up") == 1
@@ -372,7 +368,7 @@ async def test_a_worker_whose_network_comes_back_after_its_attempt_was_given_awa
         await service.noted("stopped 1")
         other.go()
 
-        assert await handle.result(timeout=60) == 2
+        assert await handle.result(timeout=PATIENCE_S) == 2
     seen = (await place.engine.views.get(handle.id)).task
     assert (seen.attempt, seen.losses, seen.failures) == (2, 1, 0)
     assert service.notes() == ["begun 1", "stopped 1"]
@@ -394,5 +390,5 @@ async def test_a_result_that_comes_after_its_attempt_was_given_away_changes_noth
         await service.ended()  # it has said all that it had to say
         other.go()
 
-        assert await handle.result(timeout=60) == 2
+        assert await handle.result(timeout=PATIENCE_S) == 2
     assert (await place.history(handle.id)).count("reported") == 1

@@ -46,5 +46,5 @@ async def test_who_is_cancelled_just_when_a_connection_becomes_free_is_cancelled
             await first
     else:
         pool.release(first.result())
-    pool.release(await asyncio.wait_for(second, 10))
+    pool.release(await asyncio.wait_for(second, 60))
     await pool.close()

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import environment
 from tests.support.database import temporary_folder
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
@@ -26,13 +26,6 @@ BESIDE = ("windlass dev", "windlass worker ")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SOON_S = 60.0
 END = "the end of a command"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @dataclass

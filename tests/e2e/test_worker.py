@@ -16,7 +16,7 @@ from windlass.core.lease import CancelSignal, Extension
 from windlass.sdk import worker as worker_module
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-SOON_S = 10.0
+SOON_S = 45.0
 
 
 class Source:

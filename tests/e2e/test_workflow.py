@@ -17,19 +17,19 @@ pytestmark = only_direct
 
 
 async def test_a_workflow_goes_on_where_it_was_when_its_worker_is_killed(
-    workers: Workers, live_engine: Engine, somebody: asyncpg.Connection, tmp_path: Path
+    workers: Workers, live_engine: Engine, somebody: asyncpg.Connection, tmp_path: Path, pace: float
 ) -> None:
     await somebody.execute("create table account as select 10 as balance")
     task_id = await live_engine.submit(Submission(kind="flow.long", payload=b"{}"))
     for stop in STOPS:
-        process = workers.start("--lease", "2", target="tests.e2e.flow:app")
+        process = workers.start("--lease", f"{2 * pace:g}", target="tests.e2e.flow:app")
         await workers.until(f"at-{stop}")
         process.send_signal(signal.SIGKILL)
         await workers.stopped(process)
         (tmp_path / f"go-{stop}").touch()
-    workers.start("--lease", "2", target="tests.e2e.flow:app")
+    workers.start("--lease", f"{2 * pace:g}", target="tests.e2e.flow:app")
 
-    view = await soon(live_engine.wait(task_id, 60), 70)
+    view = await soon(live_engine.wait(task_id, 120), 120)
 
     assert (view.task.state, view.task.result) == (State.SUCCEEDED, b"[0,1,2,3,4,5,6,7,7]"), workers.said
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]

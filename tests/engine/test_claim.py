@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 from tests.support.work import (
     CRASH,
+    SOON_S,
     begin,
     held,
     job,
@@ -283,12 +284,11 @@ async def test_a_new_lane_is_found_though_a_full_look_is_dear(
     await until(lambda: waiting(engine) == 1)
     monkeypatch.setattr(engine._claimer, "_stopwatch", clock.stopwatch)
     id_ = await engine.submit(job(priority=-5, concurrency_key="new"))
-    for _ in range(100):
-        if waits.done():
-            break
-        await clock.advance(1)
-        await asyncio.sleep(0.005)
-    assert [c.task.id for c in await soon(waits)] == [id_]
+    async with asyncio.timeout(SOON_S):
+        while not waits.done():
+            await clock.advance(1)
+            await asyncio.sleep(0.005)
+    assert [c.task.id for c in waits.result()] == [id_]
 
 
 # ------------------------------------------------------------------------------------------------- fairness of waiting

@@ -125,16 +125,16 @@ async def test_more_timers_than_one_tick_takes_all_ring(engine: Engine, clock: V
 # ------------------------------------------------------------------------------------------------- an engine that runs
 
 
-async def test_an_engine_that_runs_does_all_of_it_by_itself(live_engine: Engine) -> None:
+async def test_an_engine_that_runs_does_all_of_it_by_itself(live_engine: Engine, pace: float) -> None:
     """Timeout, lost lease, deadline, sleep and dependency, without a tick by hand."""
     engine, now = live_engine, (await live_engine.views.get(await live_engine.submit(job(queue="x")))).created_at
-    lease, short = await worker(engine), await worker(engine, "short", ttl_s=0.5)
+    lease, short = await worker(engine), await worker(engine, "short", ttl_s=0.5 * pace)
     run_id, first, second = (engine.chance.new_id() for _ in range(3))
-    timed_out = await begin(engine, lease, policy=Policy(timeout_s=0.2, max_attempts=1))
+    timed_out = await begin(engine, lease, policy=Policy(timeout_s=0.2 * pace, max_attempts=1))
     asleep = await begin(engine, lease)
     lost = await begin(engine, short, queue="short", policy=Policy(max_losses=1))
-    await engine.sleep(asleep, now + timedelta(seconds=0.3))
-    late = await engine.submit(job(queue="idle", deadline_at=now + timedelta(seconds=0.3)))
+    await engine.sleep(asleep, now + timedelta(seconds=0.3 * pace))
+    late = await engine.submit(job(queue="idle", deadline_at=now + timedelta(seconds=0.3 * pace)))
     await engine.submit_many(
         [job(id=first, run_id=run_id), job(id=second, run_id=run_id, after=(first,), queue="after")]
     )

@@ -190,7 +190,7 @@ async def test_a_handler_that_finishes_although_it_was_told_to_stop_has_succeede
         assert await ended(live_engine, id_) == [State.SUCCEEDED]
 
 
-async def test_an_attempt_that_took_too_long_does_not_disturb_the_next_one(live_engine: Engine) -> None:
+async def test_an_attempt_that_took_too_long_does_not_disturb_the_next_one(live_engine: Engine, pace: float) -> None:
     """Both are attempts of one task in one worker; the old one is refused, and no slot is lost."""
     attempts = 0
 
@@ -202,8 +202,8 @@ async def test_an_attempt_that_took_too_long_does_not_disturb_the_next_one(live_
             await asyncio.sleep(3600)
         return mine
 
-    id_ = await live_engine.submit(job(policy=Policy(timeout_s=0.1, retry_delay_s=0)))
-    async with working(live_engine, slow_once, concurrency=2, lease_ttl_s=0.6):
+    id_ = await live_engine.submit(job(policy=Policy(timeout_s=0.2 * pace, retry_delay_s=0)))
+    async with working(live_engine, slow_once, concurrency=2, lease_ttl_s=0.6 * pace):
         assert await ended(live_engine, id_) == [State.SUCCEEDED]
         more = await live_engine.submit_many(jobs(6))
         assert await ended(live_engine, *more) == [State.SUCCEEDED] * 6
@@ -263,7 +263,9 @@ async def test_a_worker_stops_at_once_while_it_has_nothing_to_do(live_engine: En
 # ------------------------------------------------------------------------------------------------- what it survives
 
 
-async def test_a_lease_that_was_lost_is_replaced(live_engine: Engine, somebody: asyncpg.Connection) -> None:
+async def test_a_lease_that_was_lost_is_replaced(
+    live_engine: Engine, somebody: asyncpg.Connection, pace: float
+) -> None:
     runs: Counter[int] = Counter()
     began = asyncio.Event()
 
@@ -275,7 +277,7 @@ async def test_a_lease_that_was_lost_is_replaced(live_engine: Engine, somebody: 
         return number
 
     lost = await live_engine.submit(job(1, policy=AT_ONCE))
-    async with working(live_engine, handle, lease_ttl_s=0.6):
+    async with working(live_engine, handle, lease_ttl_s=0.6 * pace):
         await soon(began.wait())
         await somebody.execute("update windlass.lease set expires_at = windlass.now()")
         assert await ended(live_engine, lost) == [State.SUCCEEDED]

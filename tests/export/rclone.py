@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.export.machine import SECRET
+from tests.support.ports import free_port
 
 KEY = "AKIAWINDLASS"
 
@@ -38,8 +39,7 @@ def program() -> str:
 def serve_s3(folder: Path, *buckets: str) -> Iterator[S3]:
     for bucket in buckets:
         (folder / bucket).mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [program(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}", str(folder),
          "--config", "/dev/null", "--vfs-cache-mode", "off", "--log-level", "ERROR"],

@@ -98,8 +98,8 @@ machine.main(export)
 
 
 def test_a_coroutine_that_swallows_errors_is_stopped_too(machine: Machine) -> None:
-    process = machine.start("-c", STUBBORN)
     machine.archive.answers["/begun"] = Answer()
+    process = machine.start("-c", STUBBORN)
     machine.archive.until_asked("/begun")
 
     process.terminate()

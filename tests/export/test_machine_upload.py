@@ -198,11 +198,11 @@ def test_a_signed_url_that_is_too_old_fails_at_once(archive: Archive, file: Path
     assert len(archive.requests) == 1
 
 
-def test_an_upload_ends_when_its_time_is_up(archive: Archive, file: Path) -> None:
+def test_an_upload_ends_when_its_time_is_up(archive: Archive, file: Path, pace: float) -> None:
     archive.answers["/objects/a.xml"] = Answer(503)
 
     with pytest.raises(UploadFailed, match="503"):
-        upload(SignedUrl(f"{archive.url}/objects/"), "exports/x/a.xml", file, "text/xml", timeout_s=0.7)
+        upload(SignedUrl(f"{archive.url}/objects/"), "exports/x/a.xml", file, "text/xml", timeout_s=0.7 * pace)
 
 
 @pytest.mark.parametrize(

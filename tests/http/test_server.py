@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
 from tests.http.conftest import ROOT, problem
 from tests.http.test_task import submit
+from tests.support.ports import free_port
 from tests.support.work import soon
 
 from windlass import Engine, Invalid
-from windlass.app import open_server
+from windlass.app import open_server, open_sessions
+from windlass.cli import serve
 from windlass.http.api import ROUTES
 from windlass.http.server import _bind
+from windlass.settings import Settings
 
 
 async def test_every_route_is_in_the_document_and_nothing_else(api: httpx.AsyncClient) -> None:
@@ -45,7 +51,7 @@ async def test_an_unknown_path_is_a_problem_too(api: httpx.AsyncClient) -> None:
 
 
 async def test_head_is_answered_like_get_where_there_is_an_end(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}) as client:
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}, timeout=60) as client:
         answer = await client.head("/api/v1/tasks")
         assert (answer.status_code, answer.content) == (200, b"")
         assert (await client.head("/api/v1/changes")).status_code == 405
@@ -86,15 +92,49 @@ async def test_a_defect_is_a_problem_without_a_traceback(
 async def test_a_server_listens_on_loopback_and_ends_what_was_begun(engine: Engine) -> None:
     async with open_server(engine, http="127.0.0.1:0", api_key=ROOT) as url:
         assert url.startswith("http://127.0.0.1:")
-        async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}) as client:
+        async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ROOT}"}, timeout=60) as client:
             task = await submit(client)
             assert (await client.get(f"/api/v1/tasks/{task['id']}")).json() == task
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
             writer.write(b"GARBAGE\r\n\r\n")
             assert b"400" in await soon(reader.readline())
             writer.close()
-    with pytest.raises(httpx.ConnectError):
-        await httpx.AsyncClient().get(url + "/livez")
+    async with httpx.AsyncClient(timeout=60) as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get(url + "/livez")
+
+
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as way:
+        return way.connect_ex((host, int(port))) == 0
+
+
+async def test_a_server_that_says_that_it_is_ready_can_be_reached_by_grpc_too(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long gRPC takes to begin, nobody is told before."""
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def late(*given: Any, **options: Any) -> AsyncIterator[str]:
+        began.set()
+        await goes_on.wait()
+        async with open_sessions(*given, **options) as url:
+            yield url
+
+    monkeypatch.setattr(serve, "open_sessions", late)
+    settings = Settings(http=f"127.0.0.1:{free_port()}", grpc=f"127.0.0.1:{free_port()}")
+    async with AsyncExitStack() as stack, httpx.AsyncClient(base_url=f"http://{settings.http}", timeout=60) as client:
+        starting = asyncio.create_task(stack.enter_async_context(serve.servers(engine, settings)))
+        await soon(began.wait())
+        assert not listens(settings.http)
+        goes_on.set()
+        places = await soon(starting)
+
+        assert (await client.get("/readyz")).json() == {"status": "ok"}
+        assert listens(settings.grpc)
+        assert places["grpc"] == f"http://{settings.grpc}"
 
 
 async def test_no_answer_waits_for_an_acknowledgement() -> None:

@@ -39,6 +39,6 @@ async def side(
 
 
 @pytest.fixture
-async def world(side: Side, engine: Engine, clock: VirtualClock) -> AsyncIterator[World]:
-    async with World.open(side, engine, clock) as world:
+async def world(side: Side, engine: Engine, clock: VirtualClock, pace: float) -> AsyncIterator[World]:
+    async with World.open(side, engine, clock, pace) as world:
         yield world

@@ -69,10 +69,10 @@ async def test_a_message_that_was_given_back_comes_at_once_or_after_its_delay(wo
     [one] = await world.all(consumer, 1)
     await consumer.nack(one)
     [two] = await world.all(consumer, 1)
-    await consumer.nack(two, 1.0)
+    await consumer.nack(two, world.route.visibility_s)
 
     assert await world.none(consumer)
-    await world.side.hide_is_over(1.0)
+    await world.side.hide_is_over(world.route.visibility_s)
     [three] = await world.all(consumer, 1)
     assert three.deliveries == 3
     await consumer.ack(three)

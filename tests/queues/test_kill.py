@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.queues.side import Internal
-from tests.support.carriers import free_port, nats_server
+from tests.support.carriers import nats_server
+from tests.support.ports import free_port
 from tests.support.work import jobs
 
 from windlass.core.delivery import Wakeup

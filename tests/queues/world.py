@@ -30,9 +30,12 @@ class World:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, side: Side, engine: Engine, clock: VirtualClock) -> AsyncIterator[World]:
+    async def open(cls, side: Side, engine: Engine, clock: VirtualClock, pace: float) -> AsyncIterator[World]:
+        """Carriers of others have a clock of their own, which `pace` slows down."""
         queue = f"wake {uuid4()}"
-        delivery = Wakeup(carrier=side.name, visibility_ms=1000, resend_ms=int(RESEND_S * 1000), max_deliveries=3)
+        delivery = Wakeup(
+            carrier=side.name, visibility_ms=int(1000 * pace), resend_ms=int(RESEND_S * 1000), max_deliveries=3
+        )
         await engine.queues.put(queue, delivery=delivery, limits=QueueConfig())
         route = await ask_route(side.call, queue)
         world = cls(side, engine, clock, route)
@@ -60,7 +63,7 @@ class World:
         """So many messages."""
         found: list[Message] = []
         while len(found) < count:
-            some = await consumer.receive(count - len(found), self.while_s(WAIT_S))
+            some = await consumer.receive(count - len(found), self.while_s(WAIT_S + self.route.visibility_s))
             assert some, f"{len(found)} of {count} came"
             found += some
         return found

@@ -32,8 +32,8 @@ NEW_SECRET = "whsec_" + base64.b64encode(b"n" * 32).decode()
 
 
 @pytest.fixture
-def engine() -> Iterator[StandIn]:
-    with StandIn("http://127.0.0.1:1", SECRET, interval_ms=50, patience_s=20) as stand_in:
+def engine(pace: float) -> Iterator[StandIn]:
+    with StandIn("http://127.0.0.1:1", SECRET, interval_ms=int(50 * pace), patience_s=60) as stand_in:
         yield stand_in
 
 
@@ -183,7 +183,8 @@ async def test_what_a_handler_said_last_is_told_before_its_end(engine: StandIn, 
 
     said = [line["message"] for heard in pushed.said("heartbeat") for line in heard.body.get("log", [])]
     assert said == ["one", "two"]
-    assert [heard.what for heard in pushed.heard] == ["started", "heartbeat", "completed"]
+    first, *between, last = [heard.what for heard in pushed.heard]
+    assert (first, set(between), last) == ("started", {"heartbeat"}, "completed")
 
 
 # --------------------------------------------------------------------------------------------- alive and told to stop
@@ -250,7 +251,7 @@ async def test_a_handler_whose_attempt_is_lost_is_stopped_and_nothing_more_is_sa
 
     async with pushing(engine, app) as pusher:
         pushed = await pusher.push("long", script)
-        await asyncio.wait_for(stopped.wait(), 20)
+        await asyncio.wait_for(stopped.wait(), 60)
         await asyncio.to_thread(pushed.quiet, 0.3, pushed.heard[-1])
         assert pusher.worker.active_count() == 0
 
@@ -406,7 +407,7 @@ def test_a_wrong_option_is_named(app: App, options: dict[str, Any]) -> None:
 # --------------------------------------------------------------------------------------------- start and stop
 
 
-async def test_it_drains_and_what_takes_too_long_is_given_back(engine: StandIn, app: App) -> None:
+async def test_it_drains_and_what_takes_too_long_is_given_back(engine: StandIn, app: App, pace: float) -> None:
     go_on, told, block = asyncio.Event(), asyncio.Event(), threading.Event()
 
     @app.task(kind="short")
@@ -429,7 +430,7 @@ async def test_it_drains_and_what_takes_too_long_is_given_back(engine: StandIn, 
         pushed = [await pusher.push(kind) for kind in ("short", "long", "deaf")]
         for one in pushed:
             await asyncio.to_thread(one.wait, "heartbeat")
-        stopping = asyncio.create_task(pusher.worker.stop(drain=0.5))
+        stopping = asyncio.create_task(pusher.worker.stop(drain=0.5 * pace))
         await asyncio.sleep(0)
         assert (await pusher.send(pusher.prepared("short"))).status == 503
         go_on.set()
@@ -528,7 +529,7 @@ async def test_threads_do_not_stay_behind(engine: StandIn, app: App) -> None:
             await ended(await pusher.push("nothing"))
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("windlass-") and thread not in before]
     for thread in ours:
-        await asyncio.to_thread(thread.join, 20)
+        await asyncio.to_thread(thread.join, 60)
 
     assert [thread.name for thread in ours if thread.is_alive()] == []
 
@@ -549,7 +550,7 @@ async def test_callbacks_go_where_the_worker_is_told_and_by_tls(app: App, tmp_pa
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     serving.load_cert_chain(certificate, key)
     trusting = ssl.create_default_context(cafile=str(certificate))
-    with StandIn("http://127.0.0.1:1", SECRET, interval_ms=50, patience_s=20, ssl_context=serving) as engine:
+    with StandIn("http://127.0.0.1:1", SECRET, interval_ms=50, patience_s=60, ssl_context=serving) as engine:
         options = {"ssl_context": trusting, "callback_url": engine.base_url}
         async with pushing(engine, app, **options) as pusher:
             pushed = pusher.prepared("nothing")

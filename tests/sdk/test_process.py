@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ import pytest
 from tests.sdk import process_handlers as handlers
 from tests.sdk.process_handlers import Point
 from tests.shape.source import ROOT
+from tests.support.processes import alive, gone
 
 from windlass import App, Category, Context, Invalid, State, Submission, TaskFailed
 
@@ -53,9 +53,7 @@ async def test_at_most_so_many_processes_as_the_app_was_told(working: Any) -> No
         pids = {pid for _, pid in await done.results("60s")}
         assert len(pids) <= 2
         assert len(app.processes._free) == len(pids)
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    await gone(*pids)
 
 
 async def test_what_it_says_is_kept_and_its_death_is_tried_again(working: Any) -> None:
@@ -100,9 +98,8 @@ async def test_cancel_kills_the_process_of_that_task_alone(working: Any) -> None
         with pytest.raises(TaskFailed) as failed:
             await killed.result("30s")
         assert failed.value.state is State.CANCELLED
-        with pytest.raises(ProcessLookupError):
-            os.kill(pids[0], 0)
-        os.kill(pids[1], 0)
+        await gone(pids[0])
+        assert alive(pids[1])
         await other.cancel()
         with pytest.raises(TaskFailed):
             await other.result("30s")
@@ -143,23 +140,11 @@ asyncio.run(main())
     try:
         async with handlers.app as app:
             pid = await _pid(app, (await handlers.app.handlers[f"cpu.{handler}"].submit()).id)
-        os.kill(pid, 0)
+        assert alive(pid)
     finally:
         worker.kill()
         await worker.wait()
-    assert _gone(pid)
-
-
-def _gone(pid: int) -> bool:
-    """Within ten seconds, seen through a descriptor of the process that is readable when it has ended."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], 10)[0])
-    finally:
-        os.close(descriptor)
+    await gone(pid)
 
 
 def test_a_script_is_not_run_a_second_time(database: str, tmp_path: Any) -> None:
@@ -226,6 +211,5 @@ async def test_a_pool_that_a_start_hook_already_used_is_closed_with_the_app(
         await running
 
     async with handlers.app:
-        os.kill(seen[0], 0)
-    with pytest.raises(ProcessLookupError):
-        os.kill(seen[0], 0)
+        assert alive(seen[0])
+    await gone(seen[0])

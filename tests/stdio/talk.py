@@ -17,7 +17,7 @@ from tests.shape.source import ROOT
 
 START = str(ROOT / "src/windlass/stdio/start.py")
 WORKER = [sys.executable, START]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 OURS = f"wlt{os.getpid()}_"
 
 

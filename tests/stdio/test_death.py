@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tests.stdio.talk import Talk, blocks
+from tests.support.processes import alive
 
 from windlass.stdio import Service, TaskError
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 CLIENT = """
 import sys, threading
 from windlass.stdio import NDArray, Service
@@ -32,13 +32,6 @@ if sys.argv[1] == "busy":
 print(*processes, flush=True)
 threading.Event().wait()
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def eventually(holds: Callable[[], bool]) -> None:

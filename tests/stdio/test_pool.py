@@ -16,7 +16,8 @@ import msgspec
 import pytest
 from tests.shape.source import ROOT
 from tests.stdio.talk import blocks
-from tests.support.work import only_direct
+from tests.support.processes import gone
+from tests.support.work import SOON_S, only_direct
 
 from windlass import Category, Engine, Policy, QueueConfig, State, Submission, Task
 from windlass.app import open_pools
@@ -55,12 +56,8 @@ async def result(engine: Engine, task_id: UUID) -> Any:
     return msgspec.json.decode((await engine.results([task_id]))[task_id])
 
 
-def alive(process: int) -> bool:
-    return Path(f"/proc/{process}").exists()
-
-
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SOON_S):
         while not await holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -166,20 +163,21 @@ async def test_a_cancel_reaches_the_script_which_ends_in_its_own_way(live_engine
         assert await result(live_engine, ends) == "in time"
 
 
-async def test_a_script_that_does_not_hear_a_cancel_is_killed_after_its_grace(live_engine: Engine) -> None:
+async def test_a_script_that_does_not_hear_a_cancel_is_killed_after_its_grace(live_engine: Engine, pace: float) -> None:
     deaf = "import os, time\ntask.update('deaf', os.getpid())\nwhile True: time.sleep(0.01)"
-    async with pool(live_engine, handlers={"job": script(deaf), "ok": script("1")}, cancel_grace_period_ms=2000):
+    handlers = {"job": script(deaf), "ok": script("1")}
+    async with pool(live_engine, handlers=handlers, cancel_grace_period_ms=int(2000 * pace)):
         task_id = await submit(live_engine)
         process = await running(live_engine, task_id)
         await live_engine.cancel(task_id)
 
         assert (await ended(live_engine, task_id)).state is State.CANCELLED
-        assert not alive(process)
+        await gone(process)
         assert await result(live_engine, await submit(live_engine, "ok")) == 1
 
 
 async def test_who_shares_a_process_with_one_that_is_killed_is_run_again_at_no_cost(
-    live_engine: Engine, tmp_path: Path
+    live_engine: Engine, tmp_path: Path, pace: float
 ) -> None:
     deaf = "import os, time\ntask.update('deaf', os.getpid())\nwhile True: time.sleep(0.01)"
     other = (
@@ -187,7 +185,7 @@ async def test_who_shares_a_process_with_one_that_is_killed_is_run_again_at_no_c
     )
     handlers = {"deaf": script(deaf), "other": script(other)}
     go = tmp_path / "go"
-    async with pool(live_engine, handlers=handlers, tasks_per_worker=2, cancel_grace_period_ms=2000):
+    async with pool(live_engine, handlers=handlers, tasks_per_worker=2, cancel_grace_period_ms=int(2000 * pace)):
         try:
             kept = await submit(live_engine, "other", {"go": str(go)}, policy=ONCE)
             killed = await submit(live_engine, "deaf")
@@ -276,7 +274,7 @@ async def test_the_end_of_a_server_does_not_wait_for_ever_for_a_script_that_hang
 
     seen = (await live_engine.views.get(task_id)).task
     assert (seen.state, seen.attempt, seen.failures, seen.losses) == (State.QUEUED, 1, 0, 0)
-    assert not alive(process)
+    await gone(process)
 
 
 async def test_the_end_of_a_server_finishes_what_runs_and_leaves_no_process(live_engine: Engine) -> None:
@@ -287,4 +285,4 @@ async def test_the_end_of_a_server_finishes_what_runs_and_leaves_no_process(live
         process = await running(live_engine, task_id)
 
     assert await result(live_engine, task_id) == 7
-    assert not alive(process)
+    await gone(process)

@@ -219,7 +219,7 @@ async def test_a_client_that_asks_for_encryption_is_told_no_and_may_go_on(pooler
     reader, writer = await Address.parse(pooler.dsn).connect()
     for code in (80877103, 80877104):
         writer.write(struct.pack("!ii", 8, code))
-        assert await asyncio.wait_for(reader.readexactly(1), 10) == b"N"
+        assert await asyncio.wait_for(reader.readexactly(1), 60) == b"N"
     writer.write(STARTUP)
     assert await until(reader, b"Z") == b"I"
     writer.close()
@@ -279,7 +279,7 @@ async def test_libpq_programs_work_through_it(pooler: Pooler) -> None:
     script = "create table t (n int);\n\\copy t from stdin\n1\n2\n\\.\nselect sum(n) from t;\n"
     command = [str(find_software(None).program("psql")), "-XqAt", pooler.dsn]
     done = await asyncio.to_thread(
-        subprocess.run, command, input=script, capture_output=True, text=True, check=False, timeout=30
+        subprocess.run, command, input=script, capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
 

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from types import TracebackType
 
+from tests.support.ports import free_port
+
 
 class Gate:
     """Passes connections on to HOST:PORT while it is open. `cut` breaks those that are there and takes no more."""
@@ -14,7 +16,7 @@ class Gate:
         self._host, self._port = host, port
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self.port = 0
+        self.port = free_port()  # nobody else gets it while the gate is closed
 
     async def __aenter__(self) -> Gate:
         await self.mend()
@@ -28,7 +30,6 @@ class Gate:
     async def mend(self) -> None:
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
         server, self._server = self._server, None

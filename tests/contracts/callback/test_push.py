@@ -230,7 +230,7 @@ async def test_submitting_is_enough_nothing_is_polled(database: str, world: Worl
         envelope = world.worker.pushes[0].envelope
         assert envelope["callbackBaseUrl"] == url
         headers = {"Authorization": f"Bearer {envelope['taskToken']}"}
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             answer = await http.post(
                 f"/v1/tasks/{envelope['taskId']}/completed",
                 json={"attempt": 1, "workerId": "w", "outcome": "SUCCEEDED"}, headers=headers,
@@ -263,7 +263,7 @@ async def test_a_url_is_checked_when_the_queue_is_set_up(database: str) -> None:
     async with (
         Engine(Store(database), listen=False) as engine,
         open_server(engine, http="127.0.0.1:0", api_key=ROOT, push=PushOptions()) as url,
-        httpx.AsyncClient(base_url=url, headers=ADMIN) as http,
+        httpx.AsyncClient(base_url=url, headers=ADMIN, timeout=60) as http,
     ):
         for target in ("http://127.0.0.1:1/x", "http://localhost/x", "http://169.254.169.254/latest",
                        "http://[::1]/", "http://metadata.google.internal/"):  # fmt: skip

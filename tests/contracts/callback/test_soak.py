@@ -5,8 +5,8 @@ from __future__ import annotations
 from bench.heartbeats import rate, soak
 
 
-async def test_many_running_tasks_with_heartbeats_lose_nothing(database: str) -> None:
-    figures = await soak(database, tasks=200, interval_s=1.0, seconds=3.0)
+async def test_many_running_tasks_with_heartbeats_lose_nothing(database: str, pace: float) -> None:
+    figures = await soak(database, tasks=200, interval_s=1.0 * pace, seconds=3.0 * pace)
 
     assert (figures["refused"], figures["zombies"]) == (0, 0)
     assert figures["heartbeats"] >= 500

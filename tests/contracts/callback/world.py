@@ -198,7 +198,7 @@ async def open_world(engine: Engine, clock: VirtualClock) -> AsyncIterator[World
     async with (
         listening(Front(api, (PREFIX, callbacks)), "127.0.0.1", 0) as url,
         listening(worker, "127.0.0.1", 0) as worker_url,
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         worker.url = f"{worker_url}/dispatch"
         pusher = make_pusher(engine, service, PushOptions(loopback=True), url)

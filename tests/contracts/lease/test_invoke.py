@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.contracts.lease.function import Function, function
 from tests.contracts.lease.world import SCRATCH, Holder, World, ok, refused
-from tests.support import carriers
+from tests.support.ports import free_port
 
 from windlass import State
 from windlass.contracts.lease.invoke import Invoker
@@ -157,7 +157,7 @@ async def test_no_call_goes_to_an_address_of_the_machine_itself(world: World, ca
 @pytest.fixture
 def aws(aws_port: int) -> CarrierOptions:
     url = f"http://127.0.0.1:{aws_port}"
-    httpx.post(f"{url}/moto-api/config", json={"lambda": {"use_docker": False}}).raise_for_status()
+    httpx.post(f"{url}/moto-api/config", json={"lambda": {"use_docker": False}}, timeout=60).raise_for_status()
     return CarrierOptions(aws_region="eu-west-1", aws_endpoint_url=url)
 
 
@@ -203,7 +203,7 @@ async def test_a_function_of_lambda_is_called_through_its_api(world: World, aws:
 
 
 async def test_while_aws_is_away_a_call_is_put_off(world: World, aws: CarrierOptions) -> None:
-    nobody = Lambda(CarrierOptions(aws_region="eu-west-1", aws_endpoint_url=f"http://127.0.0.1:{carriers.free_port()}"))
+    nobody = Lambda(CarrierOptions(aws_region="eu-west-1", aws_endpoint_url=f"http://127.0.0.1:{free_port()}"))
     with pytest.raises(NotNow):
         await nobody.call("resize", b"{}")
     await nobody.close()

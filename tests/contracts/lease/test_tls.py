@@ -57,7 +57,7 @@ async def test_the_certificate_of_a_server_lets_nobody_in(world: World) -> None:
 
 
 async def test_plain_http_gets_no_answer(world: World) -> None:
-    async with httpx.AsyncClient(base_url=world.url.replace("https", "http")) as http:
+    async with httpx.AsyncClient(base_url=world.url.replace("https", "http"), timeout=60) as http:
         with pytest.raises(httpx.TransportError):
             await http.get("/internal/openapi.json")
 
@@ -66,7 +66,7 @@ async def test_older_tls_is_not_spoken(world: World) -> None:
     context = ssl.create_default_context(cafile=str(world.papers.authority))
     context.load_cert_chain(*world.papers.client)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    async with httpx.AsyncClient(base_url=world.url, verify=context) as http:
+    async with httpx.AsyncClient(base_url=world.url, verify=context, timeout=60) as http:
         with pytest.raises(httpx.ConnectError):
             await http.get("/internal/openapi.json")
 
@@ -133,7 +133,7 @@ async def test_the_public_port_never_serves_internal(world: World) -> None:
     key = {"Authorization": "Bearer root"}
     async with (
         open_server(world.engine, http="127.0.0.1:0", api_key="root") as url,
-        httpx.AsyncClient(base_url=url, headers=key) as http,
+        httpx.AsyncClient(base_url=url, headers=key, timeout=60) as http,
     ):
         for method, path in ROUTES[:7]:
             body = {"task_id": nobody(), "worker_id": "w"}
@@ -142,7 +142,7 @@ async def test_the_public_port_never_serves_internal(world: World) -> None:
 
 async def test_a_server_that_knows_no_callers_gets_no_route_to_work(world: World) -> None:
     app = make_lease_app(world.engine, "test", SCRATCH)
-    async with listening(app, "127.0.0.1", 0) as url, httpx.AsyncClient(base_url=url) as http:
+    async with listening(app, "127.0.0.1", 0) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         answer = await http.post("/internal/task-claim", json={"task_id": nobody(), "worker_id": "w"})
 
     assert (answer.status_code, answer.json()["error"]) == (500, "internal")

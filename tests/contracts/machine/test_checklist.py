@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tests.contracts.machine.world import World, eventually, json_of, open_world
 from tests.export.archive import Archive, open_archive
 from tests.export.rclone import KEY, S3, SECRET, serve_s3
+from tests.support.processes import files_in
 
 from windlass import State
 from windlass.blobs.address import read_address
@@ -42,7 +43,7 @@ class Bucket:
 
     @property
     def objects(self) -> dict[str, bytes]:
-        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        files = files_in(self.folder)
         return {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in files}
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.contracts.machine.world import DONE, FORMAT, PI, ROOT, SIZE, World, gone, open_world, task_id_of
+from tests.contracts.machine.world import DONE, FORMAT, PI, ROOT, SIZE, World, open_world, task_id_of
+from tests.support.processes import gone
 
 from windlass import State
 from windlass.core.access import Role
@@ -149,7 +150,7 @@ async def test_the_same_idempotency_key_is_the_same_export(world: World) -> None
 
 async def test_nobody_without_a_key_gets_anything(world: World) -> None:
     name = await world.finished(*DONE)
-    bare = httpx.AsyncClient(base_url=world.http.base_url)
+    bare = httpx.AsyncClient(base_url=world.http.base_url, timeout=60)
     async with bare:
         for method, path in (("POST", "/export/probe"), ("GET", f"/status/{name}"), ("GET", f"/download/{name}")):
             assert (await bare.request(method, path)).status_code == 401

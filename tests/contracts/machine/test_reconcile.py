@@ -17,14 +17,13 @@ from tests.contracts.machine.world import (
     PI,
     SIZE,
     World,
-    alive,
     eventually,
-    gone,
     json_of,
     open_world,
     said_success,
     task_id_of,
 )
+from tests.support.processes import alive, gone
 
 from windlass import State
 from windlass.core.delivery import RetryForm
@@ -176,12 +175,12 @@ async def test_a_server_that_nobody_replaces_is_noticed_by_any_other(world: Worl
 # --------------------------------------------------------------------------------------------- launches
 
 
-async def test_a_launcher_that_answers_too_late_has_launched_all_the_same(world: World) -> None:
+async def test_a_launcher_that_answers_too_late_has_launched_all_the_same(world: World, pace: float) -> None:
     async def never() -> None:
         await asyncio.sleep(60)
 
     world.launcher.after = never
-    await world.queue(spawn_timeout_ms=600)
+    await world.queue(spawn_timeout_ms=int(600 * pace))
     name = await world.export(*DONE)
     await world.exited(name)
 
@@ -258,9 +257,9 @@ async def test_a_callback_before_the_launch_call_returns_counts(world: World) ->
     await nothing_is_left(world, objects=1)
 
 
-async def test_an_export_whose_queue_is_paused_is_taken_and_waits(world: World) -> None:
+async def test_an_export_whose_queue_is_paused_is_taken_and_waits(world: World, pace: float) -> None:
     await world.engine.pause_queue("probe")
-    await world.queue(spawn_timeout_ms=200)
+    await world.queue(spawn_timeout_ms=int(200 * pace))
     await world.engine.pause_queue("probe")
     answer = await world.post(DONE)
     name = answer.json()["task_id"]

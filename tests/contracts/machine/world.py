@@ -14,6 +14,7 @@ from uuid import UUID
 
 import httpx
 import msgspec
+from tests.support.processes import everything_in
 from tests.support.work import SOON_S
 
 from windlass import Engine, Task
@@ -178,7 +179,7 @@ class World:
 
     def machines(self) -> list[str]:
         """Whatever is left of machines in the folder of the launcher."""
-        return sorted(str(path.relative_to(self.folder)) for path in (self.folder / "machines").rglob("*"))
+        return sorted(str(path.relative_to(self.folder)) for path in everything_in(self.folder / "machines"))
 
     async def signed(self, name: str) -> str:
         """The callback URL that the newest machine got."""
@@ -216,23 +217,6 @@ def said_success(name: str, size: int = SIZE, **more: Any) -> dict[str, Any]:
         "status": "success", "output_r2_key": f"exports/{name}/{PI}.xml", "output_file_name": f"{PI}.xml",
         "output_file_size": size, **more,
     }  # fmt: skip
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not fetched does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-async def gone(*pids: int) -> None:
-    """Until these have ended: one that was killed does so when it gets its next turn."""
-
-    async def over() -> bool:
-        return not any(alive(pid) for pid in pids)
-
-    await eventually(over)
 
 
 @asynccontextmanager

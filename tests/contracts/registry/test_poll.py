@@ -11,6 +11,7 @@ import grpc
 import pytest
 from tests.contracts.registry.client import KEY, Client, Refused
 from tests.contracts.registry.test_worker import waits_in_line
+from tests.support.work import soon
 
 from windlass import Engine
 from windlass.app import open_sessions
@@ -125,10 +126,10 @@ async def test_a_poll_that_nothing_comes_for_ends_empty(live_engine: Engine, con
     assert polled == pb.PollActivityResponse()
 
 
-async def test_a_poll_ends_empty_before_the_callers_own_deadline(client: Client) -> None:
+async def test_a_poll_ends_empty_before_the_callers_own_deadline(client: Client, pace: float) -> None:
     worker_id = await client.register()
 
-    polled = await client.poll(worker_id, timeout=0.8)
+    polled = await client.poll(worker_id, timeout=0.8 * pace)
 
     assert polled == pb.PollActivityResponse()
 
@@ -140,7 +141,7 @@ async def test_a_poll_that_waits_is_answered_when_a_run_is_started(client: Clien
 
     run_id = await client.start()
 
-    assert (await asyncio.wait_for(polling, 10)).run_id == run_id
+    assert (await soon(polling)).run_id == run_id
 
 
 async def test_a_poll_is_answered_when_a_sleep_ends(still_client: Client, engine: Engine, clock: VirtualClock) -> None:
@@ -154,7 +155,7 @@ async def test_a_poll_is_answered_when_a_sleep_ends(still_client: Client, engine
     await clock.advance(10)
     await engine.loops.timer_tick()
 
-    assert (await asyncio.wait_for(polling, 10)).run_id == run_id
+    assert (await soon(polling)).run_id == run_id
 
 
 async def test_idle_polls_ask_the_database_nothing(
@@ -209,11 +210,11 @@ async def test_a_poll_that_begins_again_asks_the_database_nothing(
 
 
 async def test_a_poll_under_a_lease_that_is_not_the_workers_any_more_gives_back_and_goes_on(
-    client: Client, live_engine: Engine, server: str
+    client: Client, live_engine: Engine, server: str, pace: float
 ) -> None:
     """The worker registered again at another server, which ours has not heard of."""
     worker_id = await client.register(pid=1, hostname="h")
-    assert not (await client.poll(worker_id, timeout=0.6)).run_id
+    assert not (await client.poll(worker_id, timeout=0.6 * pace)).run_id
     said = Registration(namespace="default", queue="q", kinds=("greet",), host="h", pid=1)
     again, lease = await live_engine.workers.register(said)
     assert str(again) == worker_id
@@ -240,7 +241,9 @@ async def test_a_caller_that_hangs_up_has_claimed_nothing(client: Client, live_e
     assert (await client.run(run_id)).attempts == 1
 
 
-async def test_callers_that_hang_up_at_any_moment_strand_nothing(client: Client, live_engine: Engine) -> None:
+async def test_callers_that_hang_up_at_any_moment_strand_nothing(
+    client: Client, live_engine: Engine, pace: float
+) -> None:
     """Submits and hang-ups at the same time. What was claimed and could not be sent is given back; what was sent is
     named by nobody, and so is taken back with the next heartbeat that says what runs."""
     worker_id = await client.register()
@@ -259,7 +262,7 @@ async def test_callers_that_hang_up_at_any_moment_strand_nothing(client: Client,
         started.append(await submit)
     await nobody_waits(live_engine)
     other = await client.register(pid=2, hostname="h")
-    while (polled := await client.poll(other, timeout=1.5)).run_id:
+    while (polled := await client.poll(other, timeout=1.5 * pace)).run_id:
         heard.append(polled.run_id)
     lost = set(started) - set(heard)
     await live_engine.leases.lose(
@@ -287,7 +290,7 @@ async def nobody_waits(engine: Engine) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_limits_are_exact_under_100_polls_at_a_time(client: Client, live_engine: Engine) -> None:
+async def test_limits_are_exact_under_100_polls_at_a_time(client: Client, live_engine: Engine, pace: float) -> None:
     limits = [pb.WorkflowTypeConcurrency(workflow_type="part", max_concurrent=3)]
     workers = [
         await client.register(
@@ -303,7 +306,7 @@ async def test_limits_are_exact_under_100_polls_at_a_time(client: Client, live_e
         await client.start("part")
         await client.start("greet")
 
-    polls = [asyncio.ensure_future(client.poll(one, kinds=("greet", "part"), timeout=4)) for one in workers]
+    polls = [asyncio.ensure_future(client.poll(one, kinds=("greet", "part"), timeout=4 * pace)) for one in workers]
     answers = await asyncio.gather(*polls)
 
     taken = [answer for answer in answers if answer.run_id]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.contracts.registry.client import KEY, Client
-from tests.support.work import soon
+from tests.support.work import SOON_S, soon
 
 from windlass import App, Engine, WorkflowContext
 from windlass.core.worker import WorkerState
@@ -104,9 +104,9 @@ async def test_a_run_submitted_by_our_sdk_is_executed_by_a_worker_of_the_wire(cl
         handle = await checkout.submit("18")
         worker_id = await client.register("default", (KIND,))
 
-        shipped = await soon(executed(client, worker_id, str(handle.id)), 30)
+        shipped = await soon(executed(client, worker_id, str(handle.id)))
 
-        assert await handle.result(timeout=30) == shipped == "shipped with receipt of 18"
+        assert await handle.result(timeout=60) == shipped == "shipped with receipt of 18"
     assert charged == []
 
 
@@ -153,20 +153,20 @@ async def test_an_operator_drains_a_worker_of_our_sdk(
         second = await slow.submit()
         await until_stopping(worker)
         go.set()
-        await soon(running, 30)
+        await soon(running)
 
-        assert await first.result(timeout=30) == "done"
+        assert await first.result(timeout=60) == "done"
         assert (await live_engine.views.get(second.id)).task.attempt == 0
     assert (await live_engine.workers.get(entry.id)).state is WorkerState.OFFLINE
 
 
 async def until_status(client: Client, run_id: str, status: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON_S):
         while await client.status(run_id) != status:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 async def until_stopping(worker: Worker) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON_S):
         while not worker._stopping.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.02)

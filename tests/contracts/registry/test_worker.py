@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from tests.contracts.registry.client import KEY, Client, Refused
+from tests.support.work import soon
 
 from windlass import Engine
 from windlass.app import open_sessions
@@ -298,7 +299,7 @@ async def test_a_drain_ends_a_poll_that_waits(client: Client, live_engine: Engin
     await client.DeregisterWorker(worker_id=worker_id, drain=True)
 
     with Refused("FAILED_PRECONDITION", "PRECONDITION_FAILED", "draining"):
-        await asyncio.wait_for(polling, 10)
+        await soon(polling)
 
 
 async def test_the_end_of_a_worker_ends_a_poll_that_waits(client: Client, live_engine: Engine) -> None:
@@ -309,7 +310,7 @@ async def test_the_end_of_a_worker_ends_a_poll_that_waits(client: Client, live_e
     await client.DeregisterWorker(worker_id=worker_id)
 
     with Refused("FAILED_PRECONDITION", "PRECONDITION_FAILED", "RegisterWorker"):
-        await asyncio.wait_for(polling, 10)
+        await soon(polling)
 
 
 async def test_a_draining_worker_does_not_swallow_a_wake_up_that_is_for_another(
@@ -324,9 +325,9 @@ async def test_a_draining_worker_does_not_swallow_a_wake_up_that_is_for_another(
 
     run_id = await client.start()
 
-    assert (await asyncio.wait_for(second, 10)).run_id == run_id
+    assert (await soon(second)).run_id == run_id
     with Refused("FAILED_PRECONDITION", "PRECONDITION_FAILED", "draining"):
-        await asyncio.wait_for(first, 10)
+        await soon(first)
 
 
 async def test_workers_are_listed_by_queue_and_status_with_their_number(client: Client) -> None:

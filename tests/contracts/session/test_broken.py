@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.contracts.session.conftest import KEY, Wire
 from tests.contracts.session.work import ended, until_counts, until_state, working
-from tests.support.work import job, jobs, soon, state, task, until
+from tests.support.work import SOON_S, job, jobs, soon, state, task, until
 
 from windlass import Engine, Policy, State
 from windlass.core.command import Complete
@@ -86,9 +86,9 @@ async def test_a_different_report_on_a_finished_task_is_a_conflict_and_the_other
 
 
 async def test_a_lease_that_ran_out_while_the_stream_was_broken_is_lost_and_a_late_report_is_still_heard(
-    live_engine: Engine, wire: Wire, remote: Remote
+    live_engine: Engine, wire: Wire, remote: Remote, pace: float
 ) -> None:
-    lease = await remote.open_lease("far", ["default"], ttl_s=0.5)
+    lease = await remote.open_lease("far", ["default"], ttl_s=0.5 * pace)
     id_ = await live_engine.submit(job(policy=Policy(retry_delay_s=600.0)))
     [claimed] = await soon(remote.claim(lease, 1, wait_s=20))
     wire.accepting = False
@@ -137,12 +137,14 @@ async def test_a_worker_that_does_not_read_is_pushed_no_more_than_its_credit_and
 async def _nothing(_: Any) -> None: ...
 
 
-async def test_a_task_that_its_worker_forgot_is_given_to_another(live_engine: Engine, remote: Remote) -> None:
-    lease = await remote.open_lease("forgetful", ["default"], ttl_s=0.6)
+async def test_a_task_that_its_worker_forgot_is_given_to_another(
+    live_engine: Engine, remote: Remote, pace: float
+) -> None:
+    lease = await remote.open_lease("forgetful", ["default"], ttl_s=0.6 * pace)
     id_ = await live_engine.submit(job(policy=Policy(retry_delay_s=0.0)))
     await soon(remote.claim(lease, 1, wait_s=20))
     remote._sessions[lease.id]._held.clear()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SOON_S):
         while await state(live_engine, id_) is State.RUNNING:
             await remote.extend_lease(lease, [])
             await remote.await_news(lease, 0.1)

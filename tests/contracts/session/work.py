@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support.work import soon, state
+from tests.support.work import SOON_S, soon, state
 
 from windlass import Engine, State, Worker
 from windlass.sdk.remote import Remote
@@ -21,21 +21,21 @@ async def working(remote: Remote, handler: Any, **options: Any) -> AsyncIterator
         yield worker
     finally:
         worker.stop()
-        await soon(running, 30)
+        await soon(running)
 
 
 async def ended(engine: Engine, *ids: Any) -> list[State]:
-    return [(await soon(engine.wait(id_, 30), 30)).task.state for id_ in ids]
+    return [(await soon(engine.wait(id_, 60), 60)).task.state for id_ in ids]
 
 
 async def until_state(engine: Engine, task_id: Any, wanted: State) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SOON_S):
         while await state(engine, task_id) is not wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 async def until_counts(engine: Engine, **wanted: int) -> None:
     """Until so many tasks of the default queue are in these states, and none in others but finished ones."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SOON_S):
         while (await engine.views.counts()).get("default", {}) != {State(k): n for k, n in wanted.items()}:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
