@@ -428,9 +428,9 @@ def child_named(parent: int, name: str) -> int:
     while time.monotonic() < deadline:
         for path in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
-                pid, command, _, its_parent = path.read_text().split()[:4]
-                if (command, int(its_parent)) == (f"({name})", parent):
-                    return int(pid)
+                known, _, rest = path.read_text().rpartition(")")  # others may have any name
+                if (known.partition("(")[2], int(rest.split()[1])) == (name, parent):
+                    return int(path.parent.name)
     raise AssertionError(f"{name} was not seen")
 
 

@@ -7,6 +7,10 @@ every pace is wrong. The summary names those that were not content with the firs
 
 from __future__ import annotations
 
+import gc
+import sys
+import warnings
+
 import pytest
 from _pytest.runner import runtestprotocol
 
@@ -32,12 +36,23 @@ def run_paced(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         wrong = [report for report in reports if report.failed]
         if not wrong:
             break
+        _forget()
         failed.append(f"at pace {pace:g}: {wrong[0].longreprtext.strip().splitlines()[-1]}")
     for report in reports:
         if report.when == "call" and failed:
             report.user_properties.append(("failed", "; ".join(failed)))
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _forget() -> None:
+    """What a try that failed has left open would be held against whichever test is run next."""
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 def slower(reports: list[pytest.TestReport]) -> list[str]:
