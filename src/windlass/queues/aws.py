@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 from windlass.queues.option import CarrierOptions, not_installed, not_set
@@ -41,21 +43,80 @@ class AwsClient:
         self._client: Any = _session().client(
             service, region_name=options.aws_region, endpoint_url=options.aws_endpoint_url, config=config
         )
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"windlass-{service}")
+        self._threads = _Threads(f"windlass-{service}", self._client.close)
 
     async def call(self, operation: str, **arguments: Any) -> Any:
         """Raises ClientError for what AWS refuses, CarrierAway where it does not answer."""
         with told():
             return await asyncio.wrap_future(self.begin(operation, **arguments))
 
-    def begin(self, operation: str, **arguments: Any) -> Any:
-        """In a thread; a future of it."""
-        method: Callable[..., Any] = getattr(self._client, operation)
-        return self._threads.submit(functools.partial(method, **arguments))
+    def begin(self, operation: str, **arguments: Any) -> Future[Any]:
+        """In a thread; a future of it. CarrierAway once this was closed."""
+        return self._threads.begin(functools.partial(self.now, operation, **arguments))
+
+    def now(self, operation: str, **arguments: Any) -> Any:
+        """In the caller's own thread, which waits."""
+        return getattr(self._client, operation)(**arguments)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
+        """Nothing more is asked. What is asked already comes to its end, and only then are the connections closed: one
+        that a thread still reads from would be left open otherwise, or another opened behind our back."""
+        self._threads.close()
+
+
+class _Threads:
+    """A few threads, each begun when it is first needed, and no reason for a program to go on: a long poll may take
+    half a minute, and nobody waits for it. The last one that ends does `at_last`."""
+
+    def __init__(self, name: str, at_last: Callable[[], None]) -> None:
+        self._name, self._at_last = name, at_last
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._alive, self._busy, self._closed = 0, 0, False
+
+    def begin(self, job: Callable[[], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                raise CarrierAway("AWS: this client was closed")
+            self._busy += 1
+            if self._busy > self._alive and self._alive < THREADS:
+                self._alive += 1
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._jobs.put((done, job))
+        return done
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for _ in range(self._alive):
+                self._jobs.put(None)
+            nobody = self._alive == 0
+        if nobody:
+            self._at_last()
+
+    def _work(self) -> None:
+        while (given := self._jobs.get()) is not None:
+            self._do(*given)
+            with self._lock:
+                self._busy -= 1
+        with self._lock:
+            self._alive -= 1
+            last = self._alive == 0
+        if last:
+            self._at_last()
+
+    def _do(self, done: Future[Any], job: Callable[[], Any]) -> None:
+        if self._closed:
+            done.cancel()
+        if not done.set_running_or_notify_cancel():
+            return
+        try:
+            done.set_result(job())
+        except BaseException as error:
+            done.set_exception(error)
 
 
 @functools.cache
