@@ -5,8 +5,9 @@ from uuid import UUID
 
 import pytest
 
+from windlass.core.delivery import Wakeup
 from windlass.core.queue import Usage
-from windlass.core.wakeup import RESEND_MAX_S, message_id, resend_after_s, wake_up, with_announced
+from windlass.core.wakeup import message_id, resend_after_s, wake_up, with_announced
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TASK = UUID(int=7)
@@ -25,13 +26,17 @@ def test_messages_for_one_attempt_share_an_id_whichever_time_they_are_sent() -> 
     assert message_id(TASK, 0) != message_id(TASK, 1)
 
 
-@pytest.mark.parametrize(("times", "seconds"), [(1, 10.0), (2, 20.0), (5, 160.0), (50, RESEND_MAX_S), (5000, 3600.0)])
-def test_a_message_is_sent_again_ever_more_seldom(times: int, seconds: float) -> None:
-    assert resend_after_s(10.0, times) == seconds
+@pytest.mark.parametrize(("times", "seconds"), [(1, 10.0), (2, 20.0), (5, 160.0), (6, 300.0), (5000, 300.0)])
+def test_a_message_is_sent_again_ever_more_seldom_up_to_a_bound(times: int, seconds: float) -> None:
+    assert resend_after_s(Wakeup(resend_ms=10_000, resend_max_ms=300_000), times) == seconds
+
+
+def test_the_bound_is_minutes_where_nobody_says_otherwise() -> None:
+    assert resend_after_s(Wakeup(), 1000) == 600.0
 
 
 def test_who_asked_for_a_longer_pause_than_the_longest_gets_it() -> None:
-    assert resend_after_s(7200.0, 3) == 7200.0
+    assert resend_after_s(Wakeup(resend_ms=7_200_000), 3) == 7200.0
 
 
 def test_what_is_about_to_be_claimed_has_its_place() -> None:

@@ -124,6 +124,16 @@ async def test_a_transaction_that_was_rolled_back_is_not_counted(counted: Engine
     assert counted.tally.ended == {}
 
 
+async def test_letters_are_counted_by_queue(engine: Engine) -> None:
+    for place, queue in enumerate(("mail", "mail", "images")):
+        await engine.wakeups.bury(
+            "default", queue, message_id=str(place), task_id=None, body=b"x", deliveries=1, reason="poison"
+        )
+    lines = await scraped(engine)
+    assert lines['windlass_dead_letters{queue="mail"}'] == 2.0
+    assert lines['windlass_dead_letters{queue="images"}'] == 1.0
+
+
 async def test_without_a_tally_only_what_stands_still_is_told(engine: Engine) -> None:
     await begin(engine)
     names = {re.split(r"[{ ]", line)[0] for line in await scraped(engine)}

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from tests.support.work import CRASH, job, jobs, until
+from tests.support.work import CRASH, job, jobs, soon, until
 
 from windlass import Claimed, Engine, Rate, State
 from windlass.core.delivery import PULL, Wakeup
@@ -17,10 +17,11 @@ from windlass.core.error import InvalidState, NotFound, Unavailable
 from windlass.core.holder import Caller
 from windlass.core.queue import QueueConfig
 from windlass.core.transition import Effect
-from windlass.core.wakeup import Letter
+from windlass.core.wakeup import UNHEARD_MAX_S, UNHEARD_S, Letter
 from windlass.engine import wakeup
 from windlass.engine.holder import Held
 from windlass.queues.postgres import PostgresSender
+from windlass.store.wakeup_table import WakeupTable
 from windlass.testing.clock import VirtualClock
 from windlass.wire.wakeup import task_of
 
@@ -186,6 +187,87 @@ async def test_a_message_that_was_lost_is_sent_again_ever_more_seldom(waking: En
         assert await heard(waking) == [task_id]
 
 
+async def test_a_message_is_sent_again_at_least_as_often_as_the_queue_says(waking: Engine, clock: VirtualClock) -> None:
+    await set_up(waking, resend_ms=10_000, resend_max_ms=30_000)
+    [task_id] = await submit(waking)
+    for wait_s in (0.0, 10.0, 20.0, 30.0, 30.0, 30.0):
+        await clock.advance(wait_s)
+        assert await heard(waking) == [task_id]
+
+
+async def test_what_a_carrier_has_lost_is_sent_again_as_soon_as_somebody_misses_it(
+    waking: Engine, clock: VirtualClock
+) -> None:
+    ids = await submit(waking, 3)
+    for _ in range(6):  # nobody is there for a while: it is spoken of seldom by now
+        assert sorted(await heard(waking)) == sorted(ids)
+        await clock.advance(600.0)
+    assert sorted(await heard(waking)) == sorted(ids)  # and lost
+    await clock.advance(UNHEARD_MAX_S)
+    assert await heard(waking) == []
+
+    await waking.wakeups.unheard("default", QUEUE)
+    assert sorted(await heard(waking)) == sorted(ids)
+
+
+async def test_who_misses_messages_gets_them_with_more_patience_each_time(waking: Engine, clock: VirtualClock) -> None:
+    await set_up(waking, resend_ms=3_600_000)
+    [task_id] = await submit(waking)
+    assert await heard(waking) == [task_id]
+
+    for patience_s in (UNHEARD_S, 2 * UNHEARD_S, 4 * UNHEARD_S, 8 * UNHEARD_S, UNHEARD_MAX_S, UNHEARD_MAX_S):
+        await clock.advance(patience_s - 6.0)
+        await waking.wakeups.unheard("default", QUEUE)
+        assert await heard(waking) == []  # it may still be on its way
+        await clock.advance(6.0)
+        await waking.wakeups.unheard("default", QUEUE)
+        await waking.wakeups.unheard("default", QUEUE)
+        assert await heard(waking) == [task_id]
+
+
+async def test_to_miss_messages_wakes_nobody_for_what_is_buried_taken_or_still_to_be_sent(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await set_up(engine, resend_ms=3_600_000)
+    carrier = Away(PostgresSender(engine.messages))
+    carrier.away = False
+    async with engine.wakeups.carrying({"postgres": carrier}, loop=False):
+        buried, taken, lost = await submit(engine, 3)
+        assert len(await heard(engine)) == 3
+        await bury(engine, b"{}", task_id=buried)
+        assert await claim(engine, taken)
+        carrier.away = True
+        [unsent] = await submit(engine)
+        await speak(engine)
+
+        await clock.advance(UNHEARD_S)
+        await engine.wakeups.unheard("default", QUEUE)
+        await engine.wakeups.tick()
+        assert sorted(effect.task_id for effect in await engine.repair.effects()) == sorted([lost, unsent])
+        carrier.away = False
+        await clock.advance(60.0)
+        assert lost in await heard(engine)
+
+
+async def test_to_miss_messages_costs_a_statement_a_while_and_no_memory(
+    waking: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeup, "UNHEARD_QUEUES_MAX", 10)
+    asked: list[tuple[str, str]] = []
+
+    async def hasten(_: object, namespace: str, queue: str, *_limits: float) -> int:
+        asked.append((namespace, queue))
+        return 0
+
+    monkeypatch.setattr("windlass.store.wakeup_table.WakeupTable.hasten_unheard", hasten)
+    for _ in range(100):
+        await waking.wakeups.unheard("default", QUEUE)
+    assert asked == [("default", QUEUE)]
+    for number in range(50):
+        await waking.wakeups.unheard("default", f"nobody's {number}")
+    assert len(waking.wakeups._unheard_s) <= 10
+
+
 async def test_a_message_that_still_waits_is_not_doubled(waking: Engine, clock: VirtualClock) -> None:
     await set_up(waking, resend_ms=10_000)
     [task_id] = await submit(waking)
@@ -299,6 +381,54 @@ async def test_while_a_carrier_is_away_messages_wait_and_are_no_more_than_tasks(
         assert await somebody.fetchval("select count(*) from windlass.outbox") == 0
 
 
+class Places(Away):
+    """A carrier with an address for each queue, of which one cannot be reached."""
+
+    async def send(self, letters: list[Letter]) -> None:
+        if any(letter.queue == "broken" for letter in letters):
+            self.asked += 1
+            raise Unavailable("there is no such queue")
+        await self.sender.send(letters)
+
+
+async def test_a_queue_whose_place_cannot_be_reached_holds_up_no_other(engine: Engine, clock: VirtualClock) -> None:
+    await set_up(engine, carrier="nats")
+    await engine.queues.put("broken", delivery=Wakeup(carrier="nats"), limits=QueueConfig())
+    carrier = Places(PostgresSender(engine.messages))
+    async with engine.wakeups.carrying({"nats": carrier}, loop=False):
+        for _ in range(3):
+            await engine.submit(job(queue="broken"))
+            [task_id] = await submit(engine)
+            assert await heard(engine) == [task_id]
+            await clock.advance(0.1)
+        assert carrier.asked == 1  # it is away, and left alone for a while
+
+
+async def test_a_queue_that_cannot_be_looked_at_holds_up_no_other(
+    waking: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await waking.queues.put("broken", delivery=Wakeup(), limits=QueueConfig())
+    await speak(waking)
+    await waking.submit(job(queue="broken"))
+    [task_id] = await submit(waking)
+    real = waking.wakeups._announce
+
+    async def announce(namespace: str, queue: str) -> int:
+        if queue == "broken":
+            raise RuntimeError("it cannot be looked at")
+        return await real(namespace, queue)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(waking.wakeups, "_announce", announce)
+        with pytest.raises(RuntimeError, match="cannot be looked at"):
+            await waking.wakeups.tick()
+    await waking.loops.effects_tick()
+    [message] = await waking.messages.receive("default", QUEUE, limit=10, visibility_s=60.0)
+    assert task_of(message.body) == task_id
+    await speak(waking)
+    assert len(await waking.messages.receive("default", "broken", limit=10, visibility_s=60.0)) == 1
+
+
 async def test_when_a_queue_changes_its_carrier_its_tasks_are_spoken_of_there(engine: Engine) -> None:
     await set_up(engine)
     postgres = PostgresSender(engine.messages)
@@ -354,6 +484,43 @@ async def test_a_buried_message_is_kept_once_and_its_task_is_spoken_of_no_more(
     assert (letter.task_id, letter.deliveries, letter.reason) == (task_id, 11, "nobody can read it")
     await clock.advance(86400.0)
     assert await heard(waking) == []
+
+
+async def test_an_id_that_a_carrier_gave_twice_is_two_letters(waking: Engine) -> None:
+    """One that lost all it had counts from the beginning; a task whose letter nobody kept would wait for ever."""
+    ids = await submit(waking, 2)
+    await heard(waking)
+    for task_id in ids:
+        await bury(waking, str(task_id).encode(), task_id=task_id, message_id="WINDLASS_WAKEUPS:1")
+
+    letters = await waking.wakeups.dead_messages()
+    assert sorted(letter.task_id for letter in letters if letter.task_id) == sorted(ids)
+
+
+async def test_letters_are_kept_for_a_while_and_those_of_tasks_that_wait_until_they_do_not(
+    waking: Engine, clock: VirtualClock
+) -> None:
+    waits, over = await submit(waking, 2)
+    await heard(waking)
+    await bury(waking, b"1", task_id=waits, message_id="1")
+    await bury(waking, b"2", task_id=over, message_id="2")
+    await bury(waking, b"no wake-up", message_id="3")
+    await waking.cancel(over)
+    await tidy(waking)
+    assert len(await waking.wakeups.dead_messages()) == 3
+
+    await clock.advance(8 * 86400.0)
+    await tidy(waking)
+    [letter] = await waking.wakeups.dead_messages()
+    assert letter.task_id == waits
+    await waking.cancel(waits)
+    await tidy(waking)
+    assert await waking.wakeups.dead_messages() == []
+
+
+async def tidy(engine: Engine) -> None:
+    while await engine.loops.retention_tick():
+        pass
 
 
 async def test_a_replayed_letter_wakes_a_worker_again(waking: Engine) -> None:
@@ -456,3 +623,28 @@ async def test_what_nobody_wants_for_two_weeks_is_forgotten(waking: Engine, cloc
 
     assert await heard(waking) == []
     assert (await waking.views.get(task_id)).task.state is State.CANCELLED
+
+
+async def test_a_message_that_somebody_is_just_taking_is_not_asked_for_again_and_again(
+    waking: Engine, clock: VirtualClock, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await submit(waking)
+    await speak(waking)
+    looks, real = [], WakeupTable.receive_messages
+
+    async def look(table: WakeupTable, *said: Any) -> Any:
+        looks.append(said)
+        return await real(table, *said)
+
+    monkeypatch.setattr(WakeupTable, "receive_messages", look)
+    async with somebody.transaction():
+        await somebody.execute("select from windlass.message for update")
+        receiving = asyncio.create_task(
+            waking.messages.receive("default", QUEUE, limit=1, visibility_s=60.0, wait_s=60.0)
+        )
+        await until(lambda: receivers(waking) == 1)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(looks) == 1
+    await clock.advance(1.0)
+    assert len(await soon(receiving)) == 1

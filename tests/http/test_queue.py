@@ -62,7 +62,7 @@ DELIVERIES = [
      "cloud_tasks": {"project": "p", "location": "l", "queue": "q", "service_account_email": "a@b", "audience": None,
                      "dispatch_deadline_s": 15}},
     {"type": "wakeup", "carrier": "nats", "address": "shop.orders", "lease_ms": 1000, "visibility_ms": 2000,
-     "max_deliveries": 3, "resend_ms": 4000, "trusted": True, "secrets": ["SHOP_TOKEN"]},
+     "max_deliveries": 3, "resend_ms": 4000, "resend_max_ms": 9000, "trusted": True, "secrets": ["SHOP_TOKEN"]},
     {"type": "invoke", "url": "http://127.0.0.1:1/x", "function": None, "lease_ms": 1000, "trusted": True},
     {"type": "invoke", "url": None, "function": "arn:aws:lambda:eu-west-1:123456789012:function:run", "lease_ms": 1000,
      "trusted": True},

@@ -14,11 +14,14 @@ from tests.support.gate import Gate
 
 from windlass.contracts.lease.wakeup import WakeupRoutes
 from windlass.core.error import Invalid, NotFound, Unavailable, WindlassError
+from windlass.core.holder import Caller
 from windlass.engine.engine import Engine
 from windlass.queues.aws import AwsClient
 from windlass.queues.option import NO_CARRIERS, CarrierOptions
 from windlass.testing.clock import VirtualClock
 from windlass.wire.wakeup import Route
+
+CALLER = Caller("CN=wrapper", "00")
 
 
 class Internal:
@@ -31,7 +34,7 @@ class Internal:
         if self.away:
             raise Unavailable("nobody answers")
         try:
-            return 200, msgspec.json.encode(await self._posts[path](body))
+            return 200, msgspec.json.encode(await self._posts[path](body, CALLER))
         except WindlassError as error:
             status = {Invalid: 400, NotFound: 404}.get(type(error), 503)
             return status, error.message.encode()

@@ -6,9 +6,10 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.queues.world import RESEND_S, World
+from tests.queues.world import RESEND_MAX_S, RESEND_S, World
 
 from windlass.core.error import NotFound, Unavailable
+from windlass.core.wakeup import UNHEARD_MAX_S
 from windlass.queues.consume import ask_route
 from windlass.queues.port import Consumer
 from windlass.wire.wakeup import task_of
@@ -91,6 +92,27 @@ async def test_a_message_that_was_lost_is_sent_again(world: World) -> None:
     [message] = await world.all(consumer, 1)
     assert task_of(message.body) == task_id
     await consumer.ack(message)
+
+
+async def test_what_a_carrier_lost_is_sent_again_as_soon_as_a_worker_that_waits_says_so(world: World) -> None:
+    """However seldom it is spoken of by now."""
+    ids = await world.submit(3)
+    for _ in range(8):
+        await world.speak()
+        await world.clock.advance(RESEND_MAX_S)
+    await world.speak()
+    await world.side.lose(world.route)
+    consumer = world.consumer()
+    await world.clock.advance(UNHEARD_MAX_S)
+    await world.speak()
+    assert await world.none(consumer)
+
+    await world.missed(consumer)
+    await world.speak()
+    found = await world.all(consumer, 3)
+    assert sorted(task_of(one.body) for one in found) == sorted(ids)
+    for one in found:
+        await consumer.ack(one)
 
 
 async def test_a_poison_message_is_buried_shown_and_gone(world: World) -> None:

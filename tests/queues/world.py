@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
 from tests.queues.side import Side
-from tests.support.work import jobs
+from tests.support.work import jobs, soon, until
 
 from windlass.core.delivery import Wakeup
 from windlass.core.queue import QueueConfig
@@ -19,7 +20,7 @@ from windlass.queues.port import Consumer, Message
 from windlass.testing.clock import VirtualClock
 from windlass.wire.wakeup import Route
 
-RESEND_S = 60.0
+RESEND_S, RESEND_MAX_S = 60.0, 600.0
 WAIT_S = 20.0
 
 
@@ -70,6 +71,15 @@ class World:
 
     async def none(self, consumer: Consumer) -> bool:
         return not await consumer.receive(10, self.while_s(0.2))
+
+    async def missed(self, consumer: Consumer) -> None:
+        """A worker has waited in vain."""
+        if self.side.name == "postgres":  # where the server that it asks sees it
+            asking = asyncio.create_task(consumer.receive(1, 1.0))
+            await until(lambda: any(ticket.idle for line in self.engine.hub._lines.values() for ticket in line))
+            await self.clock.advance(1.0)
+            assert await soon(asking) == []
+        await consumer.unheard()
 
     def while_s(self, seconds: float) -> float:
         """The time of PostgreSQL stands still in these tests: waiting would not end."""

@@ -74,3 +74,22 @@ def emits_nonsense(task: dict[str, Any], context: Any) -> None:
     context.emit({"nonsense": True})
     while not context.cancelled and not goes_on.wait(0.005):
         pass
+
+
+def returns_an_object(task: dict[str, Any]) -> object:
+    return object()
+
+
+def emits_an_object(task: dict[str, Any], context: Any) -> None:
+    context.emit({"cursor": object()})
+
+
+def emits_an_object_and_waits(task: dict[str, Any], context: Any) -> None:
+    context.emit({"cursor": object()})
+    while not context.cancelled and not goes_on.wait(0.005):
+        pass
+
+
+def emits_many(task: dict[str, Any], context: Any) -> None:
+    context.emit()
+    context.emit(*({"cursor": number} for number in range(1234)))

@@ -144,6 +144,10 @@ class Carrier:
     waiting: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
     done: list[tuple[str, str]] = field(default_factory=list)
     extended: int = 0
+    missed: int = 0
+    asked: int = 0
+    empty: int = 0  # so often nothing comes
+    failing: list[Exception] = field(default_factory=list)
     before: Callable[[str], None] = lambda _: None
 
     def put(self, body: bytes | UUID, *, deliveries: int = 1) -> str:
@@ -153,10 +157,19 @@ class Carrier:
         return message.id
 
     async def receive(self, limit: int, wait_s: float) -> list[Message]:
+        self.asked += 1
+        if self.failing:
+            raise self.failing.pop()
+        if self.empty:
+            self.empty -= 1
+            return []
         messages = [await self.waiting.get()]
         while len(messages) < limit and not self.waiting.empty():
             messages.append(self.waiting.get_nowait())
         return messages
+
+    async def unheard(self) -> None:
+        self.missed += 1
 
     async def extend(self, message: Message) -> bool:
         self.extended += 1

@@ -14,6 +14,7 @@ from tests.wrapper.conftest import World
 from tests.wrapper.stand_in import DROP, Dispatcher
 
 from windlass.core.error import LeaseLost
+from windlass.queues.port import CarrierAway
 from windlass.wrapper.attempt import Attempt
 from windlass.wrapper.dispatcher import Claimed
 from windlass.wrapper.operator import Answer
@@ -304,6 +305,22 @@ async def test_draining_takes_nothing_more_and_finishes_what_runs(world: World) 
     assert world.carrier.waiting.qsize() == 1
 
 
+async def test_what_comes_while_the_last_tasks_are_finished_is_given_back_at_once(world: World) -> None:
+    """Its carrier had been asked before; others would not see it for as long as a message is kept from them."""
+    world.start(function=f"{HERE}:waits", concurrency=2)
+    first = world.carrier.put(uuid4())
+    await until(operators.begun.is_set)
+    await until(lambda: world.carrier.asked == 2)
+    world.wrapper.stop()
+    late = world.carrier.put(uuid4())
+    await until(lambda: world.carrier.done == [("nack", late)])
+    operators.goes_on.set()
+
+    await soon(world.running)
+    assert world.carrier.done == [("nack", late), ("ack", first)]
+    assert len(operators.calls) == 1
+
+
 async def test_stopping_at_once_stops_operators_and_gives_their_messages_back(world: World) -> None:
     world.start(function=f"{HERE}:hangs")
     world.carrier.put(uuid4())
@@ -328,6 +345,19 @@ async def test_no_more_run_side_by_side_than_were_asked_for(world: World) -> Non
     assert await world.does(5) == ["ack"] * 5
 
 
+async def test_a_wrapper_that_is_full_takes_no_messages_from_others(world: World) -> None:
+    world.start(function=f"{HERE}:waits", concurrency=1)
+    world.carrier.put(uuid4())
+    world.carrier.put(uuid4())
+    await until(operators.begun.is_set)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (world.carrier.asked, world.carrier.waiting.qsize()) == (1, 1)
+    operators.goes_on.set()
+
+    assert await world.does(2) == ["ack", "ack"]
+
+
 async def test_a_function_that_takes_too_long_fails_its_task(world: World) -> None:
     from windlass.wrapper.operator import Limits
 
@@ -343,3 +373,87 @@ async def test_an_answer_that_cannot_be_read_is_no_claim(world: World, dispatche
 
     assert await world.runs_one() == "ack"
     assert len(dispatcher.said("task-claim")) == 3
+
+
+async def test_a_claim_that_is_repeated_is_the_same_claim(world: World) -> None:
+    world.dispatcher.will("task-claim", 503, DROP)
+    world.start(function=f"{HERE}:double")
+    world.carrier.put(uuid4())
+    world.carrier.put(uuid4())
+    await world.does(2)
+
+    said: dict[str, set[str]] = {}
+    for heard in world.dispatcher.said("task-claim"):
+        said.setdefault(heard.body["task_id"], set()).add(heard.body["claim_id"])
+    assert [len(ids) for ids in said.values()] == [1, 1]
+    assert len(set.union(*said.values())) == 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of a library"), KeyError("MessageId"), CarrierAway("nobody is there")])
+async def test_whatever_goes_wrong_while_it_receives_a_wrapper_goes_on(world: World, error: Exception) -> None:
+    world.carrier.failing = [error, error]
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+
+
+async def test_a_carrier_that_does_not_wait_is_asked_with_pauses_and_one_that_does_is_told_that_nothing_came(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+
+    def no_time(seconds: float) -> float:
+        paused.append(seconds)
+        return 0.0
+
+    monkeypatch.setattr("windlass.wrapper.wrapper.spread", no_time)
+    world.carrier.empty = 5
+    world.start(function=f"{HERE}:double")
+    await until(lambda: world.carrier.asked == 6)
+    assert paused == [0.2, 0.4, 0.8, 1.6, 3.2]
+    assert world.carrier.missed == 0
+
+    monkeypatch.setattr("windlass.wrapper.wrapper.AT_ONCE_S", -1.0)
+    world.carrier.put(uuid4())
+    world.carrier.empty = 3
+    await until(lambda: world.carrier.missed == 3)
+    assert await world.does() == ["ack"]
+
+
+async def test_a_task_of_another_queue_is_not_run_as_one_of_this(world: World) -> None:
+    """A message is a hint: it must not get a task run as trusted, or with secrets, that its queue does not give."""
+    world.dispatcher.task = {"operator": "work", "config": {"n": 1}, "inputs": [], "namespace": "default", "queue": "b"}
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert operators.calls == []
+    assert world.report()["status"] == "Failed"
+    assert "a message of the queue jobs named it, and it is of b in default" in world.report()["error_message"]
+
+
+async def test_a_task_says_of_which_queue_it_is(world: World) -> None:
+    world.dispatcher.task = {**world.dispatcher.task, "namespace": "default", "queue": "jobs"}
+    world.start(function=f"{HERE}:double")
+
+    assert await world.runs_one() == "ack"
+    assert world.report()["status"] == "Completed"
+
+
+@pytest.mark.parametrize("function", ["returns_an_object", "emits_an_object", "emits_an_object_and_waits"])
+async def test_what_is_no_json_fails_the_task_with_that_reason(world: World, function: str) -> None:
+    world.start(function=f"{HERE}:{function}")
+
+    assert await world.runs_one() == "ack"
+    report = world.report()
+    assert (report["status"], report["error"]) == ("Failed", {"retryable": False})
+    assert "it is no JSON" in report["error_message"]
+
+
+async def test_many_events_are_told_in_calls_that_are_not_too_long_and_none_is_no_call(world: World) -> None:
+    world.start(function=f"{HERE}:emits_many")
+
+    assert await world.runs_one() == "ack"
+    accepted = [heard.body["events"] for heard in world.dispatcher.said("events")]
+    assert [event["cursor"] for events in accepted for event in events] == list(range(1234))
+    assert max(len(events) for events in accepted) <= 500
+    assert world.report()["status"] == "Completed"

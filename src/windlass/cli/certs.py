@@ -47,7 +47,13 @@ def issue_server(
 
 
 def issue_client(
-    name: str, *, folder: Folder = DEFAULT_FOLDER, days: Days = 365, replace: Replace = False, json: Json = False
+    name: str,
+    *,
+    namespace: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    folder: Folder = DEFAULT_FOLDER,
+    days: Days = 365,
+    replace: Replace = False,
+    json: Json = False,
 ) -> None:
     """Make a certificate for somebody who may call the internal port, by the authority of the same folder.
 
@@ -55,8 +61,10 @@ def issue_client(
     ----------
     name
         Who that is; it is kept with everything that is said with it.
+    namespace
+        Bind it to this namespace: it hears of no task of others, and holds none. As many as are needed; default: all.
     """
-    pair = certificate.issue_client(certificate.read(files_of(folder, AUTHORITY)), name, _now(), days)
+    pair = certificate.issue_client(certificate.read(files_of(folder, AUTHORITY)), name, _now(), days, namespace)
     files = files_of(folder, name)
     certificate.write(pair, files, replace=replace)
     _tell(files, json)

@@ -86,14 +86,14 @@ def queue_secret(
     overlap: str | None = None,
     api: ApiOptions = HERE,
 ) -> None:
-    """Print the secret that pushes of a queue are signed with, and nothing else.
+    """Print the secret that pushes or calls of a queue are signed with, and nothing else.
 
     Parameters
     ----------
     name
         The queue.
     rotate
-        Make a new one. Pushes are signed with both for a while: give the new one to every worker meanwhile.
+        Make a new one. All is signed with both for a while: give the new one to every worker meanwhile.
     overlap
         How long the old one is still used, such as `1d`.
     """
@@ -107,7 +107,7 @@ def queue_secret(
         queue = client.get(f"/queues/{name}", api.space)
     secret = queue.get("signing_secret")
     if secret is None:
-        raise NotFound(f"the queue {name} does not push, or this key may not see its secret")
+        raise NotFound(f"the queue {name} sends nothing that is signed, or this key may not see its secret")
     show({"signing_secret": secret}, api.json, lambda: say(escape(secret)))
 
 

@@ -22,6 +22,7 @@ def wake_queue(
     visibility: str | None = None,
     max_deliveries: int | None = None,
     resend: str | None = None,
+    resend_max: str | None = None,
     untrusted: Annotated[bool, Parameter(negative="")] = False,
     secret: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     api: ApiOptions = HERE,
@@ -45,6 +46,8 @@ def wake_queue(
         After how many deliveries a message that no worker can handle is given up; default: 10.
     resend
         After how long a task that nobody has claimed is spoken of again, at first; default: `60s`.
+    resend_max
+        The longest pause between two messages for such a task; default: `10m`.
     untrusted
         Its tasks run code that must not see the worker's certificate or secrets.
     secret
@@ -56,6 +59,7 @@ def wake_queue(
         "visibility_ms": wanted_ms("--visibility", visibility),
         "max_deliveries": max_deliveries,
         "resend_ms": wanted_ms("--resend", resend),
+        "resend_max_ms": wanted_ms("--resend-max", resend_max),
         "trusted": False if untrusted else None,
         "secrets": list(secret) or None,
     }
@@ -89,4 +93,10 @@ def invoke_queue(
     given = {"url": url, "function": function, "lease_ms": wanted_ms("--lease", lease)}
     delivery = {"type": "invoke", **{key: value for key, value in given.items() if value is not None}}
     queue = put_delivery(name, delivery, api)
-    show(queue, api.json, lambda: say(f"{escape(url or function or '')} is called for the tasks of {escape(name)}."))
+
+    def tell() -> None:
+        say(f"{escape(url or function or '')} is called for the tasks of {escape(name)}.")
+        if queue.get("signing_secret"):
+            say(f"Calls are signed with {escape(queue['signing_secret'])}")
+
+    show(queue, api.json, tell)

@@ -60,7 +60,6 @@ class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fi
     effect: ClassVar[str | None] = None  # that carries an attempt; None where workers ask for theirs
     claimed: ClassVar[bool] = False  # from the line, by workers with leases
     runs_programs: ClassVar[bool] = False  # on servers: whoever sets it up can do there what they can
-    signed: ClassVar[bool] = False  # what is sent, with a secret of the queue
     loss_is_failure: ClassVar[bool] = False  # a lease that was lost counts like a failed attempt
     max_attempts: ClassVar[int] = DEFAULT_POLICY.max_attempts  # if nobody says so
     max_losses: ClassVar[int] = DEFAULT_POLICY.max_losses
@@ -82,6 +81,11 @@ class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fi
     def target_url(self) -> str | None:
         """What servers are made to call."""
         return None
+
+    @property
+    def signed(self) -> bool:
+        """Whether what is sent carries a signature, made with a secret of the queue."""
+        return False
 
     @property
     def cancel_grace_s(self) -> float:
@@ -138,7 +142,6 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     cloud_tasks: CloudTasks | None = None
 
     effect = PUSH
-    signed = True
 
     def checked(self) -> Self:
         check_url("delivery.url", self.url)
@@ -168,6 +171,10 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
         return self.url
 
     @property
+    def signed(self) -> bool:
+        return True
+
+    @property
     def cancel_grace_s(self) -> float:
         return self.cancel_grace_period_ms / 1000
 
@@ -176,8 +183,9 @@ class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
     """A message with the task's id goes to a carrier; the worker that gets it claims the lease. `address` is a subject
     of NATS, or the name or URL of a queue of SQS; one is made from the names where none is given. A worker has a
     message for `visibility_ms` unless it asks for longer; one that was delivered more than `max_deliveries` times is
-    buried. A task that nobody claims is spoken of again after `resend_ms`, then ever more seldom. Where its tasks run
-    code that is not `trusted`, that gets no `secrets`, which are names of variables of the worker."""
+    buried. A task that nobody claims is spoken of again after `resend_ms`, then ever more seldom, but at least every
+    `resend_max_ms`. Where its tasks run code that is not `trusted`, that gets no `secrets`, which are names of
+    variables of the worker."""
 
     carrier: CarrierName = "postgres"
     address: Annotated[str, Meta(min_length=1, max_length=ADDRESS_MAX)] | None = None
@@ -185,6 +193,7 @@ class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
     visibility_ms: Annotated[int, Meta(ge=1000, le=43_200_000)] = 60_000
     max_deliveries: Annotated[int, Meta(ge=1, le=1000)] = 10
     resend_ms: Annotated[int, Meta(ge=1000, le=MS_MAX)] = 60_000
+    resend_max_ms: Annotated[int, Meta(ge=1000, le=MS_MAX)] = 600_000
     trusted: bool = True
     secrets: Annotated[tuple[Word, ...], Meta(max_length=100)] = ()
 
@@ -208,9 +217,9 @@ class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
 
 
 class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
-    """A function is called for each task: at a URL, or one of AWS Lambda, by its name or ARN. The engine holds the
-    lease for it, for `lease_ms` from the call or from its last heartbeat. Its code is trusted: it has a worker's
-    certificate."""
+    """A function is called for each task: at a URL, with a signature, or one of AWS Lambda, by its name or ARN. The
+    engine holds the lease for it, for `lease_ms` from the call or from its last heartbeat. Its code is trusted: it has
+    a worker's certificate."""
 
     url: Url | None = None
     function: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
@@ -242,6 +251,10 @@ class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
     @property
     def target_url(self) -> str | None:
         return self.url
+
+    @property
+    def signed(self) -> bool:
+        return self.url is not None  # AWS knows by itself who calls a function of its own
 
 
 class Machine(_Delivery, frozen=True, tag="machine", kw_only=True, omit_defaults=True):
@@ -388,7 +401,7 @@ class QueueSettings(msgspec.Struct, frozen=True):
     delivery: Delivery = PULL
     policy: Policy = DEFAULT_POLICY
     signing_secret: str | None = None
-    previous_secret: str | None = None  # of a rotation that is not over: pushes are signed with both
+    previous_secret: str | None = None  # of a rotation that is not over: pushes and calls are signed with both
 
 
 class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

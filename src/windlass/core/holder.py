@@ -20,6 +20,7 @@ from windlass.core.dataset import DatasetEvent, Publish, SaidEvent, SaidPublish,
 from windlass.core.delivery import Delivery, Wakeup
 from windlass.core.error import Conflict, Forbidden, LeaseLost
 from windlass.core.failure import Failure
+from windlass.core.id import derived_id
 from windlass.core.queue import QueueConfig, Usage, admit
 from windlass.core.report import judged
 from windlass.core.step import Facts
@@ -30,11 +31,16 @@ STALE = "stale_lease"
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who says something, by its certificate: subject, other names, and the SHA-256 of the whole."""
+    """Who says something, by its certificate: subject, other names, and the SHA-256 of the whole. `namespaces` are
+    those that the certificate is bound to; None: all."""
 
     subject: str
     fingerprint: str
     names: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] | None = None
+
+    def reaches(self, namespace: str) -> bool:
+        return self.namespaces is None or namespace in self.namespaces
 
     @property
     def detail(self) -> dict[str, object]:
@@ -77,6 +83,12 @@ class ClaimOne(msgspec.Struct, frozen=True):
     lease_id: UUID
     worker: str
     caller: Caller
+
+
+def token_of(task_id: UUID, claim_id: UUID, caller: Caller) -> UUID:
+    """The token of a claim that may be said twice: the caller's own chance, which nobody else can use, nor choose so
+    that it is the lease of somebody else."""
+    return derived_id("claim", task_id, claim_id, caller.fingerprint)
 
 
 class NotClaimed(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """Wake-ups: when a message is sent for a task that could be claimed, and when once more.
 
-A message may be lost, so that a task which nobody claims is spoken of again, less and less often. It is not spoken of
-where a claim would be refused: what is paused, not due or over a limit has to become claimable first.
+A message may be lost, so that a task which nobody claims is spoken of again: less and less often while nobody says
+that he waits for one, soon when somebody does. It is not spoken of where a claim would be refused: what is paused, not
+due or over a limit has to become claimable first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from windlass.core.retry import capped_power
 from windlass.core.transition import Effect, Instant
 
 WAKEUP = "wakeup"
-RESEND_MAX_S = 3600.0
+UNHEARD_S, UNHEARD_MAX_S = 20.0, 300.0  # a message is older than that, at first and at most, when somebody misses it
 REFUSED_AGAIN_S = 1.0  # after a claim that came too early; the look that follows says whether it is time
 
 
@@ -56,9 +57,10 @@ def message_id(task_id: UUID, attempt: int) -> UUID:
     return derived_id("message", task_id, attempt)
 
 
-def resend_after_s(first_s: float, times: int) -> float:
-    """How long to wait after the `times`-th message before the next."""
-    return capped_power(first_s, 2.0, times - 1, max(first_s, RESEND_MAX_S))
+def resend_after_s(wakeup: Wakeup, times: int) -> float:
+    """How long to wait after the `times`-th message before the next, if nobody asks for one."""
+    first_s = wakeup.resend_ms / 1000
+    return capped_power(first_s, 2.0, times - 1, max(first_s, wakeup.resend_max_ms / 1000))
 
 
 def with_announced(usage: Usage, announced: Usage, now: Instant) -> Usage:

@@ -97,9 +97,13 @@ class Holders:
 
     # ----------------------------------------------------------------------------------------- what holders say
 
-    async def claim(self, task_id: UUID, worker: str, caller: Caller) -> Held | NotClaimed:
-        """Begin the next attempt of this task, if nobody else has and nothing keeps it."""
-        held = await self._claims.call(ClaimOne(task_id, self._new_token(), worker, caller))
+    async def claim(
+        self, task_id: UUID, worker: str, caller: Caller, claim_id: UUID | None = None
+    ) -> Held | NotClaimed:
+        """Begin the next attempt of this task, if nobody else has and nothing keeps it. Who asks again with the same
+        `claim_id` gets what he has begun."""
+        token = self._new_token() if claim_id is None else rules.token_of(task_id, claim_id, caller)
+        held = await self._claims.call(ClaimOne(task_id, token, worker, caller))
         if self.tally is not None and isinstance(held, Held):
             self.tally.started([Claimed(held.task, held.payload)])
         return held

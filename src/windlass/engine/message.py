@@ -17,6 +17,8 @@ from windlass.store.wakeup_table import Stored
 
 __all__ = ["Messages", "Stored"]
 
+LOOK_LEAST_S = 0.05  # a message that somebody else is just taking looks as if it were there
+
 
 class Messages:
     """The messages of one database, as one engine sees them."""
@@ -44,6 +46,8 @@ class Messages:
                 async with self._store.begin() as tx:
                     found = await tx.wakeups.receive_messages(namespace, queue, limit, visibility_s)
                     next_in_s = None if found else await tx.wakeups.next_message(namespace, queue)
+                if next_in_s is not None:
+                    next_in_s = max(next_in_s, LOOK_LEAST_S)
                 left_s = deadline_s - self._stopwatch()
                 if found or left_s <= 0:
                     return found
@@ -57,6 +61,11 @@ class Messages:
                 # two who wait would wake each other for ever.
                 if not looks_again and (found or ticket.woken):
                     self._hub.pass_on(ticket)
+
+    async def namespace_of(self, id_: UUID) -> str | None:
+        """None if there is no such message."""
+        async with self._store.single() as tx:
+            return await tx.wakeups.message_namespace(id_)
 
     async def extend(self, id_: UUID, deliveries: int, visibility_s: float) -> bool:
         """Whether it is still the caller's, who has it for so long from now on."""

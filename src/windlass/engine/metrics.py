@@ -118,6 +118,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     queues: tuple[QueueGauge, ...]
     workers: dict[str, int]
     schedule_lag_s: float = 0.0
+    letters: dict[str, int] = {}
 
 
 class Gauges:
@@ -135,8 +136,9 @@ class Gauges:
             if self._known is None or began_s >= self._stale_at_s:
                 async with self._store.begin() as tx:
                     self._known = Snapshot(
-                        await tx.gauges.queue_gauges(), await tx.gauges.worker_gauges(), await tx.gauges.schedule_lag()
-                    )
+                        await tx.gauges.queue_gauges(), await tx.gauges.worker_gauges(), await tx.gauges.schedule_lag(),
+                        await tx.gauges.letter_gauges(SERIES_MAX),
+                    )  # fmt: skip
                 ended_s = self._stopwatch()
                 self._stale_at_s = ended_s + max(KEEP_S, SHARE * (ended_s - began_s))
             return self._known

@@ -69,13 +69,13 @@ class Queues:
     async def rotate_secret(
         self, queue: str, *, namespace: str = "default", overlap_s: float = SECRET_OVERLAP_S
     ) -> QueueView:
-        """A new secret signs pushes from now on; the one before signs them too, for so long."""
+        """A new secret signs pushes and calls from now on; the one before signs them too, for so long."""
         check_name("queue", queue)
         check_name("namespace", namespace)
         check_seconds("overlap_s", overlap_s)
         async with self._store.begin() as tx:
             if not await tx.heartbeats.rotate_secret(namespace, queue, _new_secret(), overlap_s):
-                raise NotFound(f"there is no queue {queue} in {namespace} that pushes")
+                raise NotFound(f"there is no queue {queue} in {namespace} that pushes or calls a URL")
             tx.wakes.everything = True
         return await self.get(queue, namespace=namespace)
 

@@ -34,6 +34,7 @@ class Retention:
         async with store.begin() as tx:
             await tx.retention.delete_empty_runs(before, BATCH)
             await tx.retention.delete_default_history(before)
+            await tx.wakeups.forget_dead_messages(before, BATCH)
             await tx.workers.delete_workers(now - timedelta(days=WORKERS_KEPT_DAYS), BATCH)
         await self._keep_partitions(store, now, before)
         return gone

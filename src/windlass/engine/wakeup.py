@@ -3,7 +3,8 @@
 What could be claimed is looked up, not remembered: whoever made it so, by whatever way, has announced its queue, and a
 look that found a task writes down, in one transaction, that it was spoken of and the effect that sends the message. A
 server that stops between the two leaves a task that the next look finds. Only so many messages of a queue are under way
-at a time, and none for what a claim would be refused; a task that nobody claims is spoken of again, ever more seldom.
+at a time, and none for what a claim would be refused; a task that nobody claims is spoken of again, ever more seldom,
+unless somebody waits for messages and gets none: then what was sent is lost, and is sent again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ FULL_AGAIN_S, FULL_AGAIN_MAX_S, ALL_AGAIN_S = 0.25, 5.0, 60.0
 ELSEWHERE_AGAIN_S = 2.0
 AWAY_FIRST_S, AWAY_MAX_S = 1.0, 30.0
 LISTED_MAX = 1000
+UNHEARD_EVERY_S, UNHEARD_QUEUES_MAX = 5.0, 10_000
 KEPT_S = 14 * 86400.0  # messages of PostgreSQL that nobody wants; other carriers keep theirs as long
 
 
@@ -70,7 +72,9 @@ class Wakeups:
         self._stopwatch = stopwatch
         self.queues: dict[QueueName, QueueSettings] = {}
         self._elsewhere: set[QueueName] = set()
-        self._lines: dict[str, _Line] = {}
+        self._senders: Mapping[str, Sender] = {}
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._unheard_s: dict[QueueName, float] = {}
         self._due: set[QueueName] = set()
         self._after: dict[QueueName, Lane] = {}
         self._full_s: dict[QueueName, float] = {}
@@ -91,7 +95,7 @@ class Wakeups:
     @asynccontextmanager
     async def carrying(self, senders: Mapping[str, Sender], *, loop: bool = True) -> AsyncIterator[None]:
         """Until the block ends, send wake-ups for the queues of these carriers. Without the `loop`, `tick` does."""
-        self._lines = {name: _Line(name, sender, self._stopwatch) for name, sender in senders.items()}
+        self._senders = senders
         self._effects[WAKEUP] = self.send
         self._stale = True
         if loop:
@@ -104,7 +108,7 @@ class Wakeups:
             self._effects.pop(WAKEUP, None)
             for line in self._lines.values():
                 await line.close()
-            self._lines = {}
+            self._lines, self._senders = {}, {}
 
     async def close(self) -> None:
         loop, self._loop = self._loop, None
@@ -137,14 +141,19 @@ class Wakeups:
             async with self._store.single() as tx:
                 await tx.wakeups.forget_messages(KEPT_S)
         due, self._due = self._due, set()
-        sent = 0
+        sent, failed = 0, None
         for key in sorted(due & self.queues.keys()):
             try:
                 sent += await self._announce(*key)
-            except BaseException:
-                self._due |= due  # nothing was written down as looked at
+            except BaseException as error:
+                self._due.add(key)  # nothing was written down as looked at
                 self._wake()  # and nobody else will say so
-                raise
+                if isinstance(error, Unavailable) or not isinstance(error, Exception):
+                    self._due |= due
+                    raise
+                failed = failed or error  # it may be this queue alone, which holds up no other
+        if failed is not None:
+            raise failed
         return sent
 
     async def _learn(self) -> None:
@@ -155,13 +164,15 @@ class Wakeups:
                 async with self._store.begin() as tx:
                     known = await tx.queues.queues_delivered([type_of(Wakeup)])
                     moved = [key for key, settings in known.items() if _moved(self.queues.get(key), settings)]
+                    for key in sorted(moved):  # as one who looks at them does, so that nobody waits in a ring
+                        await tx.wakeups.lock_wakeups(*key)
                     if moved:
                         await tx.wakeups.hasten_wakeups(moved)
             except BaseException:
                 self._stale = True
                 self._wake()
                 raise
-            self.queues = {key: settings for key, settings in known.items() if _wakeup(settings).carrier in self._lines}
+            self.queues = {k: settings for k, settings in known.items() if _wakeup(settings).carrier in self._senders}
             self._elsewhere = known.keys() - self.queues.keys()
             self._due = set(self.queues)
 
@@ -170,7 +181,7 @@ class Wakeups:
         async with self._store.begin() as tx:
             found, next_in_s = await self._look(tx, namespace, queue)
             if found:
-                await _write(tx, namespace, queue, found, wakeup.resend_ms / 1000)
+                await _write(tx, namespace, queue, found, wakeup)
         if found:
             self._due.add((namespace, queue))  # there may be more
         if next_in_s is not None:
@@ -218,7 +229,11 @@ class Wakeups:
             return  # its workers are not woken by messages any more
         wakeup = _wakeup(settings)
         id_ = rules.message_id(effect.task_id, effect.attempt)
-        await self._lines[wakeup.carrier].send(Letter(id_, effect.id, *key, wakeup, effect.task_id))
+        letter = Letter(id_, effect.id, *key, wakeup, effect.task_id)
+        place = wakeup.carrier, letter.address  # one that cannot be reached makes no other wait
+        if place not in self._lines:
+            self._lines[place] = _Line(wakeup.carrier, self._senders[wakeup.carrier], self._stopwatch)
+        await self._lines[place].send(letter)
 
     async def refused(self, task_id: UUID) -> None:
         """A claim came before its time, and its message is gone: another one as soon as it is time."""
@@ -226,6 +241,20 @@ class Wakeups:
             queue = await tx.wakeups.hasten_wakeup(task_id, rules.REFUSED_AGAIN_S)
             if queue is not None:
                 tx.wakes.queues.add(queue)
+
+    async def unheard(self, namespace: str, queue: str) -> None:
+        """Somebody waited for messages of a queue, and none came. Those that were sent well before that are lost, or
+        with somebody who does nothing about them: they are sent again."""
+        key, now_s = (namespace, queue), self._stopwatch()
+        if now_s < self._unheard_s.get(key, now_s):
+            return  # somebody else has just said so
+        if len(self._unheard_s) >= UNHEARD_QUEUES_MAX:  # names are the caller's: they must not fill our memory
+            self._unheard_s.clear()
+        self._unheard_s[key] = now_s + UNHEARD_EVERY_S
+        async with self._store.begin() as tx:
+            await tx.wakeups.lock_wakeups(namespace, queue)
+            if await tx.wakeups.hasten_unheard(namespace, queue, rules.UNHEARD_S, rules.UNHEARD_MAX_S):
+                await tx.wake(Wakes(queues={key}))
 
     async def state(self, task_id: UUID) -> WakeupState | None:
         """What is known of the messages for a task that waits."""
@@ -247,7 +276,7 @@ class Wakeups:
                 self._chance.new_id(), namespace, queue, message_id, task_id, body, deliveries,
                 clean_text("reason", reason, 2000),
             )  # fmt: skip
-        log.warning("a message of %s in %s was buried: %s", queue, namespace, reason)
+        log.warning("a message of %r in %r was buried: %.200r", queue, namespace, reason)
 
     async def dead_messages(
         self, namespace: str = "default", *, queue: str | None = None, after: UUID | None = None, limit: int = 50
@@ -288,7 +317,7 @@ class Wakeups:
 
 
 class _Line:
-    """Letters to one carrier, many at a time. While it is away nobody else waits for it in vain."""
+    """Letters to one place, many at a time. While it is away nobody else waits for it in vain."""
 
     def __init__(self, name: str, sender: Sender, stopwatch: Callable[[], float]) -> None:
         self._name, self._sender, self._stopwatch = name, sender, stopwatch
@@ -320,10 +349,10 @@ class _Line:
         await self._letters.close()
 
 
-async def _write(tx: Tx, namespace: str, queue: str, found: Sequence[Unannounced], first_s: float) -> None:
+async def _write(tx: Tx, namespace: str, queue: str, found: Sequence[Unannounced], wakeup: Wakeup) -> None:
     """That these are spoken of, and what does it."""
     sent = [(one.id, one.attempt, one.times + 1) for one in found]
-    again = [(id_, attempt, times, rules.resend_after_s(first_s, times)) for id_, attempt, times in sent]
+    again = [(id_, attempt, times, rules.resend_after_s(wakeup, times)) for id_, attempt, times in sent]
     await tx.wakeups.put_wakeups(namespace, queue, again)
     await tx.outbox.insert_outbox([rules.wake_up(namespace, queue, *one) for one in sent])
     await tx.wake(Wakes(effects=True))

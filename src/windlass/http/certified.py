@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from windlass.core.check import clean_text
 from windlass.core.error import Invalid
 from windlass.core.holder import Caller
+from windlass.wire.reach import namespaces_of
 
 log = logging.getLogger("windlass.internal")
 
@@ -134,6 +135,8 @@ def caller_of(plain: dict[str, Any], encoded: bytes) -> Caller:
     """Who this certificate is for."""
     parts = [(name, value) for relative in plain.get("subject", ()) for name, value in relative]
     subject = ",".join(f"{_SHORT.get(name, name)}={value}" for name, value in parts)
-    names = [clean_text("name", f"{kind}:{value}", NAME_MAX) for kind, value in plain.get("subjectAltName", ())]
+    others = plain.get("subjectAltName", ())
+    names = [clean_text("name", f"{kind}:{value}", NAME_MAX) for kind, value in others[:NAMES_MAX]]
+    bound = namespaces_of(value for kind, value in others if kind == "URI")  # of all of them: none may be overlooked
     fingerprint = hashlib.sha256(encoded).hexdigest()
-    return Caller(clean_text("subject", subject, NAME_MAX), fingerprint, tuple(names[:NAMES_MAX]))
+    return Caller(clean_text("subject", subject, NAME_MAX), fingerprint, tuple(names), bound)

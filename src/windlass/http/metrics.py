@@ -60,7 +60,10 @@ def gauges(snapshot: Snapshot) -> Iterable[Metric]:
         workers.add_metric([state], count)
     lag = GaugeMetricFamily("windlass_scheduler_lag_seconds", "For how long the first schedule has been due.")
     lag.add_metric([], snapshot.schedule_lag_s)
-    return depth, age, workers, lag
+    letters = GaugeMetricFamily("windlass_dead_letters", "Messages to workers that were given up.", labels=["queue"])
+    for queue, count in snapshot.letters.items():
+        letters.add_metric([queue], count)
+    return depth, age, workers, lag, letters
 
 
 def counters(tally: Tally) -> Iterable[Metric]:

@@ -44,7 +44,8 @@ class QueueOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueueForm(Struct, frozen=True, kw_only=True):
-    """A queue. `counts` leaves successes out. `signing_secret` is there for admins, on queues that push."""
+    """A queue. `counts` leaves successes out. `signing_secret` is there for admins, on queues that push or
+    call a URL."""
 
     name: str
     namespace: str
@@ -63,7 +64,7 @@ class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RotateOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """For how long pushes carry a signature with the old secret as well."""
+    """For how long pushes and calls carry a signature with the old secret as well."""
 
     overlap_s: Annotated[float, Meta(ge=0, le=30 * 86400)] = SECRET_OVERLAP_S
 
@@ -128,7 +129,7 @@ async def drain_queue(call: Call[In, DrainOrder]) -> QueueForm:
 
 @table.add("POST", "/api/v1/queues/{name}/rotate-secret", Role.ADMIN)
 async def rotate_secret(call: Call[In, RotateOrder]) -> QueueForm:
-    """A new secret signs pushes from now on; the one before signs them too, for a while."""
+    """A new secret signs pushes and calls from now on; the one before signs them too, for a while."""
     namespace = call.namespace(call.query.namespace)
     view = await call.engine.queues.rotate_secret(call.path["name"], namespace=namespace, overlap_s=call.body.overlap_s)
     return _form(call, namespace, view)

@@ -35,6 +35,11 @@ async def bury(call: Call, route: wire.Route, message: Message, reason: str) -> 
     await ask(call, wire.BURY, said, wire.Kept)
 
 
+async def unheard(call: Call, route: wire.Route) -> None:
+    """Tell a server that we waited for messages and got none, so that it sends again what should have come."""
+    await ask(call, wire.UNHEARD, wire.Where(route.queue, route.namespace), wire.Kept)
+
+
 async def ask(call: Call, path: str, said: object, answer: type[T], timeout_s: float = ANSWER_S) -> T:
     """One question to a server."""
     status, body = await call(path, msgspec.json.encode(said), timeout_s)
@@ -69,6 +74,9 @@ class InternalConsumer:
             Message(str(one.message_id), one.body.encode(), one.deliveries, wire.Held(one.message_id, one.deliveries))
             for one in got.messages
         ]
+
+    async def unheard(self) -> None:
+        """The server that we asked has seen it."""
 
     async def extend(self, message: Message) -> bool:
         id_, deliveries = _held(message)

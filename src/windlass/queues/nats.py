@@ -13,7 +13,7 @@ from typing import Any
 
 from windlass.core.carrier import SUBJECTS, word_of
 from windlass.core.wakeup import Letter
-from windlass.queues.internal import bury
+from windlass.queues.internal import bury, unheard
 from windlass.queues.option import CarrierOptions, not_installed, not_set
 from windlass.queues.port import Call, CarrierAway, Message
 from windlass.wire.wakeup import Route, message_of
@@ -164,6 +164,9 @@ class NatsConsumer:
         with _told():
             await message.receipt.in_progress()
         return True
+
+    async def unheard(self) -> None:
+        await unheard(self._call, self._route)
 
     async def ack(self, message: Message) -> None:
         with contextlib.suppress(nats.errors.MsgAlreadyAckdError), _told():

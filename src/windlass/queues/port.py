@@ -43,6 +43,10 @@ class Consumer(Protocol):
         others for `visibility_s`."""
         ...
 
+    async def unheard(self) -> None:
+        """`receive` waited and got nothing: if something was sent, it is lost, and a server sends it again."""
+        ...
+
     async def extend(self, message: Message) -> bool:
         """Hidden for `visibility_s` from now on. False if it is no longer ours."""
         ...

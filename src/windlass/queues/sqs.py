@@ -7,11 +7,12 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from windlass.core.wakeup import Letter
 from windlass.queues.aws import AwsClient, ClientError, code_of, told
-from windlass.queues.internal import bury
+from windlass.queues.internal import bury, unheard
 from windlass.queues.option import CarrierOptions
 from windlass.queues.port import Call, CarrierAway, Message
 from windlass.wire.wakeup import Route, message_of
@@ -134,6 +135,9 @@ class SqsConsumer:
     async def extend(self, message: Message) -> bool:
         return await self._hide(message, self._hidden_s())
 
+    async def unheard(self) -> None:
+        await unheard(self._call, self._route)
+
     async def ack(self, message: Message) -> None:
         url = await self._url()
         try:
@@ -173,15 +177,22 @@ class SqsConsumer:
             raise self._urls.forget(error) from None
         return True
 
-    def _let_go(self, url: str, done: Any) -> None:
-        """In the thread that asked for them; threads that are told to stop ask nothing more."""
+    def _let_go(self, url: str, done: Future[Any]) -> None:
+        """In the thread that asked for them, whether we are closed by now or not; the event loop does not wait."""
         if done.cancelled() or done.exception() is not None:
             return
+        ask = self._client.begin if _in_event_loop() else self._client.now
         for one in done.result().get("Messages", ()):
-            with contextlib.suppress(RuntimeError):
-                self._client.begin(
-                    "change_message_visibility", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=0
-                )
+            with contextlib.suppress(ClientError, CarrierAway), told():
+                ask("change_message_visibility", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=0)
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _message(one: dict[str, Any]) -> Message:

@@ -30,6 +30,9 @@ class GaugeView:
     async def worker_gauges(self) -> dict[str, int]:
         return {row[0]: row[1] for row in await self._session.fetch("worker_gauges")}
 
+    async def letter_gauges(self, queues_max: int) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self._session.fetch("letter_gauges", queues_max)}
+
     async def schedule_lag(self) -> float:
         [[lag_s]] = await self._session.fetch("schedule_lag")
         return float(lag_s)

@@ -114,6 +114,11 @@ class WakeupTable:
         rows = await self._session.fetch("hasten_wakeup", task_id, delay_s)
         return (rows[0][0], rows[0][1]) if rows else None
 
+    async def hasten_unheard(self, namespace: str, queue: str, first_s: float, most_s: float) -> int:
+        """How many messages are taken for lost: those older than `first_s`, twice that after each repeat, at most
+        `most_s`."""
+        return len(await self._session.fetch("hasten_unheard", namespace, queue, first_s, most_s))
+
     async def get_wakeup(self, task_id: UUID) -> WakeupState | None:
         rows = await self._session.fetch("get_wakeup", task_id)
         return WakeupState(*rows[0]) if rows else None
@@ -148,6 +153,9 @@ class WakeupTable:
         [[count]] = await self._session.fetch("count_dead_messages")
         return int(count)
 
+    async def forget_dead_messages(self, before: datetime, limit: int) -> None:
+        await self._session.fetch("forget_dead_messages", before, limit)
+
     async def get_dead_message(self, id_: UUID) -> DeadMessage | None:
         rows = await self._session.fetch("get_dead_message", id_)
         return DeadMessage(*rows[0]) if rows else None
@@ -174,6 +182,10 @@ class WakeupTable:
         """After how many seconds another one can be received."""
         rows = await self._session.fetch("next_message", namespace, queue)
         return max(0.0, (rows[0][0] - rows[0][1]).total_seconds()) if rows else None
+
+    async def message_namespace(self, id_: UUID) -> str | None:
+        rows = await self._session.fetch("message_namespace", id_)
+        return str(rows[0][0]) if rows else None
 
     async def extend_message(self, id_: UUID, deliveries: int, visibility_s: float) -> bool:
         return bool(await self._session.fetch("extend_message", id_, deliveries, visibility_s))

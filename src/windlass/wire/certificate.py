@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from windlass.core.check import check_text
+from windlass.core.check import check_name, check_text
 from windlass.core.error import Conflict, Invalid
+from windlass.wire.reach import uri_of
 
 ORGANIZATION = "Windlass development"
 SKEW = timedelta(minutes=5)
@@ -68,11 +69,15 @@ def issue_server(authority: Pair, hosts: Sequence[str], now: datetime, days: int
     return _issue(authority, hosts[0], ExtendedKeyUsageOID.SERVER_AUTH, [_host(h) for h in hosts], now, days)
 
 
-def issue_client(authority: Pair, name: str, now: datetime, days: int) -> Pair:
-    """For somebody who may call. Nobody can serve with it."""
+def issue_client(authority: Pair, name: str, now: datetime, days: int, namespaces: Sequence[str] = ()) -> Pair:
+    """For somebody who may call, about tasks of these namespaces, or of all if none is named. Nobody can serve with
+    it."""
     check_text("name", name, 64)
-    uri = x509.UniformResourceIdentifier(f"windlass:worker:{_word(name)}")
-    return _issue(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, [uri], now, days)
+    for namespace in namespaces:
+        check_name("namespace", namespace)
+    uris = [f"windlass:worker:{_word(name)}", *(uri_of(namespace) for namespace in namespaces)]
+    others: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
+    return _issue(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, others, now, days)
 
 
 def _issue(

@@ -52,10 +52,12 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
 
 
 class ClaimRequest(Struct, frozen=True, kw_only=True):
-    """Hold this task."""
+    """Hold this task. The same `claim_id`, of chance, in a repeat gets what the first try began, should its answer have
+    been lost."""
 
     task_id: Id
     worker_id: Annotated[str, Meta(min_length=1, max_length=200)]
+    claim_id: UUID | None = None
 
 
 class ClaimedAnswer(Struct, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ WAIT_MAX_S = 60.0
 RECEIVE_MAX = 100
 
 PREFIX = "/internal/wakeups/"
-ROUTE, RECEIVE, EXTEND, ACK, NACK, BURY = (
-    PREFIX + name for name in ("route", "receive", "extend", "ack", "nack", "bury")
+ROUTE, RECEIVE, EXTEND, ACK, NACK, BURY, UNHEARD = (
+    PREFIX + name for name in ("route", "receive", "extend", "ack", "nack", "bury", "unheard")
 )
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]

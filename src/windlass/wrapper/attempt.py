@@ -10,10 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from windlass.core.error import LeaseLost, Unavailable, WindlassError
-from windlass.wrapper.dispatcher import Claimed, Dispatcher, Refused
+from windlass.wrapper.dispatcher import Claimed, Dispatcher, Refused, Unspeakable
 from windlass.wrapper.operator import Answer, OperatorFailed, Speech
 from windlass.wrapper.patience import spread, until_heard
 
@@ -82,6 +83,8 @@ class Attempt:
             return None
         except Refused as error:
             return _failed(f"what it said was refused: {error}", retryable=False)
+        except Unspeakable as error:
+            return _failed(str(error), retryable=False)
         finally:
             await _ended(self._operator, speaking)
 
@@ -116,6 +119,8 @@ class Attempt:
         error = speaking.exception() if speaking.done() and not speaking.cancelled() else None
         if isinstance(error, Refused):
             return _failed(f"what it said was refused: {error}", retryable=False)
+        if isinstance(error, Unspeakable):
+            return _failed(str(error), retryable=False)
         if isinstance(error, LeaseLost):
             self._lost = error
         if self._lost is not None:
@@ -160,6 +165,8 @@ class Attempt:
         what = f"the report of task {self.claimed.task_id}"
         try:
             await until_heard(what, lambda: self._dispatcher.complete(self.claimed, report))
+        except Unspeakable as error:
+            return await self._report(_failed(f"what it returned: {error}", retryable=False))
         except LeaseLost as error:
             log.warning("task %s: the report of attempt %s came too late: %s", *self._names, error)
             return "lost"
@@ -210,7 +217,9 @@ class _Speech:
         events = list(_events(message))
         while self._waiting and self._waiting[0]["say"] == "events" and len(events) < EVENTS_PER_CALL:
             events += _events(self._waiting.popleft())
-        await until_heard("events", lambda: self._dispatcher.events(self._claimed, events))
+        for start in range(0, len(events), EVENTS_PER_CALL):
+            some = events[start : start + EVENTS_PER_CALL]
+            await until_heard("events", partial(self._dispatcher.events, self._claimed, some))
 
 
 def _events(message: Mapping[str, Any]) -> list[Any]:

@@ -12,4 +12,5 @@ from windlass.wrapper.wrapper import Line
 async def open_line(config: Config, queue: str, call: Call) -> Line:
     """Raises NotFound for a queue that sends no wake-ups, Invalid where its carrier cannot be reached from here."""
     route = await until_heard(f"the route of {queue}", lambda: ask_route(call, queue, config.namespace))
-    return Line(queue, make_consumer(route, call, config), trusted=route.trusted, secrets=route.secrets)
+    consumer = make_consumer(route, call, config)
+    return Line(queue, consumer, namespace=config.namespace, trusted=route.trusted, secrets=route.secrets)

@@ -43,6 +43,10 @@ class Refused(Rejected):
     code = "refused"
 
 
+class Unspeakable(Exception):
+    """What is to be said is no JSON, and never will be."""
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """The right to run one attempt. `task` is what the operator gets; the token is for nobody but the dispatcher. One
     that is `ours` tells of a cancel in its heartbeats; of others it has to be asked."""
@@ -94,8 +98,10 @@ class Dispatcher:
         reply = await self._send(path, body, timeout_s)
         return reply.status, reply.body
 
-    async def claim(self, task_id: UUID, worker_id: str) -> Claimed | NotClaimed:
-        reply = await self._post("task-claim", {"task_id": str(task_id), "worker_id": worker_id})
+    async def claim(self, task_id: UUID, worker_id: str, claim_id: UUID) -> Claimed | NotClaimed:
+        """`claim_id` is the same in each try, so that one whose answer was lost is not held by nobody."""
+        claim = {"task_id": str(task_id), "worker_id": worker_id, "claim_id": str(claim_id)}
+        reply = await self._post("task-claim", claim)
         said = _object(reply)
         if said.get("status") != "Claimed":
             return NotClaimed(str(said.get("reason", "NotFound")), str(said.get("detail") or ""))
@@ -124,7 +130,11 @@ class Dispatcher:
         await self._post("task-complete", {**report, **claimed.fence})
 
     async def _post(self, name: str, said: Mapping[str, Any]) -> Reply:
-        return _accepted(await self._send(f"/internal/{name}", msgspec.json.encode(said), ANSWER_TIMEOUT_S))
+        try:
+            body = msgspec.json.encode(said)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Unspeakable(f"it is no JSON: {error}") from None
+        return _accepted(await self._send(f"/internal/{name}", body, ANSWER_TIMEOUT_S))
 
     async def _send(self, path: str, body: bytes | None, timeout_s: float) -> Reply:
         method = "GET" if body is None else "POST"

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from windlass.core.error import Malformed, Unavailable, WindlassError
 from windlass.queues.port import Consumer, Message
@@ -27,13 +28,18 @@ log = logging.getLogger("windlass.wrapper")
 RECEIVE_WAIT_S = 20.0
 EXTENSIONS = 3  # within the time for which a message is ours
 GIVEN_BACK_S = 1.0
+AT_ONCE_S = 1.0  # who answers sooner that there is nothing has not waited
 
 
 class Line:
     """One queue: where its wake-ups come from, whether its code is trusted, and the secrets that trusted code gets."""
 
-    def __init__(self, queue: str, consumer: Consumer, *, trusted: bool = True, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self, queue: str, consumer: Consumer, *, namespace: str = "default", trusted: bool = True,
+        secrets: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.queue, self.consumer, self.trusted, self.secrets = queue, consumer, trusted, tuple(secrets)
+        self.namespace = namespace
 
 
 class Wrapper:
@@ -57,8 +63,11 @@ class Wrapper:
         self._concurrency = concurrency
         self._stopping = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._lines: dict[tuple[str, str], Line] = {}
 
     async def run(self, lines: Sequence[Line]) -> None:
+        self._lines = {(line.namespace, line.queue): line for line in lines}
         loops = [asyncio.create_task(self._receive(line)) for line in lines]
         try:
             await self._stopping.wait()
@@ -68,6 +77,9 @@ class Wrapper:
             await asyncio.gather(*loops, return_exceptions=True)
             while self._running:
                 await asyncio.wait(self._running)
+            for leaving in self._leaving:
+                leaving.cancel()
+            await asyncio.gather(*self._leaving, return_exceptions=True)
             self._functions.close()
 
     def stop(self) -> None:
@@ -85,14 +97,24 @@ class Wrapper:
     # ------------------------------------------------------------------------------------------------- messages
 
     async def _receive(self, line: Line) -> None:
+        """Whatever goes wrong, it goes on: a wrapper that is there and deaf would look well to everybody."""
         pause_s = PAUSE_S
         while True:
-            async with self._places:
-                free = max(1, self._concurrency - len(self._running))
+            while (free := self._concurrency - len(self._running)) <= 0:  # what we cannot run is for others
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            receiving = asyncio.create_task(_received(line, free))
             try:
-                messages = await line.consumer.receive(free, RECEIVE_WAIT_S)
+                messages = await asyncio.shield(receiving)
+            except asyncio.CancelledError:
+                self._leave(line, receiving)
+                raise
             except WindlassError as error:
                 log.warning("no wake-ups of %s: %s; trying again", line.queue, error)
+                messages = None
+            except Exception:
+                log.exception("no wake-ups of %s; trying again", line.queue)
+                messages = None
+            if messages is None:
                 await asyncio.sleep(spread(pause_s))
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
                 continue
@@ -101,6 +123,18 @@ class Wrapper:
                 running = asyncio.create_task(self._handle(line, message))
                 self._running.add(running)
                 running.add_done_callback(self._running.discard)
+
+    def _leave(self, line: Line, receiving: asyncio.Task[list[Message] | None]) -> None:
+        """Nothing more is taken, but a carrier that was asked may still answer while the last tasks are finished: what
+        it gives us then would be kept from others for as long as a message is ours."""
+
+        async def give_back() -> None:
+            with contextlib.suppress(WindlassError):
+                for message in await receiving or ():
+                    await line.consumer.nack(message)
+
+        leaving = asyncio.create_task(give_back())
+        self._leaving.add(leaving)
 
     async def _handle(self, line: Line, message: Message) -> None:
         """Until the message is done with, or was given back."""
@@ -138,7 +172,8 @@ class Wrapper:
 
     async def _claim(self, task_id: UUID) -> Claimed | None:
         try:
-            found = await until_heard("a claim", lambda: self._dispatcher.claim(task_id, self._worker_id))
+            claim_id = uuid4()
+            found = await until_heard("a claim", lambda: self._dispatcher.claim(task_id, self._worker_id, claim_id))
         except Refused as error:
             log.warning("task %s: the claim was refused: %s", task_id, error)
             return None
@@ -150,7 +185,7 @@ class Wrapper:
     # ------------------------------------------------------------------------------------------------- operators
 
     async def _operate(self, line: Line, task: Mapping[str, Any], speech: Speech) -> Answer:
-        name = str(task.get("operator"))
+        line, name = self._line_of(task, line), str(task.get("operator"))
         operator = self._operators.get(name) or self._operators.get(ANY)
         if operator is None:
             raise OperatorFailed(f"this wrapper has no operator {name}")
@@ -160,6 +195,15 @@ class Wrapper:
             return await self._functions.run(operator, task, speech)
         return await self._programs.run(operator, task, speech, self._secrets(line) if operator.trusted else {})
 
+    def _line_of(self, task: Mapping[str, Any], line: Line) -> Line:
+        """A message is a hint: one that names a task of another queue must not get it run as this one's."""
+        namespace, queue = task.get("namespace"), task.get("queue")
+        if namespace is None or queue is None:  # a dispatcher that does not say
+            return line
+        if (namespace, queue) not in self._lines:
+            raise OperatorFailed(f"a message of the queue {line.queue} named it, and it is of {queue} in {namespace}")
+        return self._lines[namespace, queue]
+
     def _secrets(self, line: Line) -> dict[str, str]:
         missing = [name for name in line.secrets if name not in self._environment]
         if missing:
@@ -167,6 +211,22 @@ class Wrapper:
                 f"the secret {missing[0]} of the queue {line.queue} is not in the wrapper's environment"
             )
         return {name: self._environment[name] for name in line.secrets}
+
+
+async def _received(line: Line, limit: int) -> list[Message] | None:
+    """What came. None if nobody waited for it: who asks again at once does so for ever. Whoever waited in vain says
+    so."""
+    began_s = time.monotonic()
+    messages = await line.consumer.receive(limit, RECEIVE_WAIT_S)
+    if messages:
+        return messages
+    if time.monotonic() - began_s < AT_ONCE_S:
+        return None
+    try:
+        await line.consumer.unheard()
+    except WindlassError as error:
+        log.debug("that no wake-ups of %s came was not heard: %s", line.queue, error)
+    return messages
 
 
 async def _keep(consumer: Consumer, message: Message) -> None:

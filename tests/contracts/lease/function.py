@@ -19,6 +19,7 @@ class Function:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
         self.answers: list[tuple[int, dict[str, str]]] = []
         self.url = ""
         self.on_call: Callable[[dict[str, Any]], None] = lambda _: None
@@ -32,6 +33,7 @@ class Function:
             part = await receive()
             body, more = body + part.get("body", b""), part.get("more_body", False)
         self.calls.append(msgspec.json.decode(body))
+        self.bodies.append(body)
         self.on_call(self.calls[-1])
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         status, headers = self.answers.pop(0) if self.answers else (202, {})

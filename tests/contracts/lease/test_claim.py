@@ -43,6 +43,28 @@ async def test_a_claim_gives_a_lease_and_the_whole_task(world: World) -> None:
     assert str(stored.lease_id) == told["lease_token"]
 
 
+async def test_a_claim_whose_answer_was_lost_is_told_what_it_began(world: World) -> None:
+    task_id, claim_id = await world.submit(), nobody()
+    said = {"task_id": str(task_id), "worker_id": WORKER, "claim_id": claim_id}
+
+    first = ok(await world.post("task-claim", said))
+    again = ok(await world.post("task-claim", said))
+    assert (first["status"], again["status"]) == ("Claimed", "Claimed")
+    assert {name: first[name] for name in ("attempt", "lease_token", "task", "lease_expires_at")} == {
+        name: again[name] for name in ("attempt", "lease_token", "task", "lease_expires_at")
+    }
+    assert len(await world.history(task_id, "claimed")) == 1
+    async with client(world.url, world.papers, world.papers.second) as other:
+        told = ok(await world.post("task-claim", said, other))  # another's chance, overheard
+    assert told == {"status": "NotClaimed", "reason": "AlreadyRunning"}
+    told = ok(await world.post("task-claim", {**said, "claim_id": nobody()}))
+    assert told == {"status": "NotClaimed", "reason": "AlreadyRunning"}
+
+    ok(await Holder(world, again).complete())
+    told = ok(await world.post("task-claim", said))
+    assert told == {"status": "NotClaimed", "reason": "Completed"}
+
+
 async def test_what_only_this_wire_knows_may_be_given_at_submission(world: World) -> None:
     inputs = [{"from": {"dataset": "alert_events"}, "where": "severity = 'critical'"}]
     wire = {"job": {"dag_name": "monad", "name": "follow"}, "operator": "cryo", "inputs": inputs}

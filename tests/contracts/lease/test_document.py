@@ -47,7 +47,7 @@ async def test_what_the_contract_shows_is_in_the_document(document: dict[str, An
     assert set(document["paths"]) == {
         "/internal/task-claim", "/internal/task-fetch", "/internal/heartbeat", "/internal/task-complete",
         "/internal/events", "/internal/buffer-publish",
-        *(f"/internal/wakeups/{name}" for name in ("route", "receive", "extend", "ack", "nack", "bury")),
+        *(f"/internal/wakeups/{name}" for name in ("route", "receive", "extend", "ack", "nack", "bury", "unheard")),
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     assert set(schemas["CompleteRequest"]["required"]) == {"task_id", "status"}

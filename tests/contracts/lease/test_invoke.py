@@ -8,6 +8,7 @@ import json
 import os
 import zipfile
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from tests.support.ports import free_port
 from windlass import State
 from windlass.contracts.lease.invoke import Invoker
 from windlass.core.delivery import INVOKE, Invoke
+from windlass.core.error import NotFound, Unauthenticated
 from windlass.core.queue import QueueConfig
 from windlass.engine.doctor import Level
 from windlass.engine.outbox import NotNow
@@ -27,6 +29,7 @@ from windlass.queues.aws import AwsClient
 from windlass.queues.examine import examine_carriers
 from windlass.queues.function import Lambda
 from windlass.queues.option import NO_CARRIERS, CarrierOptions
+from windlass.wire.signature import check_signature, signing_key
 
 QUEUE = "functions"
 LEASE_S = 120
@@ -139,6 +142,61 @@ async def test_a_heartbeat_extends_the_lease_and_no_second_call_is_made(world: W
     ok(await holder(world, called.calls[0]).heartbeat())
     await world.expire(LEASE_S - 10)
     assert (await world.task(task_id)).state is State.RUNNING
+
+
+def signed_by(world_now: datetime, called: Function, place: int, secret: str) -> str:
+    """The id under which a call was signed with this secret."""
+    return check_signature(
+        [signing_key(secret)], called.headers[place], called.bodies[place], world_now.timestamp(), tolerance_s=1
+    )
+
+
+async def secret_of(world: World) -> str:
+    secret = (await world.engine.queues.get(QUEUE)).settings.signing_secret
+    assert secret is not None
+    return secret
+
+
+async def test_a_call_is_signed_as_pushes_are(world: World, called: Function) -> None:
+    called.answers = [(500, {})]
+    await submit(world)
+    first = signed_by(await world.clock.now(), called, 0, await secret_of(world))
+    await world.clock.advance(10.0)
+    await send_out(world)
+    now = await world.clock.now()
+
+    assert signed_by(now, called, 1, await secret_of(world)) == first == called.headers[0]["idempotency-key"]
+    with pytest.raises(Unauthenticated, match="does not fit"):
+        signed_by(now, called, 1, "whsec_" + base64.b64encode(bytes(32)).decode())
+    called.bodies[1] += b" "
+    with pytest.raises(Unauthenticated, match="does not fit"):
+        signed_by(now, called, 1, await secret_of(world))
+
+
+async def test_a_secret_of_calls_is_rotated_without_a_moment_in_which_one_is_refused(
+    world: World, called: Function
+) -> None:
+    old = await secret_of(world)
+    new = (await world.engine.queues.rotate_secret(QUEUE, overlap_s=60.0)).settings.signing_secret
+    assert new not in (None, old)
+    await submit(world)
+    now = await world.clock.now()
+    assert signed_by(now, called, 0, old) == signed_by(now, called, 0, str(new))
+
+    await world.clock.advance(61.0)
+    world.engine.sent.dispatcher.notice(None)
+    await submit(world)
+    now = await world.clock.now()
+    assert signed_by(now, called, 1, str(new))
+    with pytest.raises(Unauthenticated):
+        signed_by(now, called, 1, old)
+
+
+async def test_a_function_of_aws_has_no_secret_of_ours(world: World) -> None:
+    await set_up(world, Invoke(function="resize"))
+    assert (await world.engine.queues.get(QUEUE)).settings.signing_secret is None
+    with pytest.raises(NotFound):
+        await world.engine.queues.rotate_secret(QUEUE)
 
 
 async def test_no_call_goes_to_an_address_of_the_machine_itself(world: World, called: Function) -> None:

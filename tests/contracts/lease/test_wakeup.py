@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
-from tests.contracts.lease.world import QUEUE, World, client, refused
+from tests.contracts.lease.world import QUEUE, SCRATCH, World, client, ok, refused
 from tests.support.work import soon, until
 
+from windlass.contracts.lease.app import LeaseApp
+from windlass.contracts.lease.mount import make_lease_app
+from windlass.core.delivery import Wakeup
 from windlass.core.error import Invalid, NotFound, Unavailable
+from windlass.core.holder import Caller
+from windlass.core.queue import QueueConfig
 from windlass.queues.consume import ask_route, make_consumer
 from windlass.queues.port import Call, Consumer
 from windlass.queues.postgres import PostgresSender
@@ -102,6 +108,70 @@ async def test_a_refused_claim_is_spoken_of_again(world: World, consumer: Consum
 
     [again] = await consumer.receive(1, 0.0)
     assert task_of(again.body) == task_id
+
+
+async def test_a_server_that_ends_still_answers_what_is_no_wait(world: World) -> None:
+    """Who acknowledges, asks for a route or keeps a message would take the end of a wait for its answer."""
+    await speak(world)
+    app = make_lease_app(world.engine, "test", SCRATCH)
+    app.state.closing.set()
+    held = {"message_id": str(uuid4()), "deliveries": 1}
+    asked = {"route": {"queue": QUEUE}, "ack": held, "nack": held, "extend": held, "unheard": {"queue": QUEUE}}
+    answers = {name: await answered(app, f"/internal/wakeups/{name}", body) for name, body in asked.items()}
+
+    assert answers["route"]["carrier"] == "postgres"
+    assert [answers[name] for name in ("ack", "nack", "extend")] == [{"kept": False}] * 3
+    assert answers["unheard"] == {"kept": True}
+    waits = {"queue": QUEUE, "wait_s": 60.0}
+    assert await soon(answered(app, "/internal/wakeups/receive", waits)) == {"messages": []}
+
+
+async def answered(app: LeaseApp, path: str, body: dict[str, Any]) -> Any:
+    sent: list[Any] = []
+    given = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+
+    async def receive() -> Any:
+        if not given:
+            await asyncio.Event().wait()
+        return given.pop()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"",
+             "state": {"caller": Caller("CN=w", "00")}}  # fmt: skip
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 200, sent
+    return json.loads(sent[1]["body"])
+
+
+async def test_a_certificate_that_is_bound_to_namespaces_hears_of_no_task_of_others(
+    world: World, consumer: Consumer
+) -> None:
+    await world.engine.queues.put(QUEUE, namespace="shop", delivery=Wakeup(), limits=QueueConfig())
+    ours, theirs = await world.submit(namespace="shop"), await world.submit()
+    await speak(world)
+    async with client(world.url, world.papers, world.papers.bound) as http:
+        for name, more in (("route", {}), ("receive", {}), ("unheard", {}),
+                           ("bury", {"message_id": "1", "body": "", "deliveries": 1, "reason": ""})):  # fmt: skip
+            told = refused(await world.post(f"wakeups/{name}", {"queue": QUEUE, **more}, http), 403, "not_allowed")
+            assert told["field"] == "namespace"
+        assert (await world.claim(theirs, http)) == {"status": "NotClaimed", "reason": "NotFound"}
+        refused(await http.get(f"/internal/task-fetch?task_id={theirs}"), 404, "task_not_found")
+        [message] = await consumer.receive(1, 0.0)
+        held = {"message_id": message.id, "deliveries": message.deliveries}
+        for name in ("extend", "ack", "nack"):
+            assert ok(await world.post(f"wakeups/{name}", held, http)) == {"kept": False}
+
+        mine = make_consumer(await ask_route(calling(http), QUEUE, "shop"), calling(http))
+        [message] = await mine.receive(1, 0.0)
+        assert task_of(message.body) == ours
+        assert (await world.claim(ours, http))["status"] == "Claimed"
+        ok(await http.get(f"/internal/task-fetch?task_id={ours}"))
+        assert await mine.extend(message)
+        await mine.ack(message)
+    assert (await world.task(theirs)).attempt == 0
+    assert (await world.claim(theirs))["status"] == "Claimed"
 
 
 BAD: list[tuple[str, Any]] = [

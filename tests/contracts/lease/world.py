@@ -41,6 +41,7 @@ class Papers:
     server: Files
     client: Files
     second: Files
+    bound: Files
     expired: Files
     foreign: Files
     server_of_foreign: Path
@@ -59,6 +60,7 @@ def make_papers(folder: Path) -> Papers:
         "server": certificate.issue_server(ours, LOCAL_HOSTS, now, 5),
         "client": certificate.issue_client(ours, "wrapper-1", now, 5),
         "second": certificate.issue_client(ours, "wrapper-2", now, 5),
+        "bound": certificate.issue_client(ours, "tenant", now, 5, ["shop", "räume & mehr"]),
         "expired": certificate.issue_client(ours, "late", now - timedelta(days=9), 5),
         "foreign": certificate.issue_client(theirs, "wrapper-1", now, 5),
     }
@@ -66,7 +68,8 @@ def make_papers(folder: Path) -> Papers:
     for name, pair in made.items():
         certificate.write(pair, files[name])
     return Papers(
-        files["ca"].certificate, files["server"], files["client"], files["second"], files["expired"], files["foreign"],
+        files["ca"].certificate, files["server"], files["client"], files["second"], files["bound"], files["expired"],
+        files["foreign"],
         files["other-ca"].certificate,
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from windlass.core.error import Invalid, WindlassError
 from windlass.core.holder import Caller
 from windlass.wire.asgi import JSON, Gone, Header, Receive, Scope, Send, body_of, encoded, respond
 from windlass.wire.lease import RefusedAnswer
+from windlass.wire.wakeup import RECEIVE
 
 log = logging.getLogger("windlass.lease")
 
@@ -77,19 +78,22 @@ class LeaseApp:
             return 200, self._encode(await post(await body_of(dict(scope["headers"]), receive, limit), caller)), []
         if path in self._wakeups:
             body = await body_of(dict(scope["headers"]), receive, BODY_MAX_BYTES)
-            return await self._wakeup(method, path, body, receive)
+            return await self._wakeup(method, path, body, caller, receive)
         if path not in ("/internal/task-fetch", "/internal/openapi.json"):
             return self._refused(404, "not_found", "no route has this path")
         if method != "GET":
             return self._refused(405, "method_not_allowed", "only GET is allowed here", b"GET")
         if path == "/internal/openapi.json":
             return 200, self._document, []
-        return 200, self._encode(await self._service.fetch(_asked_for(scope["query_string"]))), []
+        return 200, self._encode(await self._service.fetch(_asked_for(scope["query_string"]), caller)), []
 
-    async def _wakeup(self, method: str, path: str, body: bytes, receive: Receive) -> Answer:
+    async def _wakeup(self, method: str, path: str, body: bytes, caller: Caller, receive: Receive) -> Answer:
         if method != "POST":
             return self._refused(405, "method_not_allowed", "only POST is allowed here", b"POST")
-        told = await while_there(self._wakeups[path](body), receive, self.state.closing)
+        answering = self._wakeups[path](body, caller)
+        if path != RECEIVE:
+            return 200, self._encode(await answering), []
+        told = await while_there(answering, receive, self.state.closing)
         return 200, self._encode(NO_MESSAGES if told is None else told), []
 
     def _refused(self, status: int, error: str, message: str, allow: bytes = b"") -> Answer:

@@ -21,6 +21,7 @@ POSTS: tuple[tuple[str, str, type, tuple[type, ...]], ...] = (
     ("wakeups/extend", "Keep a message for longer.", wakeup.Extend, (wakeup.Kept,)),
     ("wakeups/ack", "A message is done with.", wakeup.Held, (wakeup.Kept,)),
     ("wakeups/nack", "A message is to be delivered again.", wakeup.Nack, (wakeup.Kept,)),
+    ("wakeups/unheard", "Nothing came over another carrier.", wakeup.Where, (wakeup.Kept,)),
     ("wakeups/bury", "Nobody can do anything with a message.", wakeup.Bury, (wakeup.Kept,)),
 )
 REFUSALS = {

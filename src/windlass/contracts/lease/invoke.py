@@ -8,13 +8,13 @@ made again, with the same key. What it returns is not looked at.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
 from windlass.contracts.lease.form import details
 from windlass.core.dataset import scratch_of
-from windlass.core.delivery import Invoke
+from windlass.core.delivery import Invoke, QueueSettings
 from windlass.core.error import Forbidden, Invalid, NotFound
 from windlass.core.sent import lease_of
 from windlass.core.transition import Effect
@@ -23,6 +23,7 @@ from windlass.engine.outbox import NotNow, Undeliverable
 from windlass.engine.view import TaskView
 from windlass.wire.post import post
 from windlass.wire.retry_after import retry_after_s
+from windlass.wire.signature import signed_headers
 
 ANSWER_TIMEOUT_S = 10.0
 BUSY = frozenset({429, 503})
@@ -52,27 +53,28 @@ class Invoker:
         sent = self._engine.sent
         if not await sent.still_waits(effect) or (await self._engine.views.told(effect.task_id)).last_heartbeat_at:
             return  # it is over, or the function runs, though its answer was lost
-        _, invoke = await sent.settings(effect, Invoke)
+        settings, invoke = await sent.settings(effect, Invoke)
         try:
             view = await self._engine.views.get(effect.task_id)
         except NotFound:
             return
-        body = await self._payload(view, invoke)
+        now = await self._engine.callbacks.about_now()
+        body = await self._payload(view, invoke, now)
         if invoke.function is not None:
             if self._call_function is None:
                 raise NotNow("this server does not reach AWS; another may", BUSY_AGAIN_S)
             await self._call_function(invoke.function, body)
         else:
             assert invoke.url is not None, invoke
-            await self._post(invoke.url, body, effect, view.task.trace)
+            await self._post(invoke.url, body, _headers(effect, settings, now, body, view.task.trace))
         await sent.delivered(effect, invoke.lease_ms / 1000)
 
-    async def _payload(self, view: TaskView, invoke: Invoke) -> bytes:
+    async def _payload(self, view: TaskView, invoke: Invoke, now: datetime) -> bytes:
         try:
             payload = await self._engine.payloads.whole(view.payload)
         except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
-        task, now = view.task, await self._engine.callbacks.about_now()
+        task = view.task
         return msgspec.json.encode(
             {
                 **{
@@ -86,10 +88,7 @@ class Invoker:
             }
         )
 
-    async def _post(self, url: str, body: bytes, effect: Effect, trace: str | None) -> None:
-        headers = {"Content-Type": "application/json", "User-Agent": "windlass", "Idempotency-Key": str(effect.id)}
-        if trace is not None:
-            headers["traceparent"] = trace
+    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> None:
         try:
             reply = await post(url, headers, body, timeout_s=ANSWER_TIMEOUT_S, loopback=self._loopback)
         except Forbidden as error:
@@ -101,3 +100,13 @@ class Invoker:
         if not 200 <= reply.status < 300 and reply.status != 409:
             told = reply.body[:200].decode("utf-8", "replace")
             raise NotTaken(f"the function answered {reply.status}: {told}")
+
+
+def _headers(effect: Effect, settings: QueueSettings, now: datetime, body: bytes, trace: str | None) -> dict[str, str]:
+    """Signed as pushes are: a call carries the lease of a task, and nobody else may hand out work. Each repeat has the
+    same id, and the time at which it is sent."""
+    headers = {"Content-Type": "application/json", "User-Agent": "windlass", "Idempotency-Key": str(effect.id)}
+    if trace is not None:
+        headers["traceparent"] = trace
+    secrets = [secret for secret in (settings.signing_secret, settings.previous_secret) if secret]
+    return headers | (signed_headers(secrets, str(effect.id), int(now.timestamp()), body) if secrets else {})

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from windlass.contracts.lease import form
 from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES, check_name, check_payload, clean_text
 from windlass.core.dataset import SaidPublish, prefixes_of
-from windlass.core.error import Invalid, LeaseLost, Rejected, Unavailable
+from windlass.core.error import Invalid, LeaseLost, NotFound, Rejected, Unavailable
 from windlass.core.failure import Category, Failure
-from windlass.core.holder import OTHER_DELIVERY, Caller, Fence, Finish
+from windlass.core.holder import OTHER_DELIVERY, Caller, Fence, Finish, NotClaimed
 from windlass.core.task import Outcome
 from windlass.core.transition import State
 from windlass.engine.engine import Engine
@@ -43,6 +43,7 @@ from windlass.wire.lease import (
 log = logging.getLogger("windlass.lease")
 
 T = TypeVar("T")
+WAITING = frozenset({State.QUEUED, State.BLOCKED, State.SLEEPING, State.PARKED})
 _OUTCOMES = {"Completed": Outcome.SUCCEEDED, "Failed": Outcome.FAILED, "Canceled": Outcome.CANCELLED}
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
@@ -59,10 +60,12 @@ class Service:
     async def claim(self, body: bytes, caller: Caller) -> ClaimedAnswer | NotClaimedAnswer:
         said = _read(ClaimRequest, body)
         check_name("worker_id", said.worker_id)
-        found = await self._engine.holders.claim(_task_id(said.task_id), said.worker_id, caller)
+        if not await self._reaches(_task_id(said.task_id), caller):
+            return form.not_claimed(NotClaimed(None), None)
+        found = await self._engine.holders.claim(_task_id(said.task_id), said.worker_id, caller, said.claim_id)
         if isinstance(found, Held):
             return form.claimed(await self._fetched(found, caller), self._scratch_uri)
-        if found.state is State.QUEUED and found.waits_for != OTHER_DELIVERY:
+        if found.state in WAITING and found.waits_for != OTHER_DELIVERY:
             await self._engine.wakeups.refused(_task_id(said.task_id))  # its message is gone with this answer
         return form.not_claimed(found, None if found.until is None else await self._engine.views.time())
 
@@ -78,8 +81,18 @@ class Service:
             raise Unavailable(f"the payload of task {task.id} cannot be read: {error}") from None
         return replace(held, payload=payload)
 
-    async def fetch(self, task_id: str) -> FetchAnswer:
+    async def _reaches(self, task_id: UUID, caller: Caller) -> bool:
+        """Whether the caller may know of a task. Most may of all, which costs no look; who may not learns no more than
+        that there is none."""
+        if caller.namespaces is None:
+            return True
+        found = await self._engine.views.get_many([task_id])
+        return all(caller.reaches(view.task.namespace) for view in found)
+
+    async def fetch(self, task_id: str, caller: Caller) -> FetchAnswer:
         view = await self._engine.views.get(_task_id(task_id))
+        if not caller.reaches(view.task.namespace):
+            raise NotFound(f"there is no task {view.task.id}")
         running = view.task.state is State.RUNNING  # then as its holder was told
         payload = await (self._engine.payloads.whole if running else self._engine.objects.load)(view.payload)
         return form.fetched(view.task, payload, view.wire)

@@ -13,7 +13,8 @@ import msgspec
 
 from windlass.core.check import check_name
 from windlass.core.delivery import Wakeup
-from windlass.core.error import Invalid, Malformed, NotFound
+from windlass.core.error import Forbidden, Invalid, Malformed, NotFound
+from windlass.core.holder import Caller
 from windlass.engine.engine import Engine
 from windlass.wire import wakeup as wire
 from windlass.wire.decode import decoded
@@ -23,22 +24,23 @@ NO_MESSAGES = wire.Messages([])
 
 
 class WakeupRoutes:
-    """What workers ask about their messages. Each takes the body of a POST and returns what is told, or raises one of
-    our own errors."""
+    """What workers ask about their messages. Each takes the body of a POST and who sent it, and returns what is told,
+    or raises one of our own errors."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.posts: dict[str, Callable[[bytes], Awaitable[object]]] = {
+        self.posts: dict[str, Callable[[bytes, Caller], Awaitable[object]]] = {
             wire.ROUTE: self._route,
             wire.RECEIVE: self._receive,
             wire.EXTEND: self._extend,
             wire.ACK: self._ack,
             wire.NACK: self._nack,
             wire.BURY: self._bury,
+            wire.UNHEARD: self._unheard,
         }
 
-    async def _route(self, body: bytes) -> wire.Route:
-        said = _named(_read(body, wire.Where))
+    async def _route(self, body: bytes, caller: Caller) -> wire.Route:
+        said = _named(_read(body, wire.Where), caller)
         settings = (await self._engine.queues.settings(said.namespace, [said.queue])).get(said.queue)
         if settings is None or not isinstance(settings.delivery, Wakeup):
             raise NotFound(f"the queue {said.queue} in {said.namespace} sends no wake-ups")
@@ -49,31 +51,52 @@ class WakeupRoutes:
             max_deliveries=wakeup.max_deliveries, trusted=wakeup.trusted, secrets=list(wakeup.secrets),
         )  # fmt: skip
 
-    async def _receive(self, body: bytes) -> wire.Messages:
-        said = _named(_read(body, wire.Receive))
+    async def _receive(self, body: bytes, caller: Caller) -> wire.Messages:
+        said = _named(_read(body, wire.Receive), caller)
         if said.wait_s > 0:
             await self._engine.hear()
         found = await self._engine.messages.receive(
             said.namespace, said.queue, limit=said.limit, visibility_s=said.visibility_s, wait_s=said.wait_s
         )
+        if not found and said.wait_s > 0:
+            await self._engine.wakeups.unheard(said.namespace, said.queue)
         return wire.Messages(
             [wire.Received(one.id, one.deliveries, one.body.decode("utf-8", "replace")) for one in found]
         )
 
-    async def _extend(self, body: bytes) -> wire.Kept:
+    async def _unheard(self, body: bytes, caller: Caller) -> wire.Kept:
+        """Of a carrier that workers talk to by themselves: nothing came."""
+        said = _named(_read(body, wire.Where), caller)
+        await self._engine.wakeups.unheard(said.namespace, said.queue)
+        return wire.Kept(True)
+
+    async def _extend(self, body: bytes, caller: Caller) -> wire.Kept:
         said = _read(body, wire.Extend)
+        if not await self._reaches(said, caller):
+            return wire.Kept(False)
         return wire.Kept(await self._engine.messages.extend(said.message_id, said.deliveries, said.visibility_s))
 
-    async def _ack(self, body: bytes) -> wire.Kept:
+    async def _ack(self, body: bytes, caller: Caller) -> wire.Kept:
         said = _read(body, wire.Held)
+        if not await self._reaches(said, caller):
+            return wire.Kept(False)
         return wire.Kept(await self._engine.messages.ack(said.message_id, said.deliveries))
 
-    async def _nack(self, body: bytes) -> wire.Kept:
+    async def _nack(self, body: bytes, caller: Caller) -> wire.Kept:
         said = _read(body, wire.Nack)
+        if not await self._reaches(said, caller):
+            return wire.Kept(False)
         return wire.Kept(await self._engine.messages.nack(said.message_id, said.deliveries, said.delay_s))
 
-    async def _bury(self, body: bytes) -> wire.Kept:
-        said = _read(body, wire.Bury)
+    async def _reaches(self, held: wire.Held, caller: Caller) -> bool:
+        """A message is named by an id that can be derived: whoever may not hear of its task has not received it."""
+        if caller.namespaces is None:
+            return True
+        namespace = await self._engine.messages.namespace_of(held.message_id)
+        return namespace is None or caller.reaches(namespace)
+
+    async def _bury(self, body: bytes, caller: Caller) -> wire.Kept:
+        said = _named(_read(body, wire.Bury), caller)
         try:
             content = base64.b64decode(said.body, validate=True)
         except binascii.Error:
@@ -114,9 +137,11 @@ async def _gone(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> N
 W = TypeVar("W", bound=wire.Where)
 
 
-def _named(said: W) -> W:
+def _named(said: W, caller: Caller) -> W:
     check_name("queue", said.queue)
     check_name("namespace", said.namespace)
+    if not caller.reaches(said.namespace):
+        raise Forbidden("the certificate is bound to other namespaces", field="namespace")
     return said
 
 

@@ -18,6 +18,10 @@ select t.queue, t.state, count(*), 0
 select case when l.expires_at > windlass.now() then 'alive' else 'lost' end, count(*)
   from windlass.lease l where l.namespace <> '' group by 1
 
+-- name: letter_gauges
+-- Messages to workers that were given up, by queue.
+select d.queue, count(*) from windlass.dead_message d group by d.queue order by d.queue limit $1
+
 -- name: schedule_lag
 -- For how many seconds the first schedule has been due (index schedule_due).
 select coalesce((select greatest(0, extract(epoch from windlass.now() - s.next_fire_at))::float8 from windlass.schedule s

@@ -20,6 +20,10 @@ returning m.id, m.deliveries, m.body, due.visible_at
 select m.visible_at, windlass.now() from windlass.message m
  where m.namespace = $1 and m.queue = $2 order by m.visible_at limit 1
 
+-- name: message_namespace
+-- Whose a message is.
+select m.namespace from windlass.message m where m.id = $1
+
 -- name: extend_message
 -- Whoever has it keeps it for longer.
 update windlass.message m set visible_at = windlass.now() + $3::double precision * interval '1 second'

@@ -57,12 +57,12 @@ select t.id, t.attempt, t.priority, t.concurrency_key, t.times
 
 -- name: put_wakeups
 -- Messages are sent for these tasks; when again, if nobody claims them.
-insert into windlass.wakeup as w (task_id, attempt, namespace, queue, times, again_at)
-select u.task_id, u.attempt, $1, $2, u.times, windlass.now() + u.again_s * interval '1 second'
+insert into windlass.wakeup as w (task_id, attempt, namespace, queue, times, sent_at, again_at)
+select u.task_id, u.attempt, $1, $2, u.times, windlass.now(), windlass.now() + u.again_s * interval '1 second'
   from unnest($3::uuid[], $4::integer[], $5::integer[], $6::double precision[]) as u(task_id, attempt, times, again_s)
 on conflict (task_id) do update
    set attempt = excluded.attempt, namespace = excluded.namespace, queue = excluded.queue, times = excluded.times,
-       again_at = excluded.again_at, dead_at = null
+       sent_at = excluded.sent_at, again_at = excluded.again_at, dead_at = null
 
 -- name: discard_dead_wakeups
 -- Effects that were given up for tasks of which is spoken again (index outbox_task).
@@ -88,6 +88,16 @@ update windlass.wakeup w set again_at = windlass.now()
   from unnest($1::text[], $2::text[]) as u(namespace, queue)
  where w.namespace = u.namespace and w.queue = u.queue and w.dead_at is null
 
+-- name: hasten_unheard
+-- Somebody waits for messages of this queue and gets none: those that left a while ago are sent again, each with more
+-- patience than the time before (index wakeup_queue). What the outbox still has was not sent.
+update windlass.wakeup w set again_at = windlass.now()
+ where w.namespace = $1 and w.queue = $2 and w.dead_at is null and w.again_at > windlass.now()
+   and w.sent_at <= windlass.now() - least($3::double precision * power(2, least(w.times, 30) - 1), $4::double precision)
+                                     * interval '1 second'
+   and not exists (select from windlass.outbox o where o.task_id = w.task_id and o.kind = 'wakeup' and o.dead_at is null)
+returning w.task_id
+
 -- name: hasten_wakeup
 -- A message came before its task could be claimed, and is gone: another one soon.
 update windlass.wakeup w set again_at = least(w.again_at, windlass.now() + $2::double precision * interval '1 second')
@@ -110,9 +120,11 @@ select w.times, w.again_at, w.dead_at from windlass.wakeup w join windlass.task 
  where w.task_id = $1 and w.attempt = t.attempt and t.state = 'queued'
 
 -- name: insert_dead_message
--- A message that nobody could do anything with. The same again is the same row.
+-- A message that nobody could do anything with. The same again is the same row; another body under an id that a carrier
+-- gave twice is another message.
 insert into windlass.dead_message (id, namespace, queue, message_id, task_id, body, deliveries, reason, dead_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, windlass.now()) on conflict (namespace, queue, message_id) do nothing
+values ($1, $2, $3, $4, $5, $6, $7, $8, windlass.now()) 
+on conflict (namespace, queue, message_id, md5(body)) do nothing
 
 -- name: list_dead_messages
 -- The newest first, beyond a position (index dead_message_newest).
@@ -123,6 +135,17 @@ select d.id, d.namespace, d.queue, d.message_id, d.task_id, d.body, d.deliveries
 -- name: count_dead_messages
 -- In all namespaces.
 select count(*) from windlass.dead_message
+
+-- name: forget_dead_messages
+-- Those that nobody has looked at for so long. One whose task still waits for it is kept: it is the only way to go on.
+delete from windlass.dead_message d
+ where d.id = any(array(
+       select o.id from windlass.dead_message o
+        where o.dead_at < $1
+          and not exists (select from windlass.wakeup w join windlass.task t on t.id = w.task_id
+                           where w.task_id = o.task_id and w.dead_at is not null and w.attempt = t.attempt
+                             and t.state = 'queued')
+        limit $2))
 
 -- name: get_dead_message
 -- One of them.
