@@ -37,9 +37,11 @@ class LineChecker:
     def after_at_once(self, args: tuple[Any, ...], rows: list[Any]) -> None:
         """The same for the statement that finds the only lane by itself, unless it was given one."""
         _, _, namespace, queue, _, priority, _, floor, limit, kinds, labels, _ = args
-        taken = [row for row in rows if row[0] is not None]
-        if taken:
-            lane = rows[0][-3][0], rows[0][-2][0]
+        started = [row for row in rows if row["id"] is not None]
+        if started:
+            [told] = [row for row in rows if row["id"] is None]
+            lane = told["priorities"][0], told["keys"][0]
+            taken = [(row["id"], None, None, None, None, row["available_at"], *lane) for row in started]
             others = [row for row in self._claimable if (row[1], row[2]) != lane]
             if priority is None and others:
                 raise Violation(

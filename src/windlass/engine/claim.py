@@ -275,8 +275,8 @@ class Claimer:
             scan.looked_fully(view.lanes, LANES_MAX, news)
             scan.paid(self._stopwatch() - began_s, self._stopwatch())
         if started:
-            scan.claimed([task for task, _ in started])
-            return Look([Claimed(task, payload) for task, payload in started])
+            scan.claimed([started[-1].task])  # of one lane, in the order of their age
+            return Look(started)
         if not full and not scan.sees_all(news) and scan.full_look_due(self._stopwatch()):
             return await self._look_at_once(lease, queue, limit, scan)
         if not view.lanes:

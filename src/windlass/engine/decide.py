@@ -68,15 +68,26 @@ class Decider:
     async def carry_out_reports(self, reports: Sequence[Report]) -> list[Later[Task | State]]:
         """What workers say. Most of it is that a handler returned, about which there is nothing to weigh: that is
         written at once, and its outcome is the state of the task. What is left is decided like all other commands."""
-        times = Counter(report.task_id for report in reports)
-        said = [r for r in reports if type(r) is Complete and times[r.task_id] == 1 and r.task_id not in self._lines]
+        said = self._written_at_once(reports)
         done: set[UUID] = set()
         if len(said) * 2 > len(reports):  # otherwise a second transaction costs more than it saves
             async with self._store.single() as tx:
                 done = await tx.complete(said)
+        if len(done) == len(reports):
+            return [State.SUCCEEDED] * len(reports)
         left = [report for report in reports if report.task_id not in done]
         rest = iter(cast("list[Later[Task | State]]", await self.carry_out(left)) if left else ())
         return [State.SUCCEEDED if report.task_id in done else next(rest) for report in reports]
+
+    def _written_at_once(self, reports: Sequence[Report]) -> list[Complete]:
+        """Those that say that a handler returned, and the only thing that is said of their task."""
+        said = [report for report in reports if type(report) is Complete]
+        if self._lines:
+            said = [report for report in said if report.task_id not in self._lines]
+        if len({report.task_id for report in reports}) < len(reports):
+            times = Counter(report.task_id for report in reports)
+            said = [report for report in said if times[report.task_id] == 1]
+        return said
 
     def _stand_in_line(self, command: Command) -> asyncio.Future[Answer]:
         """Behind the other commands on this task."""

@@ -18,7 +18,7 @@ from windlass.core.command import Claimed
 from windlass.core.error import Invalid, InvalidState
 from windlass.core.note import LEVELS, check_checkpoint, checked_amount
 from windlass.core.task import Task
-from windlass.sdk.note import Saved, Saying
+from windlass.sdk.note import AttemptNotes, Saved, Saying
 from windlass.sdk.schema import from_json, to_json
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Context:
     def __init__(self, claimed: Claimed, saying: Saying | None = None, left_behind: bytes | None = None) -> None:
         if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
             raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
-        if saying is not None:
+        if saying is not None and saying.__class__ is not AttemptNotes:  # which is our own
             check_able("saying", saying, "line")
         if left_behind is not None:
             check_payload("left_behind", left_behind)

@@ -69,7 +69,8 @@ class Heartbeat:
             self._process.cover(lease, self._extended_at_s, until_s)
 
     def ended(self, attempt: Attempt) -> None:
-        self._timeouts.pop(attempt, None)
+        if self._timeouts:
+            self._timeouts.pop(attempt, None)
 
     def close(self) -> None:
         if self._process is not None:

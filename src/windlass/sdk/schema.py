@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from windlass.core.error import Invalid
 
@@ -70,8 +71,7 @@ class Schema:
 
     def arguments(self, payload: bytes) -> dict[str, Any]:
         """The arguments in a payload, by name, with their types."""
-        read = self._read(payload)
-        return {name: getattr(read, name) for name in read.__struct_fields__}
+        return asdict(self._read(payload))
 
     def _read(self, payload: bytes) -> Any:
         """Who submits by name and says nothing has submitted null: no arguments."""

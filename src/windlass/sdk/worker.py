@@ -157,6 +157,7 @@ class Worker:
         self.on_lease: Callable[[Lease], None] = lambda _: None  # told of each lease that is opened
         self.declaration: Declared | None = None  # what the app of its handlers has to say beside
         self._waiting: deque[Claimed] = deque()  # claimed ahead, and not begun
+        self._starting: asyncio.Handle | None = None
         self._running: dict[Attempt, asyncio.Task[bytes]] = {}
         self._told_to_cancel: set[Attempt] = set()
         self._reports: list[Report] = []
@@ -296,20 +297,26 @@ class Worker:
         return min(slots - len(self._running) - len(self._waiting), slots + self._concurrency - len(self._held))
 
     def _begin(self, claimed: Sequence[Claimed], lease: Lease) -> None:
+        """Handlers are started a turn of the event loop later: by then the next claim is on its way, and the database
+        works on it while they run."""
         self._heartbeat.begun(lease, claimed)
-        for one in claimed:
-            self._held.add((one.task.id, one.task.attempt))
-            if len(self._running) < self._concurrency:
-                self._start(one, lease)
-            else:
-                self._waiting.append(one)
+        self._held.update([(one.task.id, one.task.attempt) for one in claimed])
+        self._waiting += claimed
+        self._starting = asyncio.get_running_loop().call_soon(self._start_waiting, lease)
+
+    def _start_waiting(self, lease: Lease) -> None:
+        while self._waiting and len(self._running) < self._concurrency:
+            self._start(self._waiting.popleft(), lease)
 
     def _start(self, one: Claimed, lease: Lease) -> None:
-        running = self._running[one.task.id, one.task.attempt] = asyncio.create_task(self._run_one(one))
-        running.add_done_callback(partial(self._ended, one.task, lease))
+        task = one.task
+        running = self._running[task.id, task.attempt] = asyncio.create_task(self._run_one(one))
+        running.add_done_callback(partial(self._ended, task, lease))
 
     def _give_back(self, lease: Lease) -> None:
         """What was claimed ahead and not begun: somebody else may run it, and no budget was used."""
+        if self._starting is not None:
+            self._starting.cancel()
         self._say([Release(one.task.id, one.task.attempt, lease.id) for one in self._waiting])
         self._waiting.clear()
 
@@ -398,11 +405,13 @@ class Worker:
         """Every attempt that was begun comes here, also one that was cancelled before its first step."""
         attempt = (task.id, task.attempt)
         if self._running.pop(attempt, None) is not None:
-            self._say([self._report_of(task, lease.id, ended)])
+            self._reports.append(self._report_of(task, lease.id, ended))
+            self._something_to_report.set()
         elif not ended.cancelled():
             ended.exception()  # it was given back while it ran: nobody wants to know
-        self._told_to_cancel.discard(attempt)
-        told_to_cancel.discard(attempt)
+        if told_to_cancel:  # by anybody in this process, and nearly always empty
+            self._told_to_cancel.discard(attempt)
+            told_to_cancel.discard(attempt)
         self._heartbeat.ended(attempt)
         self._slot_free.set()
         if self._waiting:

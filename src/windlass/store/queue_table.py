@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from uuid import UUID
 
+from windlass.core.command import Claimed
 from windlass.core.delivery import Delivery, QueueSettings
 from windlass.core.fairness import Lane, LanePick
 from windlass.core.lease import Lease
@@ -15,6 +17,9 @@ from windlass.core.task import Task
 from windlass.store import record
 from windlass.store.record import Row
 from windlass.store.session import Session
+
+_VIEW = 6  # columns that tell of a claim at once, before those of the tasks that it began
+_AVAILABLE_AT = attrgetter("task.available_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +113,24 @@ class QueueTable:
 
     async def start_due(
         self, lease: Lease, queue: str, limit: int, claim_id: UUID, lane: Lane | None, floor_at: datetime
-    ) -> tuple[ClaimView, list[tuple[Task, bytes]]]:
-        """Begin what is due at once, in the given lane or in the only one there is, if nobody limited the queue; the
-        state of the queue with it."""
+    ) -> tuple[ClaimView, list[Claimed]]:
+        """Begin what is due at once, in the given lane or in the only one there is, if nobody limited the queue, oldest
+        first; the state of the queue with it."""
         priority, key = (None, None) if lane is None else (lane.priority, lane.key)
         rows = await self._session.fetch(
             "start_due", lease.id, lease.worker, lease.namespace, queue, claim_id, priority, key, floor_at, limit,
             lease.kinds, lease.labels, lease.delivery,
         )  # fmt: skip
-        live, config, elsewhere, priorities, keys, now = rows[0][-6:]
+        [told] = [row for row in rows if row[0] is not None]
+        live, config, elsewhere, priorities, keys, now = told[:_VIEW]
         lanes = [Lane(*found) for found in zip(priorities, keys, strict=True)]
         view = ClaimView(live > 0, _limited(config), record.config_from(config), lanes, now, live > 1, elsewhere)
-        started = [(record.task_from(row), row[-7]) for row in rows if row[0] is not None]
-        return view, sorted(started, key=lambda one: one[0].available_at)
+        started = [
+            Claimed(record.started_from(row[_VIEW:-1], lease, queue, lanes[0], now), row[-1])
+            for row in rows
+            if row is not told
+        ]
+        return view, sorted(started, key=_AVAILABLE_AT)
 
     async def claimed_at_once(self, lease: Lease, queue: str, claim_id: UUID) -> list[tuple[Task, bytes]]:
         """What one claim began under this lease."""

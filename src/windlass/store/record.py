@@ -13,6 +13,7 @@ import msgspec
 
 from windlass.core.delivery import PULL, Delivery, QueueSettings
 from windlass.core.failure import Failure
+from windlass.core.fairness import Lane
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY, Policy
@@ -49,6 +50,24 @@ def task_from(row: Row) -> Task:
         id_, namespace, queue, kind, STATES[state], available_at, priority, key, attempt, failures, losses,
         OUTCOMES[outcome], lease_id, worker, started_at, finished_at, deadline_at, timer_at, run_id, has_dependents,
         awaited,
+        None if cancel is None else decode_cancel(cancel),
+        DEFAULT_POLICY if policy is None else _decode_policy(policy),
+        None if error is None else _decode_failure(error),
+        result,
+        trace,
+        parent_id,
+    )  # fmt: skip
+
+
+def started_from(row: Row, lease: Lease, queue: str, lane: Lane, now: datetime) -> Task:
+    """A task that was just begun at this time, from `{started_columns}` and what is the same for all of the claim."""
+    (
+        id_, kind, available_at, attempt, failures, losses, finished_at, deadline_at, timer_at, run_id, has_dependents,
+        awaited, cancel, policy, error, result, trace, parent_id,
+    ) = row  # fmt: skip
+    return Task(
+        id_, lease.namespace, queue, kind, State.RUNNING, available_at, lane.priority, lane.key, attempt, failures,
+        losses, None, lease.id, lease.worker, now, finished_at, deadline_at, timer_at, run_id, has_dependents, awaited,
         None if cancel is None else decode_cancel(cancel),
         DEFAULT_POLICY if policy is None else _decode_policy(policy),
         None if error is None else _decode_failure(error),

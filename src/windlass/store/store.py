@@ -58,7 +58,7 @@ class Store:
         """A transaction: committed when the block ends, rolled back when it raises."""
         session = await self.session()
         try:
-            tx = Tx(session)
+            tx = Tx(session, counted=self.observer is not None)
             await session.begin()
             try:
                 yield tx
@@ -80,7 +80,7 @@ class Store:
             return
         session = await self.session()
         try:
-            tx = Tx(session)
+            tx = Tx(session, counted=self.observer is not None)
             yield tx
         finally:
             self.release(session)

@@ -28,6 +28,14 @@ class Finished(NamedTuple):
     finished_at: datetime
 
 
+class Completed(NamedTuple):
+    """What became of reports that were written at once: whose tasks ended, what is counted of them, whom it woke."""
+
+    ids: set[UUID]
+    finished: list[Finished]
+    woken: set[QueueName]
+
+
 class TaskTable:
     """Tasks within a transaction."""
 
@@ -89,14 +97,16 @@ class TaskTable:
             woken = await self._session.fetch("notify_freed", *queues)
         return {(row[0], row[1]) for row in woken}
 
-    async def complete_at_once(self, said: Sequence[Complete]) -> tuple[dict[UUID, Finished], set[QueueName]]:
-        """End those of these attempts about which there is nothing to decide; returns also the queues that it woke."""
-        rows = await self._session.fetch(
-            "complete_at_once", [c.task_id for c in said], [c.attempt for c in said], [c.lease_id for c in said],
-            [c.result for c in said],
+    async def complete_at_once(self, said: Sequence[Complete], counted: bool) -> Completed:
+        """End those of these attempts about which there is nothing to decide. No task may be there twice."""
+        ids = [c.task_id for c in said]
+        [row] = await self._session.fetch(
+            "complete_at_once", ids, [c.attempt for c in said], [c.lease_id for c in said],
+            [c.result for c in said], counted,
         )  # fmt: skip
-        woken = {(namespace, queue) for _, queue, _, _, _, namespace in rows if namespace is not None}
-        return {row[0]: Finished(*row[1:5]) for row in rows}, woken
+        done, namespaces, names, queues, kinds, starts, now = row
+        finished = [Finished(*one, now) for one in zip(queues, kinds, starts, strict=True)] if counted else []
+        return Completed(set(ids if done is None else done), finished, set(zip(namespaces, names, strict=True)))
 
     # ----------------------------------------------------------------------------------------- submissions
 

@@ -49,6 +49,7 @@ class Tx:
     __slots__ = (
         "access",
         "attempts",
+        "counted",
         "datasets",
         "finished",
         "gauges",
@@ -73,8 +74,9 @@ class Tx:
         "workers",
     )
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, counted: bool = True) -> None:
         self.session = session
+        self.counted = counted  # whether anybody wants to know what was finished
         self.wakes = Wakes()
         self.moves: list[Transition] = []
         self.finished: list[Finished] = []
@@ -132,10 +134,10 @@ class Tx:
 
     async def complete(self, said: Sequence[Complete]) -> set[UUID]:
         """End the attempts that returned, where there is nothing to decide; returns the ids of their tasks."""
-        finished, woken = await self.tasks.complete_at_once(said)
-        self.wakes.queues |= woken
-        self.finished += finished.values()
-        return set(finished)
+        done = await self.tasks.complete_at_once(said, self.counted)
+        self.wakes.queues |= done.woken
+        self.finished += done.finished
+        return done.ids
 
     async def finish(self, said: Sequence[Finish]) -> set[UUID]:
         """The same for what holders say."""

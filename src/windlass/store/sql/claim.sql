@@ -59,7 +59,8 @@ select {task_columns}, t.payload
 -- two: the lease is live (and kept so, see open_claim) and takes what is delivered in this way, nobody limited the queue,
 -- and it has no other lane. The lane is given by who knows it, otherwise found as open_claim does. What it writes is what the rule `core.task.claim` says, and a
 -- test holds the two together; the claim is written too, for claimed_at_once. The ids go through an array, so that the
--- update is driven from them to the primary key whatever the planner believes of their number.
+-- update is driven from them to the primary key whatever the planner believes of their number. One row tells of the
+-- claim; beside it there is one for each task, with those of its columns that are not the same for all of them.
 with recursive lease as materialized (
     select l.draining_until is null as takes from windlass.lease l
      where l.id = $1 and l.expires_at > windlass.now() for key share
@@ -98,16 +99,15 @@ with recursive lease as materialized (
            timer_at = least(t.deadline_at, windlass.now() + (t.policy ->> 'timeout_s')::double precision
                                                             * interval '1 second')
      where t.id = any(array(select d.id from due d))
-    returning t.*
+    returning {started_columns}, t.payload
 )
-select {task_columns}, t.payload,
-       a.live, a.config, a.elsewhere, a.priorities, a.keys, a.now
+select a.live, a.config, a.elsewhere, a.priorities, a.keys, a.now, s.*
   from (select (select count(*) + count(*) filter (where not l.takes) from lease l) as live,
                (select q.config from queue q) as config,
                coalesce((select q.elsewhere from queue q), false) as elsewhere,
                array(select f.priority from found f) as priorities, array(select f.key from found f) as keys,
                windlass.now() as now) a
-  left join started t on true
+  full join started s on false
 
 -- name: claimed_at_once
 -- What a claim began: asked when its reply was lost.

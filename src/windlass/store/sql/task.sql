@@ -120,7 +120,8 @@ select q.namespace, q.name, pg_notify('windlass', concat_ws(chr(31), 'queue', q.
 -- the one that runs, and nobody waits for the end of its task. What it writes is what the rule `core.task.complete` says,
 -- and a test holds the two together. Locks and wakes as load_tasks and notify_freed do; what is not returned is to be
 -- decided in Python. The state is asked for behind the lock, so that the ids lead to the rows whatever the planner
--- believes of the number that run.
+-- believes of the number that run. One row for all of them: the ids that were written, null if that is every one; the
+-- queues that were woken; and what is to be counted of each, if anybody counts ($5).
 with held as materialized (
     select t.id, t.attempt, t.lease_id, t.state, t.awaited or t.has_dependents or t.parent_id is not null as waited_for
       from windlass.task t where t.id = any($1::uuid[]) order by t.id for update skip locked
@@ -134,14 +135,18 @@ with held as materialized (
        set state = 'succeeded', outcome = 'succeeded', finished_at = windlass.now(), timer_at = null, result = f.result,
            error = null
       from fit f where t.id = f.id
-    returning t.id, t.namespace, t.queue, t.kind, t.started_at, t.finished_at
+    returning t.id, t.namespace, t.queue, t.kind, t.started_at
 ), woken as materialized (
     select q.namespace, q.name, pg_notify('windlass', concat_ws(chr(31), 'queue', q.namespace, q.name))
       from (select distinct d.namespace, d.queue from done d) f
       join windlass.queue q on q.namespace = f.namespace and q.name = f.queue and q.config <> '{}'
 )
-select d.id, d.queue, d.kind, d.started_at, d.finished_at, w.namespace
-  from done d left join woken w on w.namespace = d.namespace and w.name = d.queue
+select case when (select count(*) from done) < cardinality($1) then array(select d.id from done d) end as ids,
+       array(select w.namespace from woken w) as namespaces, array(select w.name from woken w) as queues,
+       case when $5::boolean then array(select d.queue from done d) end as counted_queues,
+       case when $5::boolean then array(select d.kind from done d) end as counted_kinds,
+       case when $5::boolean then array(select d.started_at from done d) end as counted_starts,
+       windlass.now() as now
 
 -- name: update_tasks
 -- Writes any other move that was decided under the row locks: every column that a rule may change.
