@@ -15,7 +15,7 @@ PARALLEL := -n $(or $(JOBS),auto) --maxprocesses 8 --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 
 help: ## Show this help
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Windlass needs Python 3.11, 3.12 or 3.13 on the PATH (or: make PYTHON=/path/to/python)"; exit 1; }

@@ -113,18 +113,27 @@ def _run(
     results: Results,
 ) -> None:
     stage = Stage(server, scale)
+    began_s, number = time.monotonic(), 0
+    count = reps * len({job for row in rows for job in _jobs(row, contestants)})
     try:
-        for rep in range(reps):
+        for _ in range(reps):
             done: set[Job] = set()
             for row in rows:
                 jobs = [job for job in _jobs(row, contestants) if job not in done]
                 random.shuffle(jobs)  # the machine drifts, so nobody always goes first
                 for job in jobs:
-                    console.print(f"[dim]{rep + 1}/{reps} {row.id}[/] {job[0]} {job[1]} … ", end="")
+                    left = _left(number, count, time.monotonic() - began_s)
+                    number += 1
+                    console.print(f"[dim]{number}/{count}{left} {row.id}[/] {job[0]} {job[1]} … ", end="")
                     _measure(stage, job, contestants, results)
                 done.update(jobs)
     finally:
         stage.close()
+
+
+def _left(done: int, count: int, spent_s: float) -> str:
+    """How long the rest may take, once there is something to judge by."""
+    return "" if done < 3 else f", about {max(1, round(spent_s / done * (count - done) / 60))} min left,"
 
 
 def _jobs(row: Row, contestants: dict[str, Contestant]) -> list[Job]:

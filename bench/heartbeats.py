@@ -2,7 +2,8 @@
 
 `python -m bench.heartbeats rate URL` measures one server process against a bare echo of the same size; `… soak URL`
 keeps many tasks running with a heartbeat each second, and counts what is refused or taken for a zombie. Both print one
-line of JSON. The server is a process of its own; who sends does nothing but that.
+line of JSON. The server is a process of its own; who sends does nothing but that. `… long` is the soak on a PostgreSQL
+of its own, which says on standard error how far it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +22,7 @@ import msgspec
 import uvloop
 
 from bench import process
+from bench.progress import Progress
 from bench.sender import Sender, senders, serving
 from windlass.contracts.callback.service import Service
 from windlass.core.callback import scope_of
@@ -34,6 +37,7 @@ from windlass.wire.id import ulid
 QUEUE = "heartbeats"
 MODULE = "bench.heartbeats"
 P99_MAX_MS = 250.0
+Tell = Callable[[float, str], None]  # seconds that are over, and what was seen in them
 
 
 # --------------------------------------------------------------------------------------------- tasks that run
@@ -120,8 +124,11 @@ async def _flood(crew: list[Sender], requests: list[bytes], seconds: float) -> i
     return count
 
 
-async def soak(url: str, tasks: int, interval_s: float, seconds: float) -> dict[str, float]:
+async def soak(
+    url: str, tasks: int, interval_s: float, seconds: float, tell: Tell = lambda _done_s, _seen: None
+) -> dict[str, float]:
     """Each task with a heartbeat every interval, spread over it. Figures at the end; what was refused is counted."""
+    tell(0, f"making {tasks:,} tasks")
     known = await sent_out(url, tasks, interval_s)
     took_ms: list[float] = []
     refused = 0
@@ -145,7 +152,21 @@ async def soak(url: str, tasks: int, interval_s: float, seconds: float) -> dict[
                     took_ms.append(1e3 * (time.perf_counter() - sent))
                 turn += 1
 
-        await asyncio.gather(*(work(place, sender) for place, sender in enumerate(crew)))
+        async def report() -> None:
+            seen = 0
+            while True:
+                await asyncio.sleep(1)
+                longest_ms, seen = max(took_ms[seen:], default=0.0), len(took_ms)
+                tell(
+                    time.perf_counter() - began,
+                    f"{seen:,} heartbeats, {refused} refused, the longest of the last second {longest_ms:.0f} ms",
+                )
+
+        reporting = asyncio.create_task(report())
+        try:
+            await asyncio.gather(*(work(place, sender) for place, sender in enumerate(crew)))
+        finally:
+            reporting.cancel()
         spent_s = process.cpu_s(pid) - cpu_s
     took_ms.sort()
     return {
@@ -229,9 +250,11 @@ def _long(options: argparse.Namespace) -> int:
     from bench.server import Server
     from windlass.app import migrate_database
 
+    progress = Progress(options.seconds, "s")
     with Server() as server, server.database("soak") as url:
         asyncio.run(migrate_database(url))
-        figures = uvloop.run(soak(url, options.tasks, options.interval, options.seconds))
+        figures = uvloop.run(soak(url, options.tasks, options.interval, options.seconds, progress.tell))
+    progress.close()
     print(json.dumps(figures))
     good = figures["refused"] == figures["zombies"] == 0 and figures["p99_ms"] < P99_MAX_MS
     print(f"{'holds' if good else 'DOES NOT HOLD'}: no false zombie, p99 under {P99_MAX_MS:g} ms")

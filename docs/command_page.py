@@ -90,7 +90,11 @@ def commands(group: App, path: str) -> Iterator[tuple[str, App]]:
 
 
 def command_lines(path: str, command: App) -> list[str]:
-    arguments = [a for a in command.assemble_argument_collection(parse_docstring=True) if a.show]
+    arguments = [
+        a
+        for a in command.assemble_argument_collection(default_parameter=cli.default_parameter, parse_docstring=True)
+        if a.show
+    ]
     words = " ".join(a.name.removeprefix("--").upper() for a in arguments if a.index is not None)
     said = inspect.getdoc(command.default_command) or ""
     prose = said.partition("Parameters\n---")[0].strip()

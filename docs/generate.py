@@ -2,13 +2,15 @@
 
 With `--check` nothing is written; stale parts are named, and the exit code is 1. `tests/shape` asks the same, so a page
 cannot fall behind. What is generated: the moves of a task in docs/concepts/lifecycle.md (from `core.transition.TABLE`),
-docs/reference/errors.md (from the error tree), settings.md and cli.md (see `docs.command_page`), and
+docs/reference/errors.md (from the error tree), settings.md and cli.md (see `docs.command_page`), the lists of promises
+and decisions in docs/README.md (from their pages), and tests/shape/public_names.txt.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -70,8 +72,10 @@ def main(arguments: list[str]) -> int:
 
 def generated() -> Generated:
     """Every file with a generated part, as it should be."""
-    lifecycle = ROOT / "docs/concepts/lifecycle.md"
+    lifecycle, index = ROOT / "docs/concepts/lifecycle.md", ROOT / "docs/README.md"
+    lists = {folder: partial(list_of_pages, folder) for folder in ("promises", "decisions")}
     return {
+        index: with_parts(index.read_text(), lists),
         lifecycle: with_parts(lifecycle.read_text(), {"diagram": state_diagram, "moves": moves_table}),
         ROOT / "docs/reference/errors.md": errors_page(),
         ROOT / "docs/reference/settings.md": settings_page(COMMAND),
@@ -90,6 +94,14 @@ def with_parts(page: str, parts: dict[str, Callable[[], str]]) -> str:
             raise ValueError(f"the markers of {name} are missing: {begin.strip()} … {end.strip()}")
         page = f"{before}{begin}\n{make()}\n{end}{after}"
     return page
+
+
+def list_of_pages(folder: str) -> str:
+    """The pages of a folder by their titles, so that the index leads to each."""
+    pages = sorted((ROOT / "docs" / folder).glob("*.md"))
+    return "".join(
+        f"- [{page.read_text().partition(chr(10))[0].lstrip('# ')}]({folder}/{page.name})\n" for page in pages
+    )
 
 
 # --------------------------------------------------------------------------------------------- the life of a task

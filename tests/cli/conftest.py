@@ -87,8 +87,8 @@ class Dev:
         return str(self.places["api"]).removesuffix("/api/v1")
 
 
-# Handlers may log, we need not; but on a machine that stands still, any handler blocks the event loop.
-MAY_BE_SAID = ("windlass.task.", "the heartbeat process has extended the lease")
+# Handlers may log and fail, we need say no more; but on a machine that stands still, any handler blocks the event loop.
+MAY_BE_SAID = ("windlass.task.", ", attempt ", "the heartbeat process has extended the lease")
 
 
 StartDev = Callable[..., subprocess.Popen[str]]

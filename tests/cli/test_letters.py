@@ -37,7 +37,7 @@ def test_what_no_queue_can_have_is_refused(dev: Dev, flags: tuple[str, ...]) -> 
 def test_a_queue_is_told_to_call_a_function(dev: Dev) -> None:
     queue = f"q-{uuid4()}"
     assert dev("queues", "invoke", queue).returncode == 2
-    said = dev.json("queues", "invoke", queue, "--function", "resize")
+    said = dev.json("queues", "invoke", queue, "resize")
     assert said["delivery"] == {
         "type": "invoke", "url": None, "function": "resize", "lease_ms": 900_000, "trusted": True,
     }  # fmt: skip

@@ -35,7 +35,7 @@ def test_a_task_that_fails_ends_submit_with_code_1_and_says_why(dev: Dev) -> Non
     done = dev("submit", "break", "-p", '{"what": "it"}', "--max-attempts", "1", "--wait")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.search(rf"error the task {UUID7} is failed \(USER_CODE: .*it is broken\)", done.stderr)
+    assert re.search(rf"error the task {UUID7} is failed: ValueError: it is broken", done.stderr)
 
     as_json = dev("submit", "break", "-p", '{"what": "it"}', "--max-attempts", "1", "--wait", "--json")
     assert as_json.returncode == 1

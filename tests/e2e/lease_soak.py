@@ -30,6 +30,7 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+from bench.progress import Progress
 from tests.e2e.fleet import WITNESS
 from tests.support.carriers import AWS_ENVIRONMENT, nats_program
 from tests.support.database import temporary_folder
@@ -75,6 +76,7 @@ class Soak:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
     ports: dict[str, int] = field(default_factory=dict)
+    progress: Progress | None = None
     _connection: asyncpg.Connection | None = None
 
     async def run(self) -> dict[str, Any]:
@@ -115,7 +117,14 @@ class Soak:
         self._tell("all are started")
 
     def _tell(self, what: str) -> None:
-        print(f"{time.monotonic() - self.began_s:6.1f} s {what}", flush=True)
+        if self.progress is not None:
+            self.progress.say(f"{self.carrier}: {what}")
+        else:
+            print(f"{time.monotonic() - self.began_s:6.1f} s {what}", flush=True)
+
+    def _tell_count(self, ended: int) -> None:
+        if self.progress is not None:
+            self.progress.tell(ended, f"{self.carrier}, {self.killed.total()} of {self.kills} kills")
 
     def _names(self) -> list[str]:
         carrier = [] if self.carrier == "postgres" else ["carrier"]
@@ -206,6 +215,7 @@ class Soak:
         while True:
             ended = await self.ask(lambda c: c.fetchval(_ENDED))
             await self._submit(engine, ended)
+            self._tell_count(ended)
             if ended > last:
                 last, last_s = ended, time.monotonic()
             if ended >= self.tasks and not plan:
@@ -215,7 +225,7 @@ class Soak:
                 f"nothing ended for long: {ended} of {self.tasks}"
             )
             while plan and plan[0][0] <= ended:
-                self._tell(f"{ended:6d} ended, now kill {plan[0][1]}")
+                self._tell(f"{ended:,} have ended, now kill {plan[0][1]}")
                 await self._kill(plan.pop(0)[1])
             self._look_after()
             await asyncio.sleep(POLL_S)
@@ -367,11 +377,17 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)
+    sys.stderr.write(f"seed {given.seed}\n")
     for carrier in given.carrier or CARRIERS:
+        progress = Progress(given.tasks, "tasks")
         with temporary_folder(Path(tempfile.gettempdir())) as folder:
-            soak = Soak(folder, carrier, given.tasks, given.kills, random.Random(given.seed), workers=given.workers)
-            print(json.dumps(asyncio.run(soak.run())), flush=True)
+            soak = Soak(
+                folder, carrier, given.tasks, given.kills, random.Random(given.seed), workers=given.workers,
+                progress=progress,
+            )  # fmt: skip
+            figures = asyncio.run(soak.run())
+        progress.close()
+        print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+from bench.progress import Progress
 from tests.support import database as databases
 from tests.support.ports import free_port
 
@@ -49,6 +50,7 @@ class Soak:
     address: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
+    progress: Progress | None = None
 
     async def run(self) -> dict[str, Any]:
         self.address = f"127.0.0.1:{free_port()}"
@@ -88,6 +90,8 @@ class Soak:
         last_s, last = time.monotonic(), -1
         try:
             while (ended := await somebody.fetchval(_ENDED)) < self.workflows:
+                if self.progress is not None:
+                    self.progress.tell(ended, f"{self.killed.total()} of {self.kills} kills")
                 if ended > last:
                     last, last_s = ended, time.monotonic()
                 assert time.monotonic() - last_s < 90, (
@@ -153,16 +157,20 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     given = parser.parse_args()
-    print(f"seed {given.seed}")
+    sys.stderr.write(f"seed {given.seed}\n")
+    progress = Progress(given.workflows, "workflows")
 
     async def soak(server: databases.Server) -> dict[str, Any]:
         dsn = await databases.fresh_database(server)
         with tempfile.TemporaryDirectory() as folder:
             chance = random.Random(given.seed)
-            return await Soak(dsn, Path(folder), given.workflows, given.workers, given.kills, chance).run()
+            soak = Soak(dsn, Path(folder), given.workflows, given.workers, given.kills, chance, progress=progress)
+            return await soak.run()
 
     with databases.open_server() as server:
-        print(json.dumps(asyncio.run(soak(server))))
+        figures = asyncio.run(soak(server))
+        progress.close()
+        print(json.dumps(figures))
 
 
 if __name__ == "__main__":

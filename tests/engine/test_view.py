@@ -249,6 +249,21 @@ async def test_it_waits_for_a_worker_that_can_take_it(engine: Engine, options: A
     assert await reasons(engine, await engine.submit(job(**fields))) == ["no_capable_worker"]
 
 
+@pytest.mark.parametrize(
+    ("options", "fields", "told"),
+    [
+        pytest.param({}, {"queue": "mial"}, "; there are workers that take it from default", id="queue"),
+        pytest.param({"labels": ["cpu"]}, {"requires": ("gpu",)}, " with what it requires: gpu", id="label"),
+        pytest.param({}, {"kind": "jbo"}, "", id="kind"),
+    ],
+)
+async def test_it_is_told_of_workers_that_nearly_can(engine: Engine, options: Any, fields: Any, told: str) -> None:
+    await worker(engine, kinds=["job"], **options)
+    task = job(**fields)
+    [waiting] = await engine.views.why_waiting(await engine.submit(task))
+    assert waiting.message == f"no live worker takes {task.kind} from the queue {task.queue}{told}"
+
+
 async def test_a_worker_whose_lease_has_run_out_is_no_worker(engine: Engine, clock: VirtualClock) -> None:
     await worker(engine, ttl_s=5)
     id_ = await engine.submit(job())

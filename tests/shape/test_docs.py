@@ -49,6 +49,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken_links(page) == []
 
 
+def test_the_index_leads_to_every_page() -> None:
+    index = ROOT / "docs/README.md"
+    links = [link.partition("#")[0] for link in LINK.findall(index.read_text(encoding="utf-8"))]
+    linked = {(index.parent / link).resolve() for link in links if "://" not in link}
+
+    assert [page for page in (ROOT / "docs").rglob("*.md") if page not in linked and page != index] == []
+
+
 def test_the_glossary_knows_every_verb_and_every_state() -> None:
     glossary = (ROOT / "docs/concepts/glossary.md").read_text(encoding="utf-8")
 

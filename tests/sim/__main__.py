@@ -52,10 +52,10 @@ def run_seeds(server: databases.Server, options: argparse.Namespace) -> int:
     jobs = 1 if options.verbose else min(options.jobs, options.seeds)
     failed = statements = 0
     work = partial(simulate, server.maintenance, options.verbose, options.bug)
-    for result in spread(work, seeds, jobs):
+    for number, result in enumerate(spread(work, seeds, jobs), 1):
         failed += result.violation is not None
         statements += result.statements
-        tell(result, options.bug)
+        tell(result, f"{number}/{options.seeds}", options.bug)
         if failed and not options.keep_going:
             return 1
     print(f"{options.seeds - failed} of {options.seeds} seeds passed, {statements} statements")
@@ -72,9 +72,9 @@ def simulate(maintenance: str, verbose: bool, bug: str | None, seeds: Iterable[i
                     yield simulator.run(seed, verbose=verbose)
 
 
-def tell(result: Result, bug: str | None) -> None:
+def tell(result: Result, place: str, bug: str | None) -> None:
     took = f"{result.statements} statements, {result.virtual_s:.0f} virtual s, {result.took_s:.2f} s, {result.digest}"
-    print(f"seed {result.seed}: {'ok' if result.violation is None else 'FAILED'} ({took})", flush=True)
+    print(f"{place} seed {result.seed}: {'ok' if result.violation is None else 'FAILED'} ({took})", flush=True)
     if result.violation is not None:
         planted = "" if bug is None else f" --bug {bug}"
         print("\n".join(result.trace[-40:]))
@@ -89,8 +89,10 @@ def find_bugs(server: databases.Server, options: argparse.Namespace) -> int:
     """Every planted bug has to be found, each within its time."""
     names = options.names or list(BUGS)
     missed = []
-    for name, found in spread(partial(hunt, server.maintenance, options.within), names, min(options.jobs, len(names))):
-        tell_found(name, found)
+    print(f"{len(names)} bugs, each looked for in at most {options.within:g} s of processor time", flush=True)
+    hunts = spread(partial(hunt, server.maintenance, options.within), names, min(options.jobs, len(names)))
+    for number, (name, found) in enumerate(hunts, 1):
+        tell_found(name, f"{number}/{len(names)}", found)
         missed += [] if found.result is not None else [name]
     print(f"{len(missed)} not found: {', '.join(missed)}" if missed else f"all {len(names)} planted bugs were found")
     return 1 if missed else 0
@@ -102,9 +104,9 @@ def hunt(maintenance: str, within_s: float, names: Iterable[str]) -> Iterator[tu
             yield name, simulator.hunt(BUGS[name], within_s)
 
 
-def tell_found(name: str, found: Found) -> None:
+def tell_found(name: str, place: str, found: Found) -> None:
     outcome = "NOT FOUND" if found.result is None else "found"
-    print(f"{name}: {outcome} with {found.seeds} seeds in {found.took_s:.1f} s", flush=True)
+    print(f"{place} {name}: {outcome} with {found.seeds} seeds in {found.took_s:.1f} s", flush=True)
     print(f"    {BUGS[name].says}", flush=True)
     if found.result is not None:
         print(f"    {(found.result.violation or '').splitlines()[0][:200]}", flush=True)

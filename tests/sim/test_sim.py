@@ -93,6 +93,6 @@ def test_all_other_planted_bugs_are_found(simulate: Simulate) -> None:
 
 
 def digest_of(seed: int, text: str) -> str:
-    match = re.search(rf"^seed {seed}: .*, ([0-9a-f]+)\)$", text, re.MULTILINE)
+    match = re.search(rf"^\S+ seed {seed}: .*, ([0-9a-f]+)\)$", text, re.MULTILINE)
     assert match is not None, text
     return match[1]

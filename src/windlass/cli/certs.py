@@ -19,7 +19,7 @@ SERVER = "server"
 
 Folder = Annotated[Path, Parameter(name="--dir", help="Where the files lie.")]
 Days = Annotated[int, Parameter(help="For how many days it is good.")]
-Replace = Annotated[bool, Parameter(negative="", help="Overwrite what is there.")]
+Replace = Annotated[bool, Parameter(show_default=False, help="Overwrite what is there.")]
 
 
 def make_authority(
@@ -49,7 +49,7 @@ def issue_server(
 def issue_client(
     name: str,
     *,
-    namespace: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    namespace: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     folder: Folder = DEFAULT_FOLDER,
     days: Days = 365,
     replace: Replace = False,

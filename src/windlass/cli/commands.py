@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group, Parameter
 from rich.markup import escape
 
 from windlass import __version__
@@ -25,18 +25,25 @@ app = App(
     error_console=errors,
     error_formatter=lambda error: f"[red]error[/red] {escape(str(error))}",
     result_action="return_value",
+    default_parameter=Parameter(negative=()),  # no --no-wait and no --empty-label: what is not asked for is not done
 )
-app.command("windlass.cli.dev:dev", help="Run everything on this machine, to try things out.")
-app.command("windlass.cli.serve:serve", help="Serve the API and run the loops, on your own PostgreSQL.")
-app.command("windlass.cli.worker:worker", help="Run the handlers of an app.")
-app.command("windlass.cli.wrapper:wrapper", help="Run operators for queues that send wake-ups, over mTLS.")
-app.command("windlass.cli.submit:submit", help="Submit a task, and on request wait for its result.")
-app.command("windlass.cli.doctor:doctor", help="Examine the database, with what to do for each finding.")
-app.command("windlass.cli.check:check", help="Hold the code of workflows against their records, before you deploy.")
-app.command("windlass.cli.demo:demo", help="Kill a worker, lose nothing: 15 seconds that show what this is about.")
-app.command("windlass.cli.migrate:migrate", help="Bring the database to the schema of this version.")
+TRY = Group.create_ordered("Try it")
+RUN = Group.create_ordered("Run it")
+LOOK = Group.create_ordered("Look after it")
+WRITE = Group.create_ordered("Write a worker of your own")
+app["--help"].group = app["--version"].group = Group.create_ordered("Also")
 
-tasks = App(name="tasks", help="Tasks: look at them, cancel them, try them again.")
+app.command("windlass.cli.demo:demo", group=TRY, help="Kill a worker, lose nothing: what this is about, in 15 s.")
+app.command("windlass.cli.dev:dev", group=TRY, help="Run everything on this machine, to try things out.")
+app.command("windlass.cli.submit:submit", group=TRY, help="Submit a task, and on request wait for its result.")
+app.command("windlass.cli.serve:serve", group=RUN, help="Serve the API and run the loops, on your own PostgreSQL.")
+app.command("windlass.cli.worker:worker", group=RUN, help="Run the handlers of an app.")
+app.command("windlass.cli.wrapper:wrapper", group=RUN, help="Run operators for queues that send wake-ups, over mTLS.")
+app.command("windlass.cli.migrate:migrate", group=RUN, help="Bring the database to the schema of this version.")
+app.command("windlass.cli.doctor:doctor", group=RUN, help="Examine the database, with what to do for each finding.")
+app.command("windlass.cli.check:check", group=RUN, help="Hold workflows against their records, before you deploy.")
+
+tasks = App(name="tasks", group=LOOK, help="Look at tasks, cancel them, try them again.")
 tasks.command("windlass.cli.task:list_tasks", name="list", help="List tasks, newest first.")
 tasks.command("windlass.cli.task:get_task", name="get", help="Show one task.")
 tasks.command("windlass.cli.submit:wait_task", name="wait", help="Wait until a task has ended.")
@@ -51,14 +58,14 @@ tasks.command("windlass.cli.task:task_logs", name="logs", help="What the attempt
 tasks.command("windlass.cli.task:why_waiting", name="why", help="Why a task does not run.")
 app.command(tasks)
 
-runs = App(name="runs", help="Runs: groups of tasks, seen, waited for and cancelled as one.")
+runs = App(name="runs", group=LOOK, help="Groups of tasks, seen, waited for and cancelled as one.")
 runs.command("windlass.cli.run:list_runs", name="list", help="List runs, newest first.")
 runs.command("windlass.cli.run:get_run", name="get", help="Show a run with its tasks.")
 runs.command("windlass.cli.run:wait_run", name="wait", help="Wait until all tasks of a run have ended.")
 runs.command("windlass.cli.run:cancel_run", name="cancel", help="Ask every task of a run to stop.")
 app.command(runs)
 
-queues = App(name="queues", help="Queues: what waits where, limits, pause and resume.")
+queues = App(name="queues", group=LOOK, help="What waits where; limits, pause, and how tasks are delivered.")
 queues.command("windlass.cli.queue:list_queues", name="list", help="List queues with their counts.")
 queues.command("windlass.cli.queue:set_queue", name="set", help="Set limits of a queue.")
 queues.command("windlass.cli.queue:pause_queue", name="pause", help="Stop claims from a queue.")
@@ -73,13 +80,13 @@ queues.command("windlass.cli.queue_delivery:pull_queue", name="pull", help="Let 
 queues.command("windlass.cli.queue_delivery:queue_secret", name="secret", help="Print what pushes are signed with.")
 app.command(queues)
 
-letters = App(name="letters", help="Dead letters: messages that no worker could do anything with.")
+letters = App(name="letters", group=LOOK, help="Dead letters: messages that no worker could handle.")
 letters.command("windlass.cli.letter:list_letters", name="list", help="List them, newest first.")
 letters.command("windlass.cli.letter:replay_letter", name="replay", help="Send one again.")
 letters.command("windlass.cli.letter:discard_letter", name="discard", help="Throw one away.")
 app.command(letters)
 
-schedules = App(name="schedules", help="Schedules: cron expressions that submit tasks.")
+schedules = App(name="schedules", group=LOOK, help="Cron expressions that submit tasks.")
 schedules.command("windlass.cli.schedule:list_schedules", name="list", help="List schedules with their next fires.")
 schedules.command("windlass.cli.schedule:show_schedule", name="show", help="Show one schedule.")
 schedules.command("windlass.cli.schedule:create_schedule", name="create", help="Make a schedule.")
@@ -91,38 +98,38 @@ schedules.command("windlass.cli.schedule:preview_schedule", name="preview", help
 schedules.command("windlass.cli.schedule:delete_schedule", name="delete", help="Forget a schedule.")
 app.command(schedules)
 
-workers = App(name="workers", help="Workers: who is here, let one finish and go, say that one is gone.")
+workers = App(name="workers", group=LOOK, help="Who is here; let one finish and go, say that one is gone.")
 workers.command("windlass.cli.worker_list:list_workers", name="list", help="List workers.")
 workers.command("windlass.cli.worker_list:drain_worker", name="drain", help="Let a worker finish, with nothing new.")
 workers.command("windlass.cli.worker_list:take_worker_offline", name="offline", help="Say that a worker is gone.")
 app.command(workers)
 
-signals = App(name="signals", help="Signals: messages to workflows.")
+signals = App(name="signals", group=LOOK, help="Messages to workflows.")
 signals.command("windlass.cli.workflow:send_signal", name="send", help="Send a signal to a workflow.")
 app.command(signals)
 
-keys = App(name="keys", help="API keys: hand them out, list them, revoke them.")
+keys = App(name="keys", group=RUN, help="API keys: hand them out, list them, revoke them.")
 keys.command("windlass.cli.key:create_key", name="create", help="Hand out a key.")
 keys.command("windlass.cli.key:list_keys", name="list", help="List keys.")
 keys.command("windlass.cli.key:revoke_key", name="revoke", help="Revoke a key.")
 app.command(keys)
 
-certs = App(name="certs", help="Certificates for the internal port, by an authority for development.")
+certs = App(name="certs", group=RUN, help="Certificates for the internal port, for development.")
 certs.command("windlass.cli.certs:make_authority", name="ca", help="Make an authority.")
 certs.command("windlass.cli.certs:issue_server", name="server", help="Make a certificate for a server.")
 certs.command("windlass.cli.certs:issue_client", name="client", help="Make a certificate for somebody who may call.")
 app.command(certs)
 
-conformance = App(name="conformance", help="Conformance: hold a worker of your own against its contract.")
+conformance = App(name="conformance", group=WRITE, help="Hold a worker of your own against its contract.")
 conformance.command("windlass.cli.conformance:callback", help="Check a worker that takes pushes and calls back.")
 conformance.command("windlass.cli.conformance:stdio", help="Check a program that speaks JSON lines.")
 app.command(conformance)
 
-stdio = App(name="stdio", help="Programs as workers, by stdin and stdout.")
+stdio = App(name="stdio", group=WRITE, help="Programs as workers, by stdin and stdout.")
 stdio.command("windlass.cli.stdio:stdio_worker", name="worker", help="Be such a worker, for Python scripts.")
 app.command(stdio)
 
-config = App(name="config", help="Settings: what is in force, and who set it.")
+config = App(name="config", group=RUN, help="Settings: what is in force, and who set it.")
 config.command("windlass.cli.config:show_config", name="show", help="Show the settings that are in force.")
 app.command(config)
 

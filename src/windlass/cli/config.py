@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from windlass import settings
 from windlass.cli import option
 from windlass.cli.output import errors, show, table
 
 
-def show_config(*, origin: bool = False, json: option.Json = False) -> None:
+def show_config(*, origin: Annotated[bool, Parameter(show_default=False)] = False, json: option.Json = False) -> None:
     """Show the settings that are in force; secrets are masked.
 
     Parameters

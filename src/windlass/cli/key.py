@@ -14,7 +14,7 @@ def create_key(
     name: str,
     *,
     role: Literal["viewer", "submitter", "operator", "admin"] = "submitter",
-    everywhere: Annotated[bool, Parameter(negative="", help="In all namespaces, instead of one.")] = False,
+    everywhere: Annotated[bool, Parameter(show_default=False, help="In all namespaces, instead of one.")] = False,
     api: ApiOptions = HERE,
 ) -> None:
     """Hand out a key. It is shown once, and kept nowhere.
@@ -47,7 +47,11 @@ def list_keys(*, api: ApiOptions = HERE) -> None:
     show(found, api.json, lambda: table(columns, rows, nothing="No keys were handed out."))
 
 
-def revoke_key(key_id: str, *, api: ApiOptions = HERE) -> None:
+def revoke_key(
+    key_id: Annotated[str, Parameter(help="The key, by the id that `windlass keys list` shows.")],
+    *,
+    api: ApiOptions = HERE,
+) -> None:
     """Revoke a key: it opens nothing any more."""
     key = api.client().delete(f"/keys/{key_id}")
     show(key, api.json, lambda: say(f"The key {key['name']} is revoked."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.markup import escape
 
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.output import say, show, table
+from windlass.cli.output import instant, say, show, table
 
 COLUMNS = ("id", "queue", "task", "deliveries", "since", "reason")
 
@@ -22,7 +22,7 @@ def list_letters(*, queue: str | None = None, limit: int = 100, api: ApiOptions 
     """
     found = list(api.client().items("/letters", {**api.space, **({} if queue is None else {"queue": queue})}, limit))
     rows = [
-        [one["id"], one["queue"], one["task_id"] or "", one["deliveries"], one["dead_at"], one["reason"]]
+        [one["id"], one["queue"], one["task_id"] or "", one["deliveries"], instant(one["dead_at"]), one["reason"]]
         for one in found
     ]
     show(found, api.json, lambda: table(COLUMNS, rows, nothing="There are no dead letters."))

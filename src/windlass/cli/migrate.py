@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from windlass.app import migrate_database, open_embedded
 from windlass.cli.option import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import print_json, say
@@ -10,7 +14,12 @@ from windlass.settings import Settings
 from windlass.store.migrate import Migration, load_migrations, render_sql
 
 
-def migrate(*, sql: bool = False, target: int | None = None, database: DatabaseOptions = NO_DATABASE) -> None:
+def migrate(
+    *,
+    sql: Annotated[bool, Parameter(show_default=False)] = False,
+    target: int | None = None,
+    database: DatabaseOptions = NO_DATABASE,
+) -> None:
     """Bring the database to the schema of this version. Safe to run from many processes at once.
 
     Parameters

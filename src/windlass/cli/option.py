@@ -14,7 +14,7 @@ from windlass.cli.output import Unusable
 from windlass.core.error import Invalid
 from windlass.settings import Loaded, Settings
 
-Json = Annotated[bool, Parameter(help="Print JSON instead of tables.", negative="")]
+Json = Annotated[bool, Parameter(help="Print JSON instead of tables.", show_default=False)]
 
 
 def load(**flags: object) -> Loaded:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from enum import IntEnum
-from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -41,7 +40,7 @@ STATE_STYLES = {
 }  # fmt: skip
 
 
-ID_WIDTH, NARROW = 36, 8
+NARROW = 8
 
 
 class Unusable(Rejected):
@@ -94,13 +93,24 @@ def made_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
     cells = [[_cell(value.near(newest) if isinstance(value, When) else value) for value in line] for line in lines]
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     widths = [max(map(cell_len, [name, *(line[i].plain for line in cells)])) for i, name in enumerate(columns)]
-    begins = accumulate(width + 2 for width in widths[:-1])
-    shown = 1 + sum(begin + NARROW <= console.width for begin in begins)
-    for name in columns[:shown]:
-        made.add_column(name, no_wrap=True, overflow="ellipsis", min_width=ID_WIDTH if name == "id" else None)
+    for name, width in zip(columns, _fitting(columns, widths), strict=False):
+        made.add_column(name, no_wrap=True, overflow="ellipsis", width=width)
     for line in cells:
-        made.add_row(*line[:shown])
+        made.add_row(*line[: len(made.columns)])
     return made
+
+
+def _fitting(columns: Sequence[str], widths: Sequence[int]) -> list[int]:
+    """How wide each column is, of those that fit: all as wide as they are, but for the last."""
+    fitting = [widths[0]]
+    begin = widths[0] + 2
+    for name, width in zip(columns[1:], widths[1:], strict=True):
+        room = console.width - begin
+        if room < (width if name == "id" else min(width, NARROW)):
+            break
+        fitting.append(min(width, room))
+        begin += width + 2
+    return fitting
 
 
 def _cell(value: object) -> Text:

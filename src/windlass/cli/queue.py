@@ -15,7 +15,10 @@ from windlass.http.client import ApiClient
 
 STATES = ("queued", "running", "failed", "sleeping", "blocked", "parked")
 COLUMNS = ("name", "paused", *STATES, "limits", "delivery")
-Watch = Annotated[bool, Parameter(name=("--watch", "-w"), negative="", help="Redraw it every second, until Ctrl-C.")]
+QueueName = Annotated[str, Parameter(help="The queue.")]
+Watch = Annotated[
+    bool, Parameter(name=("--watch", "-w"), show_default=False, help="Redraw it every second, until Ctrl-C.")
+]
 
 
 def list_queues(*, watch: Watch = False, api: ApiOptions = HERE) -> None:
@@ -47,15 +50,15 @@ def _limits(queue: dict[str, Any]) -> str:
 
 
 def set_queue(
-    name: str,
+    name: QueueName,
     *,
     max_running: int | None = None,
     max_running_per_key: int | None = None,
-    max_running_per_kind: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    max_running_per_kind: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     rate: str | None = None,
     max_attempts: int | None = None,
     max_losses: int | None = None,
-    clear: Annotated[bool, Parameter(negative="")] = False,
+    clear: Annotated[bool, Parameter(show_default=False)] = False,
     api: ApiOptions = HERE,
 ) -> None:
     """Set limits of a queue; what is not named stays as it is.
@@ -116,19 +119,19 @@ def _kind_limit(text: str) -> tuple[str, int]:
     return kind, int(limit)
 
 
-def pause_queue(name: str, *, api: ApiOptions = HERE) -> None:
+def pause_queue(name: QueueName, *, api: ApiOptions = HERE) -> None:
     """Stop claims from a queue; what runs goes on."""
     queue = api.client().post(f"/queues/{name}/pause", query=api.space)
     show(queue, api.json, lambda: say(f"The queue {name} is paused."))
 
 
-def resume_queue(name: str, *, api: ApiOptions = HERE) -> None:
+def resume_queue(name: QueueName, *, api: ApiOptions = HERE) -> None:
     """Let claims from a queue go on."""
     queue = api.client().post(f"/queues/{name}/resume", query=api.space)
     show(queue, api.json, lambda: say(f"The queue {name} goes on."))
 
 
-def drain_queue(name: str, *, wait: str = "60s", api: ApiOptions = HERE) -> int:
+def drain_queue(name: QueueName, *, wait: str = "60s", api: ApiOptions = HERE) -> int:
     """Pause a queue, and wait until nothing of it runs; exit code 1 if something still does.
 
     Parameters

@@ -82,7 +82,7 @@ def pull_queue(name: str, *, api: ApiOptions = HERE) -> None:
 def queue_secret(
     name: str,
     *,
-    rotate: Annotated[bool, Parameter(negative="")] = False,
+    rotate: Annotated[bool, Parameter(show_default=False)] = False,
     overlap: str | None = None,
     api: ApiOptions = HERE,
 ) -> None:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.output import Unusable, say, show
+from windlass.cli.output import say, show
 from windlass.cli.queue_delivery import put_delivery, wanted_ms
 from windlass.core.carrier import CarrierName
 
@@ -23,8 +23,8 @@ def wake_queue(
     max_deliveries: int | None = None,
     resend: str | None = None,
     resend_max: str | None = None,
-    untrusted: Annotated[bool, Parameter(negative="")] = False,
-    secret: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    untrusted: Annotated[bool, Parameter(show_default=False)] = False,
+    secret: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     api: ApiOptions = HERE,
 ) -> None:
     """Wake the workers of a queue by messages from now on: each carries the id of a task, which its worker claims.
@@ -72,30 +72,26 @@ def wake_queue(
     show(queue, api.json, lambda: say(f"Workers of the queue {escape(name)} are woken through {carrier}."))
 
 
-def invoke_queue(
-    name: str, *, url: str | None = None, function: str | None = None, lease: str | None = None, api: ApiOptions = HERE
-) -> None:
-    """Call a function for each task of a queue from now on. Limits and retries stay as they are.
+def invoke_queue(name: str, function: str, *, lease: str | None = None, api: ApiOptions = HERE) -> None:
+    """Call a function for each task of a queue from now on: `windlass queues invoke resize https://shop.example/resize`.
+    Limits and retries stay as they are.
 
     Parameters
     ----------
     name
         The queue.
-    url
-        Where the function takes a task, such as https://shop.example/run.
     function
-        A function of AWS Lambda, by its name or ARN.
+        Where it takes a task, such as https://shop.example/run; or the name or ARN of a function of AWS Lambda.
     lease
         How long it may be silent, from the call or from its last heartbeat; default: `15m`.
     """
-    if (url is None) == (function is None):
-        raise Unusable("give --url or --function")
-    given = {"url": url, "function": function, "lease_ms": wanted_ms("--lease", lease)}
-    delivery = {"type": "invoke", **{key: value for key, value in given.items() if value is not None}}
+    where = "url" if function.startswith(("http://", "https://")) else "function"
+    lease_ms = wanted_ms("--lease", lease)
+    delivery = {"type": "invoke", where: function, **({} if lease_ms is None else {"lease_ms": lease_ms})}
     queue = put_delivery(name, delivery, api)
 
     def tell() -> None:
-        say(f"{escape(url or function or '')} is called for the tasks of {escape(name)}.")
+        say(f"{escape(function)} is called for the tasks of the queue {escape(name)}.")
         if queue.get("signing_secret"):
             say(f"Calls are signed with {escape(queue['signing_secret'])}")
 

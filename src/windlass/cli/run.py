@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.follow import follow_run
 from windlass.cli.output import instant, say, show, table
 from windlass.cli.submit import seconds_of
-from windlass.cli.task import COLUMNS, Failed, Limit, row_of
+from windlass.cli.task import COLUMNS, Failed, Limit, Reason, row_of
 from windlass.core.transition import TERMINAL
+
+RunId = Annotated[str, Parameter(help="The run, by its id.")]
 
 
 def list_runs(*, limit: Limit = 50, api: ApiOptions = HERE) -> None:
@@ -19,7 +23,7 @@ def list_runs(*, limit: Limit = 50, api: ApiOptions = HERE) -> None:
     show(found, api.json, lambda: table(("id", "created", "tasks"), rows, nothing="There are no runs."))
 
 
-def get_run(run_id: str, *, limit: Limit = 50, api: ApiOptions = HERE) -> None:
+def get_run(run_id: RunId, *, limit: Limit = 50, api: ApiOptions = HERE) -> None:
     """Show a run with its tasks."""
     client = api.client()
     run = client.get(f"/runs/{run_id}", {"limit": min(limit, 500)})
@@ -30,7 +34,7 @@ def get_run(run_id: str, *, limit: Limit = 50, api: ApiOptions = HERE) -> None:
     table(COLUMNS, map(row_of, run["tasks"]), nothing="It has no tasks.")
 
 
-def wait_run(run_id: str, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
+def wait_run(run_id: RunId, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
     """Wait until all tasks of a run have ended; exit code 1 unless all succeeded.
 
     Parameters
@@ -46,7 +50,7 @@ def wait_run(run_id: str, *, timeout: str | None = None, api: ApiOptions = HERE)
         raise Failed(f"not all tasks of the run {run_id} succeeded: {_counts(run)}")
 
 
-def cancel_run(run_id: str, *, reason: str = "", api: ApiOptions = HERE) -> None:
+def cancel_run(run_id: RunId, *, reason: Reason = "", api: ApiOptions = HERE) -> None:
     """Ask every task of a run to stop that has not ended."""
     run = api.client().post(f"/runs/{run_id}/cancel", {"reason": reason})
     show(run, api.json, lambda: say(f"{run['asked']} tasks were asked to stop."))

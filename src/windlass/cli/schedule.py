@@ -12,6 +12,7 @@ from windlass.cli.submit import read_payload, seconds_of
 
 COLUMNS = ("name", "cron", "timezone", "next", "last", "kind", "queue", "fired", "state", "id")
 Overlap = Literal["allow", "skip", "queue", "cancel"]
+Which = Annotated[str, Parameter(help="The schedule, by its name or its id.")]
 Payload = Annotated[str | None, Parameter(name=("--payload", "-p"))]
 
 
@@ -46,7 +47,7 @@ def _state(schedule: dict[str, Any]) -> str:
     return "" if schedule["next_fire_at"] else "ended"
 
 
-def show_schedule(schedule: str, *, api: ApiOptions = HERE) -> None:
+def show_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Show a schedule: what it submits, when it fired last, and when it will next."""
     client = api.client()
     found = client.get(f"/schedules/{schedule}", api.space)
@@ -86,7 +87,7 @@ def create_schedule(
     timeout: str | None = None,
     overlap: Overlap = "allow",
     max_catchup: int = 100,
-    paused: Annotated[bool, Parameter(negative="")] = False,
+    paused: Annotated[bool, Parameter(show_default=False)] = False,
     api: ApiOptions = HERE,
 ) -> None:
     """Make a schedule: `windlass schedules create report "0 9 * * MON" --name weekly --timezone Europe/Rome`.
@@ -128,7 +129,7 @@ def create_schedule(
 
 
 def update_schedule(
-    schedule: str,
+    schedule: Which,
     *,
     cron: str | None = None,
     timezone: str | None = None,
@@ -149,6 +150,24 @@ def update_schedule(
     ----------
     cron
         Another expression; it begins now.
+    timezone
+        Whose clocks are meant.
+    kind
+        The name of another handler.
+    queue
+        Where its tasks wait.
+    payload
+        JSON text; `@FILE` reads a file, `-` reads standard input.
+    priority
+        From -100 to 100; like `nice`, a lower number runs first.
+    max_attempts
+        How often the handler of a task may fail.
+    timeout
+        How long an attempt may take, such as `10m`.
+    overlap
+        When an earlier task has not ended: run beside it, skip the fire, queue behind it, or cancel it.
+    max_catchup
+        How many missed fires are made up for, the newest ones.
     rename
         Another name.
     """
@@ -165,19 +184,19 @@ def update_schedule(
     show(changed, api.json, lambda: say(f"{schedule} fires next at {instant(changed['next_fire_at'])} UTC"))
 
 
-def pause_schedule(schedule: str, *, api: ApiOptions = HERE) -> None:
+def pause_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Let a schedule not fire, until it is resumed."""
     paused = api.client().post(f"/schedules/{schedule}/pause", query=api.space)
     show(paused, api.json, lambda: say(f"{schedule} is paused."))
 
 
-def resume_schedule(schedule: str, *, api: ApiOptions = HERE) -> None:
+def resume_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Let a schedule fire again, and make up for what was missed."""
     resumed = api.client().post(f"/schedules/{schedule}/resume", query=api.space)
     show(resumed, api.json, lambda: say(f"{schedule} fires next at {instant(resumed['next_fire_at'])} UTC"))
 
 
-def trigger_schedule(schedule: str, *, api: ApiOptions = HERE) -> None:
+def trigger_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Submit the task of a schedule now; prints its id."""
     made = api.client().post(f"/schedules/{schedule}/trigger", query=api.space)
     show(made, api.json, lambda: say(made["task_id"]))
@@ -207,7 +226,7 @@ def preview_schedule(
     show(found, api.json, lambda: _tell_fires(found["local"], found["timezone"]))
 
 
-def delete_schedule(schedule: str, *, api: ApiOptions = HERE) -> None:
+def delete_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Forget a schedule; the tasks that it has submitted stay."""
     gone = api.client().delete(f"/schedules/{schedule}", query=api.space)
     show(gone, api.json, lambda: say(f"{schedule} is deleted."))

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.follow import follow_task
 from windlass.cli.output import Unusable, errors, print_json, say
-from windlass.cli.task import fail_with
+from windlass.cli.task import TaskId, fail_with
 from windlass.core.error import Invalid
 from windlass.http.client import ApiClient
 from windlass.sdk.duration import seconds
@@ -29,7 +29,7 @@ def submit(
     max_attempts: int | None = None,
     timeout: str | None = None,
     run: str | None = None,
-    wait: Annotated[bool, Parameter(name=("--wait", "-w"), negative="")] = False,
+    wait: Annotated[bool, Parameter(name=("--wait", "-w"), show_default=False)] = False,
     wait_timeout: str | None = None,
     api: ApiOptions = HERE,
 ) -> None:
@@ -78,7 +78,7 @@ def submit(
         say(task["id"])
 
 
-def wait_task(task_id: str, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
+def wait_task(task_id: TaskId, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
     """Wait until a task has ended; print its result, or end with code 1.
 
     Parameters

@@ -11,10 +11,20 @@ from rich.markup import escape
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.output import console, instant, pairs, print_json, say, show, table
 from windlass.core.error import WindlassError
+from windlass.core.failure import told
+from windlass.core.transition import TERMINAL
 
+TaskId = Annotated[str, Parameter(help="The task, by its id.")]
+OfQueue = Annotated[str | None, Parameter(name=("--queue", "-q"), help="Only those of this queue.")]
+OfKind = Annotated[str | None, Parameter(help="Only those of this kind.")]
+OfRun = Annotated[str | None, Parameter(help="Only those of this run, by its id.")]
+Reason = Annotated[str, Parameter(help="Why; it is kept with the task.")]
 Limit = Annotated[int, Parameter(help="At most so many, newest first.")]
-States = Annotated[tuple[str, ...], Parameter(name=("--state", "-s"), negative="", help="Only these; may be repeated.")]
+States = Annotated[
+    tuple[str, ...], Parameter(name=("--state", "-s"), show_default=False, help="Only these; may be repeated.")
+]
 COLUMNS = ("id", "state", "kind", "queue", "created", "attempt", "reason")
+Attempt = Annotated[int | None, Parameter(help="Only those of this attempt, by its number.")]
 
 
 class Failed(WindlassError):
@@ -25,17 +35,24 @@ class Failed(WindlassError):
 
 def fail_with(task: dict[str, Any]) -> Failed:
     """What became of a task that did not succeed, in one line."""
+    if task["state"] not in TERMINAL:
+        return Failed(f"the task {task['id']} is {task['state']}: `windlass tasks why {task['id']}` may tell more")
+    why = why_failed(task)
+    return Failed(f"the task {task['id']} is {task['state']}" + (f": {why}" if why else ""))
+
+
+def why_failed(task: dict[str, Any]) -> str:
+    """What a person wants to know of it first."""
     error = task.get("error") or {}
-    why = ": ".join(str(part) for part in (error.get("category"), error.get("message")) if part)
-    return Failed(f"the task {task['id']} is {task['state']}" + (f" ({why})" if why else ""))
+    return told(str(task.get("reason") or ""), str(error.get("message") or ""))
 
 
 def list_tasks(
     *,
     state: States = (),
-    queue: Annotated[str | None, Parameter(name=("--queue", "-q"))] = None,
-    kind: str | None = None,
-    run: str | None = None,
+    queue: OfQueue = None,
+    kind: OfKind = None,
+    run: OfRun = None,
     limit: Limit = 50,
     api: ApiOptions = HERE,
 ) -> None:
@@ -47,10 +64,10 @@ def list_tasks(
 
 def row_of(task: dict[str, Any]) -> list[object]:
     first = [task[name] for name in ("id", "state", "kind", "queue")]
-    return [*first, instant(task["created_at"]), task["attempt"], task.get("reason")]
+    return [*first, instant(task["created_at"]), task["attempt"], (why_failed(task).splitlines() or [""])[0]]
 
 
-def get_task(task_id: str, *, api: ApiOptions = HERE) -> None:
+def get_task(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """Show one task."""
     task = api.client().get(f"/tasks/{task_id}")
     show(task, api.json, lambda: _tell(task))
@@ -68,8 +85,8 @@ def _tell(task: dict[str, Any]) -> None:
             ("progress", _progress(task.get("progress"))),
             ("payload", _json(task.get("payload"))),
             ("result", _json(task.get("result"))),
-            ("reason", task.get("reason")),
-            ("error", ": ".join(str(part) for part in (error.get("category"), error.get("message")) if part)),
+            ("category", error.get("category")),
+            ("reason", why_failed(task)),
         ]
     )
     if error.get("trace"):
@@ -88,10 +105,10 @@ def _progress(progress: dict[str, Any] | None) -> str:
 
 
 def cancel_task(
-    task_id: str,
+    task_id: TaskId,
     *,
-    reason: str = "",
-    force: Annotated[bool, Parameter(negative="", help="End it at once, whatever its worker does.")] = False,
+    reason: Reason = "",
+    force: Annotated[bool, Parameter(show_default=False, help="End it at once, whatever its worker does.")] = False,
     api: ApiOptions = HERE,
 ) -> None:
     """Ask a task to stop. What runs has its grace, unless it is forced."""
@@ -100,7 +117,7 @@ def cancel_task(
     show(task, api.json, lambda: say(told))
 
 
-def retry_task(task_id: str, *, api: ApiOptions = HERE) -> None:
+def retry_task(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """Try a task again now. One that has ended is done again as a new task."""
     task = api.client().post(f"/tasks/{task_id}/retry")
     new = task.get("replay_of") is not None and task["id"] != task_id
@@ -109,11 +126,13 @@ def retry_task(task_id: str, *, api: ApiOptions = HERE) -> None:
 
 def replay_tasks(
     *,
-    state: States = ("failed",),
-    queue: Annotated[str | None, Parameter(name=("--queue", "-q"))] = None,
-    kind: str | None = None,
-    run: str | None = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Only count them.")] = False,
+    state: Annotated[tuple[str, ...], Parameter(name=("--state", "-s"), help="Only these; may be repeated.")] = (
+        "failed",
+    ),
+    queue: OfQueue = None,
+    kind: OfKind = None,
+    run: OfRun = None,
+    dry_run: Annotated[bool, Parameter(show_default=False, help="Only count them.")] = False,
     api: ApiOptions = HERE,
 ) -> None:
     """Do again all tasks that did not succeed, by filter. Asked twice, nothing is done twice."""
@@ -130,7 +149,7 @@ def replay_tasks(
     show({"matched": matched, "task_ids": ids, "dry_run": dry_run}, api.json, lambda: say(told))
 
 
-def task_history(task_id: str, *, api: ApiOptions = HERE) -> None:
+def task_history(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """What happened to a task, in order."""
     history = api.client().get(f"/tasks/{task_id}/history")
     rows = [
@@ -147,7 +166,7 @@ def _detail(detail: dict[str, Any]) -> str:
     return ", ".join([*told, f"by {caller.get('subject')}"] if isinstance(caller, dict) else told)
 
 
-def task_events(task_id: str, *, api: ApiOptions = HERE) -> None:
+def task_events(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """What a task has told of its datasets, and the batches that it has handed over."""
     client = api.client()
     events = list(client.items(f"/tasks/{task_id}/events", {}, 1000))
@@ -166,7 +185,7 @@ def task_events(task_id: str, *, api: ApiOptions = HERE) -> None:
     show(told, api.json, lambda: table(columns, rows, nothing="It has told of no data."))
 
 
-def task_logs(task_id: str, *, attempt: int | None = None, api: ApiOptions = HERE) -> None:
+def task_logs(task_id: TaskId, *, attempt: Attempt = None, api: ApiOptions = HERE) -> None:
     """What the attempts of a task have logged."""
     found = api.client().get(f"/tasks/{task_id}/logs", {"attempt": attempt})
     if api.json:
@@ -179,7 +198,7 @@ def task_logs(task_id: str, *, attempt: int | None = None, api: ApiOptions = HER
         console.print("Nothing was logged.", style="dim")
 
 
-def why_waiting(task_id: str, *, api: ApiOptions = HERE) -> None:
+def why_waiting(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """Why a task does not run."""
     found = api.client().get(f"/tasks/{task_id}/why-waiting")
     rows = [(item["reason"], item["message"], instant(item.get("until"))) for item in found["items"]]

@@ -24,7 +24,7 @@ from windlass.cli.worker_metrics import serving_metrics
 from windlass.sdk.worker import WorkerOptions, reach_of
 from windlass.settings import Settings
 
-Names = Annotated[tuple[str, ...], Parameter(negative="")]
+Names = Annotated[tuple[str, ...], Parameter(show_default=False)]
 
 
 @Parameter(name="*")
@@ -68,8 +68,8 @@ def worker(
     prefetch: int = 0,
     about: AboutOptions = NOTHING_SAID,
     lease: Annotated[float, Parameter(name="--lease")] = 30.0,
-    reload: Annotated[bool, Parameter(negative="")] = False,
-    supervised: Annotated[bool, Parameter(negative="")] = False,
+    reload: Annotated[bool, Parameter(show_default=False)] = False,
+    supervised: Annotated[bool, Parameter(show_default=False)] = False,
     remote: RemoteOptions = DIRECT,
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,

@@ -14,6 +14,7 @@ from windlass.cli.submit import seconds_of
 
 COLUMNS = ("name", "pid", "running", "state", "id", "queues", "kinds", "host", "version", "labels", "lease until")
 
+WorkerId = Annotated[str, Parameter(help="The worker, by the id that `windlass workers list` shows.")]
 State = Annotated[
     Literal["online", "draining", "offline"] | None, Parameter(help="Only those; default: all that are here.")
 ]
@@ -42,7 +43,7 @@ def list_workers(
     show(workers, api.json, lambda: table(COLUMNS, map(_row, workers), nothing="No worker is here."))
 
 
-def drain_worker(worker_id: str, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
+def drain_worker(worker_id: WorkerId, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
     """Let a worker finish what it has, and give it nothing new.
 
     Parameters
@@ -55,7 +56,7 @@ def drain_worker(worker_id: str, *, timeout: str | None = None, api: ApiOptions 
     show(worker, api.json, lambda: say(f"The worker {worker['name']} is {worker['state']}, {worker['running']} run."))
 
 
-def take_worker_offline(worker_id: str, *, api: ApiOptions = HERE) -> None:
+def take_worker_offline(worker_id: WorkerId, *, api: ApiOptions = HERE) -> None:
     """Say that a worker is gone: what it ran is given to others now."""
     worker = api.client().post(f"/workers/{worker_id}/offline", {})
     show(worker, api.json, lambda: say(f"The worker {worker['name']} is {worker['state']}."))

@@ -9,10 +9,11 @@ from cyclopts import Parameter
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.output import instant, say, show, table
 from windlass.cli.submit import read_payload
+from windlass.cli.task import TaskId
 
 
 def send_signal(
-    task_id: str,
+    task_id: TaskId,
     name: str,
     *,
     payload: Annotated[str, Parameter(name=("--payload", "-p"))] = "null",
@@ -31,7 +32,7 @@ def send_signal(
     show(task, api.json, lambda: say(f"Sent. The workflow is {task['state']}."))
 
 
-def list_steps(task_id: str, *, api: ApiOptions = HERE) -> None:
+def list_steps(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """The steps that a workflow has recorded, in the order in which its code asked for them."""
     found = api.client().get(f"/tasks/{task_id}/steps")
     rows = [
@@ -43,7 +44,7 @@ def list_steps(task_id: str, *, api: ApiOptions = HERE) -> None:
     show(found["items"], api.json, lambda: table(columns, rows, nothing="No steps are recorded."))
 
 
-def fork_task(task_id: str, from_step: str, *, occurrence: int = 1, api: ApiOptions = HERE) -> None:
+def fork_task(task_id: TaskId, from_step: str, *, occurrence: int = 1, api: ApiOptions = HERE) -> None:
     """Do a workflow again from one of its steps, as a new task that keeps what was recorded before.
 
     Parameters

@@ -24,6 +24,15 @@ class Category(StrEnum):
 RETRYABLE = frozenset({Category.USER_CODE, Category.INFRASTRUCTURE, Category.TIMEOUT})
 
 
+# Said by our own means: beside the message they tell nothing.
+PLAIN = frozenset({"Fail", "Retry", "CANCELLED"})
+
+
+def told(reason: str, message: str) -> str:
+    """Word and sentence in one line, each where it adds something."""
+    return ": ".join(dict.fromkeys(part for part in ("" if reason in PLAIN else reason, message) if part)) or reason
+
+
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """One failure. `reason` is a stable word for machines, `message` a sentence for people."""
 
@@ -33,6 +42,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     trace: str = ""
     retryable: bool | None = None
     retry_after_s: float | None = None
+
+    @property
+    def line(self) -> str:
+        """What a person reads: `ZeroDivisionError: division by zero`."""
+        return told(self.reason, self.message)
 
     @property
     def may_retry(self) -> bool:

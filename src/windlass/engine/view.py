@@ -282,8 +282,17 @@ async def _why_nobody(views: Views, view: TaskView, delivery: Delivery) -> str |
         return None
     nobody = f"no live worker takes {task.kind} from the queue {task.queue}"
     if delivery == PULL:
-        return nobody
+        return nobody + _who_nearly(task, view.requires, await views.list_leases(task.namespace))
     return f"{nobody}; its tasks are delivered by {type_of(delivery)}, and workers that claim do not get them"
+
+
+def _who_nearly(task: Task, requires: Sequence[str], leases: Sequence[Lease]) -> str:
+    """Those who run its kind, and what keeps them from it: mostly another queue was named, or a label."""
+    knowing = [lease for lease in leases if lease.kinds is not None and task.kind in lease.kinds]
+    if any(task.queue in lease.queues for lease in knowing):
+        return f" with what it requires: {', '.join(sorted(requires))}" if requires else ""
+    queues = sorted({queue for lease in knowing for queue in lease.queues})
+    return f"; there are workers that take it from {', '.join(queues)}" if queues else ""
 
 
 def _why_in_line(delivery: Delivery) -> str:

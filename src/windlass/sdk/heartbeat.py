@@ -28,16 +28,18 @@ log = logging.getLogger("windlass.worker")
 
 SCRIPT = Path(__file__).with_name("heartbeat_process.py")
 END_S = 5.0
+BLOCKED_S = 1.0  # a loop that does not turn for so long is blocked
 
 Attempt = tuple[UUID, int]
 TellCancel = Callable[[Attempt], None]
+OnLoop = Callable[..., None]  # a function and its arguments, to be called by the worker's loop
 
 
 class Heartbeat:
     """What is to be kept alive, and until when. Without a `reach`, everything is left to the worker's own beats."""
 
-    def __init__(self, reach: Reach | None, tell_cancel: TellCancel) -> None:
-        self._process = None if reach is None else HeartbeatProcess(reach, tell_cancel)
+    def __init__(self, reach: Reach | None, tell_cancel: TellCancel, on_loop: OnLoop) -> None:
+        self._process = None if reach is None else HeartbeatProcess(reach, tell_cancel, on_loop)
         self._extended_at_s = 0.0
         self._until_s = 0.0  # as the process was told
         self._timeouts: dict[Attempt, float] = {}  # of attempts that have one
@@ -80,10 +82,10 @@ class Heartbeat:
 class HeartbeatProcess:
     """At most one process, for one lease after the other. `tell_cancel` is called from a thread."""
 
-    def __init__(self, reach: Reach, tell_cancel: TellCancel) -> None:
+    def __init__(self, reach: Reach, tell_cancel: TellCancel, on_loop: OnLoop) -> None:
         told = {"module": reach.module, "settings": reach.settings, "path": sys.path}
         self._hello = b"source " + msgspec.json.encode(told) + b"\n"
-        self._tell_cancel = tell_cancel
+        self._tell_cancel, self._on_loop = tell_cancel, on_loop
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: threading.Thread | None = None
 
@@ -158,7 +160,17 @@ class HeartbeatProcess:
         match line.split():
             case ["cancel", task_id, attempt]:
                 self._tell_cancel((UUID(task_id), int(attempt)))
-            case ["extended"]:
-                log.info("a handler blocks the event loop: the heartbeat process has extended the lease")
+            case ["extended", at_s]:
+                if self._is_blocked(float(at_s)):
+                    log.warning("a handler blocks the event loop: the heartbeat process has extended the lease")
             case _:
                 log.warning("the heartbeat process says: %s", line)
+
+    def _is_blocked(self, said_at_s: float) -> bool:
+        """Not whenever the process was first: a worker that just held nothing beats seldom. It is so if we heard
+        of it late, as when a C call holds the interpreter's lock, or if the loop does not turn now."""
+        if time.monotonic() - said_at_s > BLOCKED_S:
+            return True
+        turned = threading.Event()
+        self._on_loop(turned.set)
+        return not turned.wait(BLOCKED_S)

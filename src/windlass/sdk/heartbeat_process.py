@@ -7,7 +7,7 @@ weighs as little as Python can; only when it has to take over does it import wha
 It ends when its pipe closes or its parent is gone. It extends the one lease that it was told of, only while an attempt
 is under way that has not outrun its timeout, and not for a parent that somebody has stopped (SIGSTOP).
 What it is told, one line each: `source JSON` once, then `lease ID TTL_S EXTENDED_AT UNTIL` (moments of the monotonic
-clock, which both processes share) or `rest`. What it says: `cancel TASK ATTEMPT`, `extended`, `lost`.
+clock, which both processes share) or `rest`. What it says: `cancel TASK ATTEMPT`, `extended AT`, `lost`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Process:
             lease.extended_at = now
             for task_id, attempt in cancels:
                 say(f"cancel {task_id} {attempt}")
-            say("extended")
+            say(f"extended {time.monotonic()}")
 
     def _reached(self) -> Any:
         """The source of work, from here. What it takes is imported now and not before."""

@@ -87,7 +87,7 @@ class TaskFailed(WindlassError):
     @classmethod
     def of(cls, task: Task) -> TaskFailed:
         """What is raised for a task that has ended, and not in success."""
-        said = task.error.message if task.error is not None else "no reason was given"
+        said = task.error.line if task.error is not None else "no reason was given"
         made = cls(f"task {task.id} {_PAST[task.state]}: {said}", task_id=task.id, state=task.state)
         made.task_id, made.state, made.failure = task.id, task.state, task.error
         return made

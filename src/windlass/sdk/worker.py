@@ -151,7 +151,7 @@ class Worker:
         self._source, self._queues = source, tuple(queues)
         self._namespace, self._labels, self._version = namespace, tuple(labels), version
         self._concurrency, self._prefetch, self._lease_ttl_s = concurrency, prefetch, lease_ttl_s
-        self._heartbeat = Heartbeat(reach_of(source) if heartbeat_process else None, self._heard_cancel)
+        self._heartbeat = Heartbeat(reach_of(source) if heartbeat_process else None, self._heard_cancel, self._on_loop)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.lease_options: dict[str, Any] = {}  # what else its leases are opened with
         self.on_lease: Callable[[Lease], None] = lambda _: None  # told of each lease that is opened
@@ -353,9 +353,13 @@ class Worker:
         """By the heartbeat process, while the event loop may be blocked: a handler that asks is told all the same."""
         if attempt in self._running:
             told_to_cancel.add(attempt)
+        self._on_loop(self._cancel, attempt)
+
+    def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        """From any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
-                self._loop.call_soon_threadsafe(self._cancel, attempt)
+                self._loop.call_soon_threadsafe(call, *arguments)
 
     async def _report_loop(self) -> None:
         """Everything that ended while the last group was on its way goes with the next."""
@@ -427,7 +431,9 @@ class Worker:
         if isinstance(error, Cancel):
             return Cancelled(task.id, task.attempt, lease_id, str(error))
         if error is not None:
-            return Fail(task.id, task.attempt, lease_id, self._handlers[task.kind].failure(error))
+            failure = self._handlers[task.kind].failure(error)
+            log.warning("task %s (%s), attempt %d failed: %s", task.id, task.kind, task.attempt, failure.line)
+            return Fail(task.id, task.attempt, lease_id, failure)
         return Complete(task.id, task.attempt, lease_id, ended.result())
 
     def _on_cancelled(self, task: Task, lease_id: UUID) -> Report:
