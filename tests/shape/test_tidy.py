@@ -31,7 +31,7 @@ WALL_CLOCK_READERS = {
 WALL_CLOCKS = re.compile(r"(^|\.)(time\.(time|time_ns|localtime|gmtime)|(datetime|date)\.(now|utcnow|today))$")
 
 SQL = SRC / "windlass/store/sql"
-QUERY = re.compile(r"^-- name: (\S+)\n(.*?)(?=^-- name: |\Z)", re.MULTILINE | re.DOTALL)
+QUERY = re.compile(r"^-- (?:name|part): (\S+)\n(.*?)(?=^-- (?:name|part): |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def functions(module: Module) -> dict[str, int]:
@@ -137,6 +137,7 @@ def test_every_query_has_its_own_name_and_is_used_by_the_store() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Constant)
     }
+    said |= {part for file in SQL.glob("*.sql") for part in re.findall(r"\{(\w+)\(", file.read_text(encoding="utf-8"))}
 
     assert sorted({name for name in names if names.count(name) > 1}) == []
     assert sorted(set(names) - said) == []

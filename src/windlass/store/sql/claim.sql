@@ -1,23 +1,12 @@
 -- name: open_claim
 -- One row to begin a claim with: is the lease live (and kept so until the commit: a key share lock makes expiry pass it
 -- by; 2 if it drains and takes no more), what is set for the queue, whether its tasks reach their workers in another way
--- than this lease takes them, which lanes hold tasks beyond a position, and the time. Lanes are found by skipping from
--- one to the next in index task_ready; nothing that waits in them is read.
+-- than this lease takes them, which lanes hold tasks beyond a position, and the time.
 with recursive lease as materialized (
     select l.draining_until is null as takes from windlass.lease l
      where l.id = $1 and l.expires_at > windlass.now() for key share
 ), lanes as (
-    (select t.priority, t.concurrency_key from windlass.task t
-      where t.namespace = $2 and t.queue = $3 and t.state = 'queued'
-        and (t.priority, t.concurrency_key) > ($4::smallint, $5::text)
-      order by t.priority, t.concurrency_key limit 1)
-    union all
-    select n.priority, n.concurrency_key
-      from lanes l cross join lateral (
-           select t.priority, t.concurrency_key from windlass.task t
-            where t.namespace = $2 and t.queue = $3 and t.state = 'queued'
-              and (t.priority, t.concurrency_key) > (l.priority, l.concurrency_key)
-            order by t.priority, t.concurrency_key limit 1) n
+{lanes_after($2, $3, $4, $5)}
 ), found as (
     select * from lanes limit $6
 )

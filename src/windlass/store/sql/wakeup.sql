@@ -19,19 +19,9 @@ select t.kind, t.concurrency_key, count(*)
  group by t.kind, t.concurrency_key
 
 -- name: ready_lanes
--- Which lanes hold tasks beyond a position, found by skipping from one to the next in index task_ready.
+-- Which lanes hold tasks beyond a position.
 with recursive lanes as (
-    (select t.priority, t.concurrency_key from windlass.task t
-      where t.namespace = $1 and t.queue = $2 and t.state = 'queued'
-        and (t.priority, t.concurrency_key) > ($3::smallint, $4::text)
-      order by t.priority, t.concurrency_key limit 1)
-    union all
-    select n.priority, n.concurrency_key
-      from lanes l cross join lateral (
-           select t.priority, t.concurrency_key from windlass.task t
-            where t.namespace = $1 and t.queue = $2 and t.state = 'queued'
-              and (t.priority, t.concurrency_key) > (l.priority, l.concurrency_key)
-            order by t.priority, t.concurrency_key limit 1) n
+{lanes_after($1, $2, $3, $4)}
 )
 select l.priority, l.concurrency_key from lanes l limit $5
 
