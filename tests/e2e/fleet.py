@@ -15,21 +15,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import asyncpg
+from tests.e2e.asking import POLL_S, Asking
 from tests.e2e.child import EXIT_AWAY, LEASE_TTL_S, ready_line
 
 from windlass.core.error import Unavailable
 from windlass.store.embedded import EmbeddedServer
-from windlass.store.fault import translate
 
 ROOT = Path(__file__).parents[2]
-POLL_S = 0.05
 STOP_S = 60.0
 
 # What is killed how often. A backend's death makes PostgreSQL throw out all others and recover by itself; after the
@@ -126,7 +123,7 @@ def _environment() -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class Fleet:
+class Fleet(Asking):
     """`settings` are those of PostgreSQL; by default the safe ones."""
 
     folder: Path
@@ -140,7 +137,6 @@ class Fleet:
     finished: int = 0
     server: EmbeddedServer | None = None
     dsn: str = ""
-    _connection: asyncpg.Connection | None = None
 
     @property
     def ledger(self) -> Path:
@@ -168,8 +164,7 @@ class Fleet:
             if child.process is not None and child.process.poll() is None:
                 child.kill()
                 child.process.wait()
-        if self._connection is not None:
-            self._connection.terminate()
+        self.hang_up()
         if self.server is not None:
             await asyncio.to_thread(self.server.close)
 
@@ -198,12 +193,12 @@ class Fleet:
                 continue
             assert child.killed or code == EXIT_AWAY, self.report(f"{child.name} died by itself, exit code {code}")
             child.start()
-        await self._look_after_postgresql()
+        await self.look_after_postgresql()
         self.finished = await self.ask(
             lambda c: c.fetchval("select count(*) from windlass.task where finished_at is not null")
         )
 
-    async def _look_after_postgresql(self) -> None:
+    async def look_after_postgresql(self) -> None:
         assert self.server is not None
         with suppress(Unavailable):
             _ = self.server.pid
@@ -299,24 +294,6 @@ class Fleet:
         while left := await self.ask(lambda c: c.fetchval(query)):
             assert time.monotonic() < deadline, self.report(f"{moment}: {left} left")
             await asyncio.sleep(POLL_S)
-
-    async def ask(self, question: Callable[[asyncpg.Connection], Awaitable[Any]]) -> Any:
-        """Ask the database, for as long as it takes to come back."""
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                if self._connection is None:
-                    self._connection = await asyncpg.connect(self.dsn, timeout=15)
-                return await asyncio.wait_for(question(self._connection), 30)
-            except Exception as error:
-                if not isinstance(translate(error), Unavailable):
-                    raise
-                if self._connection is not None:
-                    self._connection.terminate()
-                    self._connection = None
-                assert time.monotonic() < deadline, self.report("PostgreSQL did not come back")
-                await self._look_after_postgresql()
-                await asyncio.sleep(POLL_S)
 
     def report(self, problem: str) -> str:
         """What a person wants to see when this fails."""

@@ -21,16 +21,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import msgspec
 from bench.progress import Progress
+from tests.e2e.asking import POLL_S, Asking
 from tests.e2e.fleet import WITNESS
 from tests.support.carriers import AWS_ENVIRONMENT, nats_program
 from tests.support.database import temporary_folder
@@ -42,7 +41,6 @@ from windlass.core.delivery import Wakeup
 from windlass.core.error import Unavailable
 from windlass.core.queue import QueueConfig
 from windlass.store.embedded import EmbeddedServer
-from windlass.store.fault import translate
 from windlass.store.store import Store
 from windlass.wire import certificate
 
@@ -55,12 +53,11 @@ PATIENT = Policy(max_attempts=1000, max_losses=1000, retry_delay_s=0.05, retry_d
 SHARES = {"worker": 5, "dispatcher": 4, "carrier": 3, "backend": 2, "postmaster": 2}
 STANDSTILL_S = 150.0
 GROUP, BACKLOG_MAX = 50, 300
-POLL_S = 0.05
 CLI = [sys.executable, "-c", "from windlass.cli import main; main()"]
 
 
 @dataclass(slots=True)
-class Soak:
+class Soak(Asking):
     """One installation, and who is killed when."""
 
     folder: Path
@@ -77,7 +74,6 @@ class Soak:
     killed: Counter[str] = field(default_factory=Counter)
     ports: dict[str, int] = field(default_factory=dict)
     progress: Progress | None = None
-    _connection: asyncpg.Connection | None = None
 
     async def run(self) -> dict[str, Any]:
         self.began_s = time.monotonic()
@@ -177,8 +173,7 @@ class Soak:
         for process in self.processes.values():
             process.kill()
             process.wait()
-        if self._connection is not None:
-            self._connection.terminate()
+        self.hang_up()
         if self.server is not None:
             await asyncio.to_thread(self.server.close)
 
@@ -254,25 +249,7 @@ class Soak:
             case _:
                 self.processes[target].kill()
 
-    async def ask(self, question: Callable[[asyncpg.Connection], Awaitable[Any]]) -> Any:
-        """Ask the database, for as long as it takes to come back."""
-        until_s = time.monotonic() + 120
-        while True:
-            try:
-                if self._connection is None:
-                    self._connection = await asyncpg.connect(self.dsn, timeout=15)
-                return await asyncio.wait_for(question(self._connection), 30)
-            except Exception as error:
-                if not isinstance(translate(error), Unavailable):
-                    raise
-                if self._connection is not None:
-                    self._connection.terminate()
-                    self._connection = None
-                assert time.monotonic() < until_s, self.report("PostgreSQL did not come back")
-                await self._look_after_postgresql()
-                await asyncio.sleep(POLL_S)
-
-    async def _look_after_postgresql(self) -> None:
+    async def look_after_postgresql(self) -> None:
         assert self.server is not None
         with contextlib.suppress(Unavailable):
             _ = self.server.pid
