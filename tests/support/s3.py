@@ -28,10 +28,10 @@ class S3Server:
     command: list[str]
     process: subprocess.Popen[bytes] = field(init=False)
 
-    def url(self, prefix: str = "") -> str:
+    def url(self, prefix: str = "", bucket: str = BUCKET) -> str:
         """As WINDLASS_BLOBS."""
         login = f"{KEY}:{quote(SECRET, safe='')}"
-        return f"s3://{login}@{BUCKET}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
+        return f"s3://{login}@{bucket}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
 
     @property
     def endpoint(self) -> str:
@@ -59,10 +59,11 @@ class S3Server:
 
 
 @contextmanager
-def open_s3() -> Iterator[S3Server]:
+def open_s3(*buckets: str) -> Iterator[S3Server]:
     with tempfile.TemporaryDirectory(prefix="windlass-s3-") as name:
         folder = Path(name)
-        (folder / BUCKET).mkdir()
+        for bucket in buckets or (BUCKET,):
+            (folder / bucket).mkdir()
         port = free_port()
         server = S3Server(folder, port, [
             _rclone(), "serve", "s3", "--config", str(folder / "none.conf"), "--addr", f"127.0.0.1:{port}",

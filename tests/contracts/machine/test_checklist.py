@@ -11,15 +11,14 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from lxml import etree
 from msgspec.structs import replace
 from tests.contracts.machine.world import World, eventually, json_of, open_world
 from tests.export.archive import Archive, open_archive
-from tests.export.rclone import KEY, S3, SECRET, serve_s3
 from tests.support.processes import files_in
+from tests.support.s3 import KEY, SECRET, S3Server, open_s3
 
 from windlass import State
 from windlass.blobs.address import read_address
@@ -31,14 +30,14 @@ LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with serve_s3(tmp_path_factory.mktemp("s3"), *(f"arke-exports-{line:02}" for line in range(1, 20))) as server:
+def server() -> Iterator[S3Server]:
+    with open_s3(*(f"arke-exports-{line:02}" for line in range(1, 20))) as server:
         yield server
 
 
 @dataclass(frozen=True)
 class Bucket:
-    url: str
+    url: str  # as WINDLASS_BLOBS
     folder: Path
 
     @property
@@ -48,9 +47,10 @@ class Bucket:
 
 
 @pytest.fixture
-def s3(server: S3, request: pytest.FixtureRequest) -> Bucket:
+def s3(server: S3Server, request: pytest.FixtureRequest) -> Bucket:
     """A bucket for this test alone: a database wants one to itself."""
-    return Bucket(server.url, server.folder / f"arke-exports-{request.node.name[5:7]}")
+    name = f"arke-exports-{request.node.name[5:7]}"
+    return Bucket(server.url(bucket=name), server.folder / name)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def exports(
     database: str, clock: VirtualClock, tmp_path: Path, archive: Archive, s3: Bucket
 ) -> AsyncIterator[World]:
     """A server with nothing set up: its objects are in S3, and the exporter knows where entities are."""
-    blobs = f"s3://{KEY}:{quote(SECRET, safe='')}@{s3.folder.name}?endpoint={s3.url}&region=us-east-1"
+    blobs = s3.url
     told = {
         "WINDLASS_MODS_API_URL": archive.url, "WINDLASS_MODS_GATEWAY_URL": archive.url, "CALLBACK_PATIENCE_MS": "1000",
     }  # fmt: skip
