@@ -16,10 +16,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypedDict, cast
+from typing import Any, Protocol, TypedDict
 from uuid import UUID
-
-import msgspec
 
 from windlass.core.check import (
     LARGE_MAX_BYTES,
@@ -33,18 +31,17 @@ from windlass.core.check import (
 )
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
 from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
-from windlass.core.failure import Failure
 from windlass.core.lease import Extension, Lease, Reach, check_about
 from windlass.core.task import Task
 from windlass.sdk.context import told_to_cancel
 from windlass.sdk.heartbeat import Heartbeat
 from windlass.sdk.leaving import Leaving
-from windlass.sdk.signals import Cancel, failure_of
+from windlass.sdk.runnable import Every, Handler, Runnable, runnables
+from windlass.sdk.signals import Cancel
 from windlass.sdk.trace import attempting
 
 log = logging.getLogger("windlass.worker")
 
-Handler = Callable[[Any], Awaitable[Any]]
 Attempt = tuple[UUID, int]
 
 CLAIM_WAIT_S = 60.0
@@ -67,33 +64,12 @@ class WorkSource(Protocol):
     async def report(self, reports: Sequence[Report]) -> Sequence[object]: ...  # an error is an answer too
 
 
-class Runnable(Protocol):
-    """What a worker runs: one attempt to its result, as JSON text, and what an exception of it means."""
-
-    async def run(self, claimed: Claimed) -> bytes: ...
-
-    def failure(self, error: BaseException) -> Failure: ...
-
-
 class Declared(Protocol):
     """What is said when a worker begins, and then again while it runs."""
 
     async def begin(self) -> None: ...
 
     async def keep(self) -> None: ...
-
-
-class PlainHandler:
-    """An async function that takes a payload and returns a result, both as JSON values."""
-
-    def __init__(self, function: Handler) -> None:
-        self._function = function
-
-    async def run(self, claimed: Claimed) -> bytes:
-        return msgspec.json.encode(await self._function(msgspec.json.decode(claimed.payload)))
-
-    def failure(self, error: BaseException) -> Failure:
-        return failure_of(error)
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -143,8 +119,8 @@ class Worker:
         check_type("heartbeat_process", heartbeat_process, bool)
         if not queues:
             raise Invalid("must name at least one queue", field="queues")
-        self._handlers = _chosen(_runnable(handlers), kinds)
-        self._kinds = None if isinstance(self._handlers, _Every) and kinds is None else list(self._handlers)
+        self._handlers = runnables(handlers, kinds)
+        self._kinds = None if isinstance(self._handlers, Every) else list(self._handlers)
         if name is not None:
             check_name("name", name)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
@@ -441,44 +417,6 @@ class Worker:
         if (task.id, task.attempt) in self._told_to_cancel:
             return Cancelled(task.id, task.attempt, lease_id)
         return Release(task.id, task.attempt, lease_id)
-
-
-class _Every(dict[str, Runnable]):
-    """One handler for all kinds."""
-
-    def __init__(self, runnable: Runnable) -> None:
-        super().__init__()
-        self._runnable = runnable
-
-    def __missing__(self, kind: str) -> Runnable:
-        return self._runnable
-
-
-def _runnable(handlers: Mapping[str, Handler | Runnable] | Runnable) -> dict[str, Runnable]:
-    if not isinstance(handlers, Mapping) and hasattr(handlers, "run") and hasattr(handlers, "failure"):
-        return _Every(handlers)
-    if not isinstance(handlers, Mapping) or not handlers:
-        raise Invalid("must map at least one kind to a handler", field="handlers")
-    check_names("handlers", list(handlers))
-    made: dict[str, Runnable] = {}
-    for kind, handler in handlers.items():
-        if hasattr(handler, "run") and hasattr(handler, "failure"):
-            made[kind] = cast("Runnable", handler)
-        elif callable(handler):
-            made[kind] = PlainHandler(handler)
-        else:
-            raise Invalid(f"{kind} must be an async function or a handler of an app", field="handlers")
-    return made
-
-
-def _chosen(handlers: dict[str, Runnable], kinds: Sequence[str] | None) -> dict[str, Runnable]:
-    if kinds is None:
-        return handlers
-    check_names("kinds", kinds)
-    unknown = [kind for kind in kinds if kind not in handlers]
-    if unknown or not kinds:
-        raise Invalid(f"there is no handler for {unknown[0]}" if unknown else "must name a handler", field="kinds")
-    return {kind: handlers[kind] for kind in kinds}
 
 
 def reach_of(source: object) -> Reach | None:
