@@ -7,12 +7,12 @@ import contextlib
 import hashlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from tests.support.processes import files_in
-from tests.support.s3 import SECRET, S3Server
+from tests.support.s3 import BUCKET, SECRET, S3Server
 
 from windlass import Conflict, Invalid, NotFound, Unavailable
 from windlass.blobs.object_store import PART_BYTES, ObjectStore, open_store
@@ -103,6 +103,18 @@ async def test_a_stream_that_breaks_off_leaves_nothing(blobs: ObjectStore) -> No
     assert await keys(blobs, "broken") == {}
 
 
+async def test_nothing_is_below_a_path_that_was_cleared(blobs: ObjectStore) -> None:
+    for key in ("a/1/x.txt", "a/1/y/z.txt", "a/12/x.txt", "a/1.txt"):
+        await blobs.put(key, b"content")
+
+    await blobs.clear("a/1")
+    await blobs.clear("a/1")
+    await blobs.clear("never/there")
+
+    assert await keys(blobs, "a") == {"a/12/x.txt": 7, "a/1.txt": 7}
+    assert await blobs.leftovers() is None
+
+
 @pytest.mark.parametrize("kind", ["folder", "memory"])  # rclone's server takes no condition; those of the vendors do
 async def test_only_one_of_many_creates_an_object(kind: str, tmp_path: Path) -> None:
     blobs = open_store("memory://" if kind == "memory" else str(tmp_path))
@@ -169,30 +181,42 @@ async def test_an_object_that_is_replaced_is_not_read_as_a_mixture(tmp_path: Pat
 # --------------------------------------------------------------------------------------------- a folder
 
 
-async def test_a_folder_keeps_nothing_of_an_upload_whose_process_was_killed(tmp_path: Path) -> None:
-    folder = tmp_path / "blobs"
-    script = (
-        "import asyncio, sys\n"
-        "from windlass.blobs.object_store import open_store\n"
-        "async def forever():\n"
-        "    while True:\n"
-        "        yield b'x' * 1000000\n"
-        "        await asyncio.sleep(0.001)\n"
-        "asyncio.run(open_store(sys.argv[1]).put('tasks/1/half.bin', forever()))\n"
-    )
-    writer = subprocess.Popen([sys.executable, "-c", script, f"file://{folder}"])  # noqa: ASYNC220
+UPLOADS_FOR_EVER = """
+import asyncio, sys
+from windlass.blobs.object_store import open_store
+
+async def forever():
+    while True:
+        yield b"x" * 1000000
+        await asyncio.sleep(0.001)
+
+asyncio.run(open_store(sys.argv[1]).put(sys.argv[2], forever()))
+"""
+
+
+async def killed_while_it_uploads(url: str, key: str, begun: Callable[[], object]) -> None:
+    """A process that was killed as soon as something of its upload is there."""
+    writer = subprocess.Popen([sys.executable, "-c", UPLOADS_FOR_EVER, url, key])  # noqa: ASYNC220
     try:
         async with asyncio.timeout(45):
-            while not files_in(folder):
+            while not begun():
                 assert writer.poll() is None
                 await asyncio.sleep(0.01)
     finally:
         writer.kill()
         writer.wait()
-    blobs = open_store(f"file://{folder}")
-    assert await keys(blobs, "tasks") == {}
 
-    await blobs.delete(["tasks/1/half.bin"])
+
+@pytest.mark.parametrize("by", ["its key", "its path"])
+async def test_a_folder_keeps_nothing_of_an_upload_whose_process_was_killed(tmp_path: Path, by: str) -> None:
+    folder = tmp_path / "blobs"
+    url = f"file://{folder}"
+    await killed_while_it_uploads(url, "tasks/1/half.bin", lambda: files_in(folder))
+    blobs = open_store(url)
+    assert await keys(blobs, "tasks") == {}
+    assert list(folder.rglob("*")) != []
+
+    await (blobs.delete(["tasks/1/half.bin"]) if by == "its key" else blobs.clear("tasks"))
 
     assert list(folder.rglob("*")) == []
 
@@ -242,6 +266,61 @@ async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
 
     with pytest.raises(Unavailable, match="s3://bucket"):
         await blobs.size("a.txt")
+
+
+async def test_a_stream_that_breaks_off_leaves_no_parts(s3: S3Server) -> None:
+    seen: list[str] = []
+
+    async def breaks_off() -> AsyncIterator[bytes]:
+        async for piece in stream(3 * PART_BYTES):
+            yield piece
+        while not seen:
+            seen.extend(await asyncio.to_thread(s3.uploads, "breaks"))
+        raise RuntimeError("the sender went")
+
+    with pytest.raises(RuntimeError, match="the sender went"):
+        await open_store(s3.url("breaks")).put("1/a.bin", breaks_off())
+
+    assert seen == ["breaks/1/a.bin"]
+    assert s3.uploads("breaks") == []
+
+
+async def test_an_upload_that_is_given_up_leaves_no_parts(s3: S3Server) -> None:
+    waits = asyncio.Event()
+
+    async def stops() -> AsyncIterator[bytes]:
+        async for piece in stream(2 * PART_BYTES):
+            yield piece
+        while not await asyncio.to_thread(s3.uploads, "given up"):
+            pass
+        waits.set()
+        await asyncio.Event().wait()
+
+    writing = asyncio.create_task(open_store(s3.url("given up")).put("1/a.bin", stops()))
+    await waits.wait()
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+
+    assert s3.uploads("given up") == []
+
+
+@pytest.mark.parametrize("by", ["its key", "its path"])
+async def test_a_bucket_keeps_no_parts_of_an_upload_whose_process_was_killed(s3: S3Server, by: str) -> None:
+    prefix = f"killed by {by[4:]}"
+    blobs, other = open_store(s3.url(prefix)), f"{prefix}/tasks/1/half.bin.other"
+    with contextlib.closing(s3.amazon()) as amazon:
+        amazon.create_multipart_upload(Bucket=BUCKET, Key=other)
+    await killed_while_it_uploads(
+        s3.url(prefix), "tasks/1/half.bin", lambda: f"{prefix}/tasks/1/half.bin" in s3.uploads(prefix)
+    )
+
+    if by == "its key":
+        await blobs.delete(["tasks/1/half.bin"])
+        assert s3.uploads(prefix) == [other]
+    await blobs.clear("tasks/1")
+
+    assert s3.uploads(prefix) == []
 
 
 # --------------------------------------------------------------------------------------------- memory

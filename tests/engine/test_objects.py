@@ -24,7 +24,7 @@ from windlass.core.step import Place
 from windlass.core.step_command import StepChild, StepResult
 from windlass.engine.blob import Blob, Blobs, Found
 from windlass.engine.doctor import Finding, Level
-from windlass.engine.objects import AWAY_AGAIN_S, MARKER, UNCOMMITTED_S
+from windlass.engine.objects import AWAY_AGAIN_S, MARKER, UNCOMMITTED_S, examine_objects
 from windlass.testing.clock import VirtualClock
 
 BIG = json.dumps({"text": "é" * PAYLOAD_MAX_BYTES}, ensure_ascii=False).encode()
@@ -63,6 +63,13 @@ class Gate:
     async def delete(self, keys: Sequence[str]) -> None:
         self._check()
         await self._blobs.delete(keys)
+
+    async def clear(self, path: str) -> None:
+        self._check()
+        await self._blobs.clear(path)
+
+    async def leftovers(self) -> str | None:
+        return "nobody lists them"
 
     async def list(self, prefix: str) -> AsyncIterator[Found]:
         self._check()
@@ -568,6 +575,15 @@ async def test_the_doctor_knows_whether_the_store_is_the_right_one(
     wrong = await said(elsewhere)
     assert (wrong.name, wrong.level) == ("blobs", Level.WRONG)
     assert "WINDLASS_BLOBS" in wrong.advice
+
+
+async def test_the_doctor_says_where_parts_of_uploads_stay(engine: Engine, gate: Gate) -> None:
+    await engine.submit(job(payload=BIG))
+    found = await examine_objects(engine.store, lambda: gate, gate.url)
+
+    assert (found.name, found.level) == ("blobs", Level.NOTE)
+    assert found.message.endswith("parts of uploads that break off are not found there: nobody lists them")
+    assert "aborts incomplete multipart uploads" in found.advice
 
 
 async def test_a_store_that_was_moved_is_known_again(

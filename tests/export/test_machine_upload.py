@@ -18,6 +18,7 @@ from windlass.export.mods.program import export
 from windlass.sdk.machine import environment, s3
 from windlass.sdk.machine.send import Refused
 from windlass.sdk.machine.store import Bucket, SignedUrl, UploadFailed, upload
+from windlass.wire import sigv4
 
 NAME = f"exports/{TASK}/some file (1).xml"
 
@@ -48,14 +49,14 @@ def content(store: S3Server, key: str) -> bytes:
 
 def test_a_signature_is_the_one_that_amazon_publishes_as_an_example() -> None:
     moment = datetime(2013, 5, 24, tzinfo=UTC)
-    keys = s3.Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
+    keys = sigv4.Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
     host = "https://examplebucket.s3.amazonaws.com"
 
-    got = s3.sign("GET", f"{host}/test.txt", {}, {"Range": "bytes=0-9"}, s3.EMPTY, keys, at=moment)
+    got = sigv4.sign("GET", f"{host}/test.txt", {}, {"Range": "bytes=0-9"}, sigv4.EMPTY, keys, at=moment)
     digest = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072"
     sent = {"Date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"}
-    put = s3.sign("PUT", f"{host}/test%24file.text", {}, sent, digest, keys, at=moment)
-    listed = s3.sign("GET", f"{host}/", {"max-keys": "2", "prefix": "J"}, {}, s3.EMPTY, keys, at=moment)
+    put = sigv4.sign("PUT", f"{host}/test%24file.text", {}, sent, digest, keys, at=moment)
+    listed = sigv4.sign("GET", f"{host}/", {"max-keys": "2", "prefix": "J"}, {}, sigv4.EMPTY, keys, at=moment)
 
     assert [signed["Authorization"].rpartition("=")[2] for signed in (got, put, listed)] == [
         "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
@@ -80,7 +81,7 @@ def test_a_large_file_is_stored_in_parts(store: S3Server, tmp_path: Path) -> Non
     path = tmp_path / "large"
     path.write_bytes(os.urandom(12_000_001))
 
-    sender = s3.Upload(store.endpoint, BUCKET, s3.Keys(KEY, SECRET), time.monotonic() + 60)
+    sender = s3.Upload(store.endpoint, BUCKET, sigv4.Keys(KEY, SECRET), time.monotonic() + 60)
     sender.send("exports/x/large.bin", path, "text/plain", whole_max_bytes=1_000_000, part_bytes=5 * 1024 * 1024)
 
     assert content(store, "exports/x/large.bin") == path.read_bytes()
@@ -97,7 +98,7 @@ def test_a_store_that_was_away_is_found_again(file: Path, whole_max_bytes: int) 
 
     with open_s3() as store:
         store.stop()
-        sender = s3.Upload(store.endpoint, BUCKET, s3.Keys(KEY, SECRET), time.monotonic() + 60, wait)
+        sender = s3.Upload(store.endpoint, BUCKET, sigv4.Keys(KEY, SECRET), time.monotonic() + 60, wait)
         sender.send("exports/x/y", file, "text/plain", whole_max_bytes=whole_max_bytes, part_bytes=5 * 1024 * 1024)
 
         assert content(store, "exports/x/y") == file.read_bytes()
@@ -123,7 +124,7 @@ def test_parts_that_come_to_nothing_are_given_up(archive: Archive, file: Path) -
         Answer(403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"),
         Answer(204),
     ]
-    sender = s3.Upload(archive.url, "arke-exports", s3.Keys(KEY, SECRET), time.monotonic() + 60, lambda _: False)
+    sender = s3.Upload(archive.url, "arke-exports", sigv4.Keys(KEY, SECRET), time.monotonic() + 60, lambda _: False)
 
     with pytest.raises(Refused, match="403 Forbidden AccessDenied: no"):
         sender.send("exports/x", file, "text/plain", whole_max_bytes=1, part_bytes=1_000_000)
@@ -136,6 +137,37 @@ def test_parts_that_come_to_nothing_are_given_up(archive: Archive, file: Path) -
     ]  # fmt: skip
 
 
+def test_a_store_that_has_forgotten_the_parts_is_sent_them_again(archive: Archive, file: Path) -> None:
+    forgotten = Answer(404, b"<Error><Code>NoSuchUpload</Code></Error>")
+    begun = [Answer(body=f"<R><UploadId>{n}</UploadId></R>".encode()) for n in range(2)]
+    archive.trouble["/b/exports/x"] = [
+        begun[0], Answer(headers={"ETag": '"1"'}), forgotten, forgotten,
+        begun[1], Answer(headers={"ETag": '"1"'}), Answer(headers={"ETag": '"2"'}), Answer(),
+    ]  # fmt: skip
+
+    sender = s3.Upload(archive.url, "b", sigv4.Keys(KEY, SECRET), time.monotonic() + 60)
+    sender.send("exports/x", file, "text/plain", whole_max_bytes=1, part_bytes=2_000_000)
+
+    asked = [(request.method, request.path.partition("?")[2]) for request in archive.requests]
+    assert asked == [
+        ("POST", "uploads="), ("PUT", "partNumber=1&uploadId=0"), ("PUT", "partNumber=2&uploadId=0"),
+        ("DELETE", "uploadId=0"),
+        ("POST", "uploads="), ("PUT", "partNumber=1&uploadId=1"), ("PUT", "partNumber=2&uploadId=1"),
+        ("POST", "uploadId=1"),
+    ]  # fmt: skip
+
+
+def test_a_store_that_forgets_every_time_is_not_asked_for_ever(archive: Archive, file: Path) -> None:
+    forgotten, begun = b"<Error><Code>NoSuchUpload</Code></Error>", b"<R><UploadId>u</UploadId></R>"
+    archive.trouble["/b/exports/x"] = [Answer(404, forgotten) if n % 3 else Answer(body=begun) for n in range(100)]
+
+    sender = s3.Upload(archive.url, "b", sigv4.Keys(KEY, SECRET), time.monotonic() + 60)
+    with pytest.raises(Refused, match="NoSuchUpload"):
+        sender.send("exports/x", file, "text/plain", whole_max_bytes=1, part_bytes=2_000_000)
+
+    assert len(archive.requests) == 3 * (s3.ANEW_MAX + 1)
+
+
 def test_a_store_that_says_yes_and_then_no_has_not_stored_it(archive: Archive, file: Path) -> None:
     archive.trouble["/b/exports/x"] = [
         Answer(body=b"<R><UploadId>u</UploadId></R>"),
@@ -143,7 +175,7 @@ def test_a_store_that_says_yes_and_then_no_has_not_stored_it(archive: Archive, f
         Answer(200, b"<Error><Code>InternalError</Code></Error>"),
     ]
 
-    sender = s3.Upload(archive.url, "b", s3.Keys(KEY, SECRET), time.monotonic() + 60)
+    sender = s3.Upload(archive.url, "b", sigv4.Keys(KEY, SECRET), time.monotonic() + 60)
     with pytest.raises(Refused, match="InternalError"):
         sender.send("exports/x", file, "text/plain", whole_max_bytes=1, part_bytes=10_000_000)
 

@@ -25,6 +25,7 @@ WALL_CLOCK_READERS = {
     "src/windlass/sdk/callback/worker.py",  # how old a signature is; what it lets through is still fenced
     "src/windlass/sdk/machine/job.py",  # part of a file's name
     "src/windlass/sdk/machine/s3.py",  # S3 wants the time in its signatures
+    "src/windlass/blobs/leftover.py",  # the same
     "src/windlass/export/mods/program.py",  # the day on which a minimal record was made
     "src/windlass/testing/callback/stand_in.py",  # stands in for an engine towards somebody else's worker
 }

@@ -10,12 +10,14 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from tests.support.ports import free_port
+from tests.support.processes import files_in
 
 KEY, SECRET, BUCKET = "ACCESSKEYOFTHETEST", "secret-of-the-test/+=", "windlass"
 START_S = 45.0
@@ -40,7 +42,27 @@ class S3Server:
     def files(self) -> list[str]:
         """What lies in the bucket, as the server's own file system has it."""
         bucket = self.folder / BUCKET
-        return sorted(str(file.relative_to(bucket)) for file in bucket.rglob("*") if file.is_file())
+        return sorted(str(file.relative_to(bucket)) for file in files_in(bucket))
+
+    def uploads(self, prefix: str = "") -> list[str]:
+        """Keys of uploads in parts that nobody has finished, as the client of those sees them who made the protocol."""
+        from botocore.exceptions import ClientError  # which takes its time
+
+        with closing(self.amazon()) as client:
+            try:
+                listed = client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "NoSuchUpload":  # how rclone says that there are none
+                    raise
+                return []
+        return sorted(upload["Key"] for upload in listed if upload["Key"].startswith(prefix))
+
+    def amazon(self) -> Any:
+        import boto3
+
+        return boto3.client(
+            "s3", endpoint_url=self.endpoint, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="auto"
+        )
 
     def start(self) -> None:
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

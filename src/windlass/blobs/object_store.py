@@ -1,12 +1,14 @@
 """The blob store by `obstore`: a folder, memory, S3 and what speaks like it, Google, Azure, all in the same words.
 
-Streams up in parts of a fixed size, few at a time, and down in pieces; a download that breaks off goes on where it was.
-All errors of the driver become ours here.
+Streams up in parts of a fixed size, few at a time, and down in pieces; a download that breaks off goes on where it was,
+an upload that does is given up. All errors of the driver become ours here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
@@ -20,14 +22,18 @@ from obstore import exceptions as fault
 from obstore import store as driver
 
 from windlass.blobs.address import Address, read_address
+from windlass.blobs.leftover import Leftovers, find_leftovers
 from windlass.core.error import Conflict, Invalid, NotFound, Unavailable
 from windlass.engine.blob import PIECE_BYTES, Blob, Found, check_key
+
+log = logging.getLogger("windlass.objects")
 
 PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes
 PARTS_AT_ONCE = 2
 ONE_PUT_BYTES = 16 * 1024 * 1024
 THREADS = 16
 CHUNK_BYTES = 1024 * 1024
+GIVE_UP_S = 10.0  # for what has to be said about an upload that broke off, while whoever sent it waits
 _CLIENT = {"connect_timeout": "5s", "timeout": "60s"}
 _RETRY = {
     "max_retries": 4,
@@ -77,27 +83,54 @@ class ObjectStore:
     def __init__(self, address: Address, store: Any) -> None:
         self._address, self._store = address, store
         self._folder = Path(address.place) if address.scheme == "file" else None
+        self._parts = _parts_of(address, store)
 
     @property
     def url(self) -> str:
         return self._address.shown
 
+    async def leftovers(self) -> str | None:
+        if isinstance(self._parts, Leftovers):
+            return await self._parts.problem()
+        return self._parts
+
     async def put(self, key: str, content: bytes | AsyncIterable[bytes], *, new: bool = False) -> int:
         check_key(key)
-        if isinstance(content, bytes | bytearray | memoryview):
-            mode: Any = "create" if new else "overwrite"
-            several = len(content) > ONE_PUT_BYTES and not new
-            await self._put(key, content, mode=mode, use_multipart=several)
-            return len(content)
-        if new:
-            raise Invalid("a stream cannot be written on condition", field="new")
-        source = _Source(content)
+        if not isinstance(content, bytes | bytearray | memoryview):
+            if new:
+                raise Invalid("a stream cannot be written on condition", field="new")
+            source = _Source(content)
+            await self._put_in_parts(key, source, source)
+            return source.size
+        if len(content) > ONE_PUT_BYTES and not new:
+            await self._put_in_parts(key, content)
+        else:
+            await self._put(key, content, mode="create" if new else "overwrite", use_multipart=False)
+        return len(content)
+
+    async def _put_in_parts(self, key: str, content: Any, source: _Source | None = None) -> None:
+        """All of it, or no part of it. Whoever gives up waiting does so after the thread that writes has heard of it:
+        what it sends after its upload was given up would stay."""
+        writing = asyncio.create_task(self._put(key, content, use_multipart=True))
         try:
-            await self._put(key, source, use_multipart=True)
+            await asyncio.shield(writing)
         except BaseException as error:
-            source.close()
-            raise source.problem or error from None
-        return source.size
+            if source is not None:
+                source.close()
+            await asyncio.wait([writing], timeout=GIVE_UP_S)
+            writing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is told below
+            await self._give_up(key)
+            cancelled = isinstance(error, asyncio.CancelledError)
+            raise (None if cancelled or source is None else source.problem) or error from None
+
+    async def _give_up(self, key: str) -> None:
+        """Of an upload that broke off. What cannot be given up now is when the key or all around it is deleted."""
+        if isinstance(self._parts, Leftovers):
+            try:
+                async with asyncio.timeout(GIVE_UP_S):
+                    await self._parts.give_up(key)
+            except (Unavailable, TimeoutError) as error:
+                log.warning("parts of %s stay for now: %s", key, error)
 
     async def _put(self, key: str, content: Any, **options: Any) -> None:
         try:
@@ -156,10 +189,23 @@ class ObjectStore:
         for key in keys:
             check_key(key)
         for key in keys:
-            with suppress(NotFound):
-                await self._call(key, obstore.delete, key)
+            await self._delete(key)
+            if isinstance(self._parts, Leftovers):
+                await self._parts.give_up(key)
         if self._folder is not None:
             await asyncio.to_thread(_sweep, self._folder, keys)
+
+    async def clear(self, path: str) -> None:
+        for key in [found.key async for found in self.list(path)]:
+            await self._delete(key)
+        if isinstance(self._parts, Leftovers):
+            await self._parts.give_up(f"{path}/")
+        if self._folder is not None:
+            await asyncio.to_thread(_clear, self._folder, path)
+
+    async def _delete(self, key: str) -> None:
+        with suppress(NotFound):
+            await self._call(key, obstore.delete, key)
 
     async def list(self, prefix: str) -> AsyncIterator[Found]:
         check_key(prefix, "prefix")
@@ -191,6 +237,17 @@ class ObjectStore:
             raise Unavailable(f"{self.url} refuses us: {_said(error)}", key=key) from None
         except (fault.BaseError, OSError) as error:
             raise Unavailable(f"{self.url} is away: {_said(error)}", key=key) from None
+
+
+def _parts_of(address: Address, store: Any) -> Leftovers | str | None:
+    """How parts of uploads that broke off are found; or why not, where they stay until somebody does."""
+    match address.scheme:
+        case "s3":
+            return find_leftovers(address.place, address.prefix, store.config, os.environ)
+        case "gs":
+            return "Google lists them for keys of another kind only"
+        case _:  # Azure forgets them after a week; a folder has no such parts, see `_sweep`
+            return None
 
 
 @cache
@@ -259,6 +316,18 @@ def _sweep(folder: Path, keys: Sequence[str]) -> None:
         for left in target.parent.glob(f"{_literal(target.name)}#*"):
             left.unlink(missing_ok=True)
         _remove_empty(target.parent, folder)
+
+
+def _clear(folder: Path, path: str) -> None:
+    """The same for all that was written below a path, whatever it was to be called."""
+    top = folder / path
+    if not top.is_dir():
+        return
+    for left in [file for file in top.rglob("*") if "#" in file.name and file.is_file()]:
+        left.unlink(missing_ok=True)
+    for inside in sorted((one for one in top.rglob("*") if one.is_dir()), reverse=True):
+        _remove_empty(inside, top)
+    _remove_empty(top, folder)
 
 
 def _literal(name: str) -> str:

@@ -66,6 +66,15 @@ class Blobs(Protocol):
         """They are gone afterwards, with what was left of uploads that broke off. What is not there is no error."""
         ...
 
+    async def clear(self, path: str) -> None:
+        """Nothing is below this path afterwards: no object, and nothing of uploads that broke off, where these can be
+        found. Who still writes there may be cut off."""
+        ...
+
+    async def leftovers(self) -> str | None:
+        """Why what uploads leave that break off cannot be found here, and would stay; None: it is and does not."""
+        ...
+
     def list(self, prefix: str) -> AsyncIterator[Found]:
         """All objects below a path, in no order."""
         ...

@@ -51,6 +51,7 @@ UNCOMMITTED_S = 3600.0  # after which an upload that no row refers to is deleted
 LOAD_AT_ONCE = 4
 AWAY_AGAIN_S = 60.0
 LIMIT_BYTES = 64 * 1024 * 1024
+LIFECYCLE = "set a lifecycle rule of the bucket that aborts incomplete multipart uploads after a day"
 
 
 class Objects:
@@ -219,7 +220,7 @@ class Objects:
             if not await tx.objects.lock_deletion(effect.id):
                 return
             if "prefix" in effect.body:
-                await blobs.delete([found.key async for found in blobs.list(str(effect.body["prefix"]))])
+                await blobs.clear(str(effect.body["prefix"]))
                 return
             text = str(effect.body["reference"]).encode()
             if not await tx.objects.referred_to(effect.task_id, text):
@@ -234,9 +235,12 @@ async def examine_objects(store: Store, open_blobs: Callable[[], Blobs], given: 
         return Finding("blobs", Level.OK, f"no objects are kept yet; they would be in {given}")
     advice = "set WINDLASS_BLOBS as the servers have it, and see that it can be reached from here"
     try:
-        await Objects(store, SystemChance(), open_blobs).blobs()
+        why = await (await Objects(store, SystemChance(), open_blobs).blobs()).leftovers()
     except (Rejected, Unavailable) as error:
         return Finding("blobs", Level.WRONG, error.message, advice)
+    if why is not None:
+        message = f"objects are kept in {given}; parts of uploads that break off are not found there: {why}"
+        return Finding("blobs", Level.NOTE, message, LIFECYCLE)
     return Finding("blobs", Level.OK, f"objects are kept in {given}")
 
 

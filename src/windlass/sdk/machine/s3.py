@@ -1,40 +1,31 @@
-"""Uploads to S3 and what speaks like it (R2, MinIO, …): Signature Version 4, one PUT, or parts when the file is large.
+"""Uploads to S3 and what speaks like it (R2, MinIO, …): one PUT, or parts when the file is large.
 
-By the standard library, so that a program on its machine needs no library of a cloud. The bytes are signed, so that
-what is stored is what was meant. The clock of the machine is in the signature because S3 wants it there.
+The bytes are signed, so that what is stored is what was meant. The clock of the machine is in the signature because S3
+wants it there.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
-from urllib.parse import quote, urlsplit
+from typing import BinaryIO
+from urllib.parse import quote
 from xml.sax.saxutils import escape
 
 from windlass.sdk.machine.http import CHUNK_BYTES, Client, Reply
 from windlass.sdk.machine.patience import Transient
 from windlass.sdk.machine.send import Refused, Slice, reason, send, tag
+from windlass.wire.sigv4 import Keys, canonical_query, sign
 
 WHOLE_MAX_BYTES = 64 * 1024 * 1024  # above it in parts, so that a broken connection does not cost all of it
 PART_BYTES = 16 * 1024 * 1024
 PARTS_MAX = 9_000  # the protocol allows 10,000
-EMPTY = hashlib.sha256(b"").hexdigest()
-
-
-class Keys(NamedTuple):
-    """Who signs, and for which region."""
-
-    access_key: str
-    secret_key: str
-    region: str = "auto"
-    session_token: str = ""
+FORGOTTEN, ANEW_MAX = "NoSuchUpload", 3  # a store that came back without its memory is worth another try
 
 
 class Upload:
@@ -70,9 +61,22 @@ class Upload:
                     self._call("PUT", url, file=file, size=size, content_type=content_type)
                 else:
                     part_bytes = max(part_bytes, -(-size // PARTS_MAX))
-                    self._in_parts(url, file, size, content_type, part_bytes)
+                    self._persistently(url, file, size, content_type, part_bytes)
         finally:
             self._client.close()
+
+    def _persistently(self, url: str, file: BinaryIO, size: int, content_type: str, part_bytes: int) -> None:
+        """In parts, and all of them again if the store has forgotten that it was sent some."""
+        until = self._until
+        for again in range(ANEW_MAX, -1, -1):
+            try:
+                self._in_parts(url, file, size, content_type, part_bytes)
+            except Refused as error:
+                self._until = until
+                if error.code != FORGOTTEN or not again or time.monotonic() > until:
+                    raise
+            else:
+                return
 
     def _in_parts(self, url: str, file: BinaryIO, size: int, content_type: str, part_bytes: int) -> None:
         began = self._call("POST", url, {"uploads": ""}, content_type=content_type)
@@ -126,44 +130,10 @@ class Upload:
         )
 
 
-def sign(
-    method: str,
-    url: str,
-    query: Mapping[str, str],
-    headers: Mapping[str, str],
-    digest: str,
-    keys: Keys,
-    *,
-    at: datetime,
-    service: str = "s3",
-) -> dict[str, str]:
-    """The headers of the request with its signature among them."""
-    where, moment = urlsplit(url), at.strftime("%Y%m%dT%H%M%SZ")
-    scope = f"{moment[:8]}/{keys.region}/{service}/aws4_request"
-    sent = {**headers, "Host": where.netloc, "x-amz-content-sha256": digest, "x-amz-date": moment}
-    if keys.session_token:
-        sent["x-amz-security-token"] = keys.session_token
-    lower = {name.lower(): " ".join(value.split()) for name, value in sent.items()}
-    lower.pop("content-length", None)  # proxies may change it
-    names = ";".join(sorted(lower))
-    lines = "".join(f"{name}:{lower[name]}\n" for name in sorted(lower))
-    canonical = "\n".join([method, where.path or "/", canonical_query(query), lines, names, digest])
-    to_sign = "\n".join(["AWS4-HMAC-SHA256", moment, scope, hashlib.sha256(canonical.encode()).hexdigest()])
-    key = f"AWS4{keys.secret_key}".encode()
-    for part in (moment[:8], keys.region, service, "aws4_request", to_sign):
-        key = hmac.digest(key, part.encode(), "sha256")
-    credential = f"Credential={keys.access_key}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
-    return {**sent, "Authorization": f"AWS4-HMAC-SHA256 {credential}"}
-
-
-def canonical_query(query: Mapping[str, str]) -> str:
-    return "&".join(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
-
-
 def _check_done(reply: Reply) -> None:
     """Who puts parts together begins to answer before it is sure."""
     if b"<Error>" in (reply.body or b""):
-        raise Refused(reason(reply))
+        raise Refused(reason(reply), tag(reply, "Code"))
 
 
 def _sha256(file: BinaryIO, start: int, size: int) -> str:

@@ -15,7 +15,11 @@ LOOK_FIRST_S = 1.0  # for somebody who has hung up on a body before
 
 
 class Refused(Exception):
-    """The store does not want it; trying again will not help."""
+    """The store does not want it; trying again will not help. `code` is its word for why, if it has one."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Slice:
@@ -62,7 +66,7 @@ def send(
 
     reply = persist(once, until=until, wait=wait)
     if reply.status >= 300:
-        raise Refused(f"{reply.line} {reason(reply)}".strip())
+        raise Refused(f"{reply.line} {reason(reply)}".strip(), tag(reply, "Code"))
     return reply
 
 

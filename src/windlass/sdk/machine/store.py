@@ -17,6 +17,7 @@ from windlass.sdk.machine import s3
 from windlass.sdk.machine.http import Client
 from windlass.sdk.machine.patience import Transient
 from windlass.sdk.machine.send import Refused, Slice, send
+from windlass.wire.sigv4 import Keys
 
 
 class UploadFailed(Exception):
@@ -65,7 +66,7 @@ def upload(
             name = quote(key.rpartition("/")[2], safe="")
             _put(f"{base}{name}{mark}{query}", path, content_type, until, wait)
         else:
-            keys = s3.Keys(store.access_key, store.secret_key, store.region, store.session_token)
+            keys = Keys(store.access_key, store.secret_key, store.region, store.session_token)
             to = s3.Upload(store.endpoint, store.name, keys, until, wait)
             to.send(f"{store.prefix}/{key}" if store.prefix else key, path, content_type)
     except (Transient, Refused, OSError) as error:
