@@ -77,6 +77,31 @@ def test_redirects_are_followed(machine: Machine) -> None:
     assert machine.run(export) == 0
 
 
+@pytest.mark.parametrize(
+    "target",
+    ["http://169.254.169.254/latest/meta-data/", "http://localhost:{port}/elsewhere", "http://127.0.0.2:{port}/elsewhere",
+     "http://127.0.0.1:1/", "https://127.0.0.1:{port}/elsewhere", "//127.0.0.1/elsewhere"],
+)  # fmt: skip
+def test_a_redirect_to_somebody_else_is_not_followed(machine: Machine, target: str) -> None:
+    """Whoever writes into an archive does not choose whom the machine calls, nor what it reads there."""
+    simple(machine.archive, ROOT_PI)
+    machine.archive.answers["/elsewhere"] = machine.archive.answers[ROOT]
+    port = machine.archive.url.rpartition(":")[2]
+    machine.archive.answers[ROOT] = Answer(302, headers={"Location": target.format(port=port)})
+
+    assert machine.run(export) == 1
+    assert "which is not a server of this archive" in machine.callback["error"]
+    assert [request.path for request in machine.archive.requests if request.method == "GET"] == [ROOT]
+
+
+def test_whom_redirects_may_lead_to() -> None:
+    assert source._servers("http://archive.example/api") == {
+        ("http", "archive.example", 80), ("https", "archive.example", 443),
+    }  # fmt: skip
+    assert source._servers("https://archive.example:8443") == {("https", "archive.example", 8443)}
+    assert source._servers("http://archive.example:8080") == {("http", "archive.example", 8080)}
+
+
 def test_nobody_there_at_all(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "TRIES_MAX", 2)
     machine.env["WINDLASS_MODS_API_URL"] = "http://127.0.0.1:1"

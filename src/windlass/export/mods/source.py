@@ -1,7 +1,8 @@
 """Where entities come from: manifests from an API, files from an IPFS gateway. Slow, wrong and gone at any moment.
 
-What may pass is tried again. At most `width` requests are under way, each file is read up to a limit, and of files that
-are not small one is in memory at a time: see `Reading`.
+What may pass is tried again. A redirect is followed to the servers that the settings name, and to nobody else: whoever
+writes into an archive does not choose whom this machine calls. At most `width` requests are under way, each file is
+read up to a limit, and of files that are not small one is in memory at a time: see `Reading`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from windlass.sdk.machine.patience import Transient, persist
 
 SMALL_BYTES = 128 * 1024
 FILE_MAX_BYTES = 32 * 1024 * 1024
+PORTS = {"http": 80, "https": 443}
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_MAX = 5
 TRIES_MAX = 4
@@ -37,6 +39,7 @@ class Source:
 
     def __init__(self, api_url: str, gateway_url: str, *, width: int) -> None:
         self._api, self._gateway = api_url, gateway_url
+        self._known = frozenset(one for url in (api_url, gateway_url) for one in _servers(url))
         self._client = Client(timeout_s=TIMEOUT_S, agent="windlass-export-mods")
         self._crew = Crew(width, "windlass-fetch")
         self._stop = threading.Event()
@@ -74,7 +77,7 @@ class Source:
             reply = self._patiently(url, limit)
             if reply.status not in REDIRECTS:
                 break
-            url = _redirected(url, reply)
+            url = self._redirected(url, reply)
         else:
             raise NotRead("too many redirects")
         if reply.status != 200:
@@ -95,6 +98,17 @@ class Source:
             return persist(once, until=until, wait=self._stop.wait, pause_s=PAUSE_S, tries_max=TRIES_MAX)
         except Transient as error:
             raise NotRead(str(error)) from None
+
+    def _redirected(self, url: str, reply: Reply) -> str:
+        """Where to look instead. Never from https to something less."""
+        try:
+            target = urljoin(url, reply.headers.get("location", ""))
+            server = _server(target)
+        except ValueError:
+            raise NotRead(f"{reply.line} leads nowhere that may be followed") from None
+        if server not in self._known or (urlsplit(url).scheme == "https" and server[0] != "https"):
+            raise NotRead(f"{reply.line} leads to {server[1][:100]}, which is not a server of this archive")
+        return target
 
 
 class Reading:
@@ -143,14 +157,15 @@ def _all(body: Body | None) -> Body:
     return body
 
 
-def _redirected(url: str, reply: Reply) -> str:
-    """Where to look instead. Never from https to something less."""
-    try:
-        target = urljoin(url, reply.headers.get("location", ""))
-        parts = urlsplit(target)
-        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None
-    except ValueError:
-        good = False
-    if not good or (urlsplit(url).scheme == "https" and parts.scheme != "https"):
-        raise NotRead(f"{reply.line} leads nowhere that may be followed")
-    return target
+def _servers(url: str) -> set[tuple[str, str, int]]:
+    """Who a URL of the settings names: its server, and the same host with TLS, to which many lead on."""
+    scheme, host, port = _server(url)
+    return {(scheme, host, port)} | ({("https", host, PORTS["https"])} if port == PORTS["http"] else set())
+
+
+def _server(url: str) -> tuple[str, str, int]:
+    """Raises ValueError for what names none."""
+    parts = urlsplit(url)
+    if parts.scheme not in PORTS or not parts.hostname or parts.username is not None:
+        raise ValueError(url)
+    return parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme]
