@@ -48,9 +48,16 @@ class Api:
         self._headers, self._context, self._timeout_s = dict(headers or {}), context, timeout_s
 
     async def call(
-        self, method: str, path: str, body: object = None, *, query: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        more_s: float = 0.0,
     ) -> Answer:
-        """What they answer, whatever it is. Raises LauncherAway if they do not."""
+        """What they answer, whatever it is; for an answer that takes its time, so much later. Raises LauncherAway if
+        they do not."""
         asked = f"?{urlencode(query)}" if query else ""
         content = b"" if body is None else msgspec.json.encode(body)
         headers = {**self._headers, "User-Agent": "windlass", "Accept": "application/json"}
@@ -58,7 +65,8 @@ class Api:
             headers["Content-Type"] = "application/json"
         try:
             reply = await post(
-                f"{self._url}{path}{asked}", headers, content, timeout_s=self._timeout_s, method=method, checked=False,
+                f"{self._url}{path}{asked}", headers, content, timeout_s=self._timeout_s + more_s, method=method,
+                checked=False,
                 answer_max=ANSWER_MAX_BYTES, context=self._context, socket_path=self._socket,
             )  # fmt: skip
         except Unreachable as error:
@@ -77,10 +85,11 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         also: tuple[int, ...] = (),
+        more_s: float = 0.0,
     ) -> Answer:
         """A good answer, or one of those that are as good. Raises LaunchRefused for a refusal, LauncherAway for one
         that may be another next time."""
-        answer = await self.call(method, path, body, query=query)
+        answer = await self.call(method, path, body, query=query, more_s=more_s)
         if 200 <= answer.status < 300 or answer.status in also:
             return answer
         if answer.status in LATER:
@@ -89,11 +98,17 @@ class Api:
 
 
 async def quietly(
-    api: Api, method: str, path: str, body: object = None, *, query: Mapping[str, str] | None = None
+    api: Api,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    query: Mapping[str, str] | None = None,
+    more_s: float = 0.0,
 ) -> int:
     """For stopping: what is not there needs no stopping, and a refusal is no answer that helps."""
     try:
-        return (await api.expect(method, path, body, query=query, also=(304, 404, 409))).status
+        return (await api.expect(method, path, body, query=query, also=(304, 404, 409), more_s=more_s)).status
     except LaunchRefused as error:
         raise LauncherAway(str(error)) from None
 

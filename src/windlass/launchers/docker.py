@@ -62,7 +62,8 @@ class DockerLauncher:
 
     async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:  # noqa: ARG002
         if grace_s > 0:
-            await quietly(self._api, "POST", self._path(f"/containers/{name}/stop"), query={"t": str(round(grace_s))})
+            stop, query = self._path(f"/containers/{name}/stop"), {"t": str(round(grace_s))}
+            await quietly(self._api, "POST", stop, query=query, more_s=grace_s)  # which answers when it has ended
         await quietly(self._api, "DELETE", self._path(f"/containers/{name}"), query={"force": "true", "v": "true"})
 
     async def machines(self, installation: str) -> list[Sighting]:

@@ -28,7 +28,8 @@ LOOK_S = 0.5
 LEFT_S = 60.0  # longer than its time: the server ends it in time, if there is one
 MARK = "WINDLASS_MACHINE"
 OUT_OF_MEMORY, TIME_LIMIT, STOPPED = "out_of_memory", "time_limit", "stopped"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+ENDING_S = 5.0
 _KILLS = Path("/sys/fs/cgroup/memory.events")
 
 
@@ -45,6 +46,8 @@ class Keeper:
         signal.signal(signal.SIGTERM, self._asked)
         signal.signal(signal.SIGUSR1, self._now)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if sys.platform == "linux":  # who loses its parent becomes a child of ours: nobody can hide
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def _asked(self, *_: object) -> None:
         self.reason = self.reason or STOPPED
@@ -109,7 +112,7 @@ class Keeper:
             if self.woken in ready:
                 os.read(self.woken, 64)
             now = time.monotonic()
-            if resident_bytes(program.pid) > self.memory_bytes:
+            if resident_bytes() > self.memory_bytes:
                 self.reason, self.kill_at = OUT_OF_MEMORY, now
             elif now > ends_at:
                 self.reason, self.kill_at = TIME_LIMIT, now
@@ -126,11 +129,18 @@ class Keeper:
             del self.tail[:-OUTPUT_MAX]
 
     def _end_all(self, group: int) -> None:
-        """Whatever the program started, also what made itself a session of its own."""
+        """Whatever the program started, also what made itself a session of its own and forgot where it comes from. Each
+        round finds what the one before has made orphans, or was too late for."""
         kill_group(group, signal.SIGKILL)
-        for pid in marked(self.order["env"].get(MARK, "")):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        until_s = time.monotonic() + ENDING_S
+        while (left := [*descendants(), *marked(self.order["env"].get(MARK, ""))]) and time.monotonic() < until_s:
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.002)
 
     def _record(self, code: int) -> None:
         output = bytes(self.tail).decode("utf-8", "replace")
@@ -147,15 +157,25 @@ def kill_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def resident_bytes(pid: int) -> int:
-    """Of a program and all that it started."""
-    total, pending = 0, [pid]
+def descendants() -> list[int]:
+    """Of this process; also those who lost their parents meanwhile."""
+    found, pending = [], [os.getpid()]
     while pending:
         one = pending.pop()
+        with contextlib.suppress(OSError, ValueError):
+            for thread in Path(f"/proc/{one}/task").iterdir():
+                pending += [int(child) for child in (thread / "children").read_text().split()]
+        found.append(one)
+    return found[1:]
+
+
+def resident_bytes() -> int:
+    """Of a program and all that it started."""
+    total = 0
+    for pid in descendants():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            pages = Path(f"/proc/{one}/statm").read_text().split()
+            pages = Path(f"/proc/{pid}/statm").read_text().split()
             total += (int(pages[1]) - int(pages[2])) * resource.getpagesize()
-            pending += [int(child) for child in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
     return total
 
 

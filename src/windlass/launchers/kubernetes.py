@@ -6,8 +6,10 @@ which nothing else is left.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +22,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LABEL = "windlass.dev/installation"
 KEPT_S = 3600  # if nobody removes it
 CONTAINER = "machine"
+LOOK_S = 0.5
 HOPELESS = frozenset({"InvalidImageName", "ErrImageNeverPull", "ImagePullBackOff"})
 
 
@@ -73,15 +76,16 @@ class KubernetesLauncher:
         return Sighting(name=order.name, id=made.content["metadata"]["uid"], phase=Phase.STARTING)
 
     async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:  # noqa: ARG002
-        """The pod gets the grace of its own specification; without one it is ended at once."""
+        """The pod gets the grace of its own specification. What still runs after `grace_s` is ended at once: as long as
+        it does, it may write."""
         order: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if grace_s <= 0:
-            query = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
-            at_once = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
-            await quietly(self._api, "DELETE", f"{self._batch('jobs')}/{name}", order)
-            await quietly(self._api, "DELETE", self._core("pods"), at_once, query=query)
-        else:
-            await quietly(self._api, "DELETE", f"{self._batch('jobs')}/{name}", order)
+        at_once = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        pods = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
+        await quietly(self._api, "DELETE", f"{self._batch('jobs')}/{name}", order)
+        until_s = time.monotonic() + grace_s
+        while time.monotonic() < until_s and await self._items(self._core("pods"), pods):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        await quietly(self._api, "DELETE", self._core("pods"), at_once, query=pods)
         await quietly(self._api, "DELETE", f"{self._core('secrets')}/{name}")
 
     async def machines(self, installation: str) -> list[Sighting]:
