@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -38,7 +39,7 @@ log = logging.getLogger("windlass.machine")
 OBJECTS_BATCH, AT_ONCE = 100, 16
 LEAVES_ALONE_S = 10.0  # a machine that has reported has this long to tidy up and go
 DEFAULT_GRACE_S = 10.0
-LOOK_S = 0.5
+LOOK_S, HOLD_S = 0.5, 1.0
 OUTPUT_MAX, REASON_MAX = 16 * 1024, 500
 
 Call = Callable[[Command], Awaitable[Task]]
@@ -53,9 +54,11 @@ class Machines:
         self.blobs: Callable[[], Awaitable[Blobs]] = _no_blobs
         self.wake: Callable[[], None] = lambda: None
         self.wake_objects: Callable[[], None] = lambda: None
+        self.discreet: Callable[[Task, str], Awaitable[str]] = _as_it_is
         self._installation: str | None = None
         self._awaited: dict[UUID, list[asyncio.Event]] = {}
-        self._read: Counter[UUID] = Counter()
+        self._used: Counter[UUID] = Counter()
+        self._in_hand: dict[tuple[str, str], asyncio.Task[bool]] = {}
 
     async def installation(self) -> str:
         """Who we are to a launcher that works for several."""
@@ -137,57 +140,71 @@ class Machines:
 
     # ----------------------------------------------------------------------------------------- sweeping
 
-    async def tick(self) -> int:
-        """One sweep of all launchers; returns how many machines were dealt with. One that is away holds up no other."""
+    async def tick(self, hold_s: float = HOLD_S) -> int:
+        """One sweep of all launchers; returns how many machines were dealt with. One that is away holds up no other,
+        nor does a machine that takes its time to end: after `hold_s` it is left to itself, and seen to the end."""
         done = 0
         for launcher in list(self.launchers.values()):
             try:
-                done += await self._sweep(launcher)
+                done += await self._sweep(launcher, hold_s)
             except LauncherAway as error:
                 log.warning("the launcher %s is away: %s", launcher.name, error)
         return done
 
-    async def _sweep(self, launcher: Launcher) -> int:
+    async def _sweep(self, launcher: Launcher, hold_s: float) -> int:
         """The machines are listed before the rows are read: what is listed has its row by then."""
         seen = {one.name: one for one in await launcher.machines(await self.installation())}
         async with self._store.single() as tx:
             rows = await tx.machines.open_machines(launcher.name, launcher.place)
-        named = [
-            (seen.pop(rules.machine_name(row.task_id, row.attempt), None), row, task, now) for row, task, now in rows
-        ]
-        room = asyncio.Semaphore(AT_ONCE)
-        dealt_with = await asyncio.gather(
-            *(self._guarded(launcher, room, *one) for one in named),
-            *(self._stray(launcher, room, stray) for stray in seen.values()),
-        )
-        return sum(dealt_with)
+        room, begun = asyncio.Semaphore(AT_ONCE), []
+        for row, task, now in rows:
+            name = rules.machine_name(row.task_id, row.attempt)
+            one = self._one(launcher, row, task, seen.pop(name, None), now)
+            begun += self._begin((launcher.name, name), room, one)
+        for stray in seen.values():
+            begun += self._begin((launcher.name, stray.name), room, self._stray(launcher, stray))
+        if not begun:
+            return 0
+        done, _ = await asyncio.wait(begun, timeout=hold_s)
+        return sum(one.result() for one in done)
+
+    def _begin(
+        self, name: tuple[str, str], room: asyncio.Semaphore, dealing: Coroutine[Any, Any, bool]
+    ) -> list[asyncio.Task[bool]]:
+        """Deal with a machine, unless an earlier sweep still does."""
+        if name in self._in_hand:
+            dealing.close()
+            return []
+        self._in_hand[name] = begun = asyncio.create_task(self._guarded(name, room, dealing))
+        begun.add_done_callback(lambda _: self._in_hand.pop(name))
+        return [begun]
 
     async def _guarded(
-        self,
-        launcher: Launcher,
-        room: asyncio.Semaphore,
-        seen: Sighting | None,
-        row: MachineRow,
-        task: Task | None,
-        now: datetime,
+        self, name: tuple[str, str], room: asyncio.Semaphore, dealing: Coroutine[Any, Any, bool]
     ) -> bool:
         """One that cannot be dealt with now holds up no other."""
         try:
             async with room:
-                return await self._one(launcher, row, task, seen, now)
+                return await dealing
         except (WindlassError, LauncherAway) as error:
-            log.warning("the machine of task %s is looked at again: %s", row.task_id, error)
+            log.warning("the machine %s is looked at again: %s", name[1], error)
+        except Exception:
+            log.exception("the machine %s could not be dealt with", name[1])
+        finally:
+            dealing.close()  # if it was never begun
         return False
 
-    async def _stray(self, launcher: Launcher, room: asyncio.Semaphore, seen: Sighting) -> bool:
+    async def let_go(self) -> None:
+        """Of what is in hand; the next sweep begins with it again, whoever does it."""
+        begun = list(self._in_hand.values())
+        for one in begun:
+            one.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+
+    async def _stray(self, launcher: Launcher, seen: Sighting) -> bool:
         """A machine that nobody asked for, as far as is known here."""
         log.warning("the machine %s belongs to no task and is removed", seen.name)
-        try:
-            async with room:
-                await launcher.stop(seen.name, seen.id, 0.0)
-        except LauncherAway as error:
-            log.warning("the machine %s is removed later: %s", seen.name, error)
-            return False
+        await launcher.stop(seen.name, seen.id, 0.0)
         return True
 
     async def _one(
@@ -235,6 +252,8 @@ class Machines:
         if overdue and row.launched_at is not None and row.deadline_at is not None:
             run_s = (row.deadline_at - row.launched_at).total_seconds()
         kept = None if seen is None else storable(seen)
+        if kept is not None and kept.output:
+            kept = msgspec.structs.replace(kept, output=await self.discreet(task, kept.output))
         return rules.Ended(row.task_id, row.attempt, kept, result, run_s, problem, self._chance.jitter())
 
     async def _left(self, task: Task) -> bytes | None:
@@ -265,40 +284,43 @@ class Machines:
             await tx.machines.mark_downloaded(task_id)
         self.wake_objects()
 
+    async def left_late(self, task: Task) -> None:
+        """An object was written after its attempt was over; what had been written until then may be gone by now."""
+        prefix = rules.object_prefix(rules.export_name(task.id, task.kind))
+        async with self._store.single() as tx:
+            await tx.machines.keep_objects(task.id, prefix, 0.0)
+        self.wake_objects()
+
     @contextmanager
-    def reading(self, task_id: UUID) -> Iterator[None]:
-        """While somebody reads an object here, it stays."""
-        self._read[task_id] += 1
+    def using(self, task_id: UUID) -> Iterator[None]:
+        """While somebody reads or writes an object here, those of its task stay."""
+        self._used[task_id] += 1
         try:
             yield
         finally:
-            self._read[task_id] -= 1
-            if not self._read[task_id]:
-                del self._read[task_id]
+            self._used[task_id] -= 1
+            if not self._used[task_id]:
+                del self._used[task_id]
                 self.wake_objects()
 
     async def object_tick(self) -> int:
-        """Delete what need not be kept. What was deleted and not written down as such is deleted again."""
+        """Delete what need not be kept. What was deleted and not written down as such is deleted again. Raises
+        Unavailable if the store is away, which is no reason to ask it for each of many."""
         async with self._store.single() as tx:
             due = await tx.machines.due_objects(OBJECTS_BATCH)
         if not due:
             return 0
         gone, blobs = [], await self.blobs()
-        for task_id, prefix in due:
-            if task_id in self._read:
-                continue
-            try:
-                keys = [one.key async for one in blobs.list(prefix.rstrip("/"))]
-                if keys:
-                    await blobs.delete(keys)
-            except WindlassError as error:
-                log.warning("the objects under %s are deleted later: %s", prefix, error)
-                continue
-            gone.append(task_id)
-        if gone:
-            async with self._store.begin() as tx:
-                await tx.machines.forget_objects(gone)
-                await tx.machines.forget_machines()
+        try:
+            for task_id, prefix in due:
+                if task_id not in self._used:
+                    await blobs.clear(prefix.rstrip("/"))
+                    gone.append(task_id)
+        finally:
+            if gone:
+                async with self._store.begin() as tx:
+                    await tx.machines.forget_objects(gone)
+                    await tx.machines.forget_machines()
         return len(gone) if len(due) == OBJECTS_BATCH else 0
 
 
@@ -312,6 +334,10 @@ def storable(seen: Sighting) -> Sighting:
     """What a machine wrote, and what its vendor says of it, may be anything."""
     output, reason = clean_text("output", seen.output, OUTPUT_MAX), clean_text("reason", seen.reason, REASON_MAX)
     return msgspec.structs.replace(seen, output=output, reason=reason)
+
+
+async def _as_it_is(_: Task, text: str) -> str:
+    return text
 
 
 async def _no_blobs() -> Blobs:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
-from tests.contracts.machine.world import DONE, PI, SIZE, World, json_of, said_success, task_id_of
+from tests.contracts.machine.world import DONE, PI, SIZE, World, eventually, json_of, said_success, task_id_of
+from tests.support.processes import files_in
 
 from windlass import State
 from windlass.core.delivery import RetryForm
@@ -92,6 +96,12 @@ async def test_an_error_and_then_a_success_stays_an_error(world: World) -> None:
     assert (await world.status(name))["error"] == "no"
 
 
+def deep(name: str, good: dict[str, Any], levels: int = 800) -> bytes:
+    """What a decoder takes, and what walks through it afterwards does not."""
+    head = json.dumps({**good, "task_id": name}).removesuffix("}")
+    return f'{head}, "metrics": {{"a": {"[" * levels}{"]" * levels}}}}}'.encode()
+
+
 async def bad_callbacks(world: World, name: str, other: str) -> dict[str, httpx.Response]:
     url, http = await world.signed(name), world.http
     path, good = f"/callback/{name}", {"task_id": name, **said_success(name)}
@@ -120,6 +130,7 @@ async def bad_callbacks(world: World, name: str, other: str) -> dict[str, httpx.
         "another name": await http.post(url, json=good | {"output_file_name": "other.xml"}),
         "size that is none": await http.post(url, json=good | {"output_file_size": -1}),
         "size as text": await http.post(url, json=good | {"output_file_size": "12"}),
+        "deep metrics": await http.post(url, content=deep(name, good)),
         "huge metrics": await http.post(url, json=good | {"metrics": {"x": "y" * 100_000}}),
         "GET": await http.get(url),
     }
@@ -148,6 +159,7 @@ EXPECTED = {
     "another name": (400, "output_file_name"),
     "size that is none": (400, "output_file_size"),
     "size as text": (400, "output_file_size"),
+    "deep metrics": (400, "metrics: is nested too deeply"),
     "huge metrics": (400, "metrics"),
     "GET": (405, "POST"),
 }
@@ -272,6 +284,96 @@ async def test_uploads_are_for_the_machine_of_the_task_only(world: World) -> Non
     assert await world.objects() == before
     assert await put(f"{head}a.xml?{query}", b"x" * 3_000_000) == 200
     assert await (await world.blobs()).size(f"exports/{name}/a.xml") == 3_000_000
+
+
+async def upload_url(world: World, name: str) -> str:
+    head, _, query = next(o.env["UPLOAD_URL"] for o in world.launcher.orders if o.env["TASK_ID"] == name).partition("?")
+    return f"{head}{PI}.xml?{query}"
+
+
+class Body:
+    """Comes piece by piece, and ends when it may."""
+
+    def __init__(self, content: bytes = b"x" * 100_000) -> None:
+        self.content, self.begun, self.go = content, asyncio.Event(), asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.content
+        self.begun.set()
+        await self.go.wait()
+
+
+async def arrived(world: World) -> None:
+    """Until something of an upload is being written."""
+
+    async def there() -> bool:
+        return any("#" in file.name for file in files_in(world.folder / "blobs"))
+
+    await eventually(there)
+
+
+async def test_what_arrives_after_the_attempt_was_over_is_refused_and_does_not_stay(world: World) -> None:
+    """Its objects had been cleared away when it was still on its way."""
+    name, body = await world.export(WAIT), Body()
+    sending = asyncio.create_task(world.http.put(await upload_url(world, name), content=body))
+    await arrived(world)
+    await world.engine.cancel(task_id_of(name), "now", force=True)
+    await world.sweep()
+    async with world.engine.store.begin() as tx:  # as another server does, which does not know of the upload
+        await tx.machines.forget_objects([task_id_of(name)])
+    body.go.set()
+
+    answer = await sending
+    assert (answer.status_code, answer.json()["error"]) == (409, "the attempt is over")
+    await world.unread()
+    await world.engine.machines.object_tick()
+    assert await world.objects() == []
+
+
+async def test_objects_stay_while_one_of_them_is_written(world: World) -> None:
+    name, body = await world.export(WAIT), Body()
+    sending = asyncio.create_task(world.http.put(await upload_url(world, name), content=body))
+    await arrived(world)
+    await world.engine.cancel(task_id_of(name), "now", force=True)
+    await world.sweep()
+    await world.engine.machines.object_tick()
+    body.go.set()
+    assert (await sending).status_code == 409
+    await world.unread()
+    await world.engine.machines.object_tick()
+
+    assert await world.objects() == []
+    assert files_in(world.folder / "blobs" / "exports") == []
+
+
+async def test_of_two_uploads_of_one_object_the_later_one_counts(world: World) -> None:
+    """The first one's connection is broken, and nobody has told the server."""
+    name, stuck = await world.export(WAIT), Body()
+    url = await upload_url(world, name)
+    first = asyncio.create_task(world.http.put(url, content=stuck))
+    await arrived(world)
+    second = await world.http.put(url, content=b"second")
+    stuck.go.set()
+
+    assert (second.status_code, second.json()) == (200, {"size": 6})
+    assert (await first).status_code == 409
+    assert await (await (await world.blobs()).get(f"exports/{name}/{PI}.xml")).read() == b"second"
+
+
+async def test_an_upload_that_takes_too_long_is_given_up(world: World) -> None:
+    await world.queue(upload_timeout_ms=300)
+    name = await world.export(WAIT)
+    where = urlsplit(await upload_url(world, name))
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    head = f"PUT {where.path}?{where.query} HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n"
+    writer.write(head.encode() + b"and no more")
+    answer = await reader.readuntil(b"}")
+    writer.close()
+    await writer.wait_closed()
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.endswith(b'{"error":"the upload took longer than 0.3 s"}')
+    assert await world.objects() == []
 
 
 async def test_a_machine_whose_attempt_is_over_uploads_nothing(world: World) -> None:

@@ -6,7 +6,10 @@ import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from tests.contracts.machine.world import DONE, PI, SIZE, World, said_success, task_id_of
+
+from windlass.contracts.machine import service
 
 
 async def test_what_is_not_ready_is_400_and_says_so(world: World) -> None:
@@ -118,6 +121,20 @@ async def test_who_still_reads_is_waited_for(world: World) -> None:
     assert got == 40_000_000
     await world.unread()
     await world.engine.machines.object_tick()
+    assert await world.objects() == []
+
+
+async def test_who_does_not_read_on_is_cut_off_and_the_object_goes_in_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await large(world)
+    monkeypatch.setattr(service, "PIECE_S", 0.2)
+    async with world.http.stream("GET", f"/download/{name}") as slow:
+        await anext(slow.aiter_bytes())
+        await world.clock.advance(86_500)
+        await world.unread()
+        await world.engine.machines.object_tick()
+
     assert await world.objects() == []
 
 

@@ -24,6 +24,7 @@ from tests.contracts.machine.world import (
     task_id_of,
 )
 from tests.support.processes import alive, gone
+from tests.support.work import SOON_S
 
 from windlass import State
 from windlass.core.delivery import RetryForm
@@ -335,6 +336,23 @@ async def test_a_machine_that_has_reported_is_left_to_tidy_up_for_a_while(world:
     await nothing_is_left(world, objects=1)
 
 
+async def test_a_machine_that_does_not_want_to_end_holds_up_no_sweep(world: World) -> None:
+    await world.queue(cancel_grace_period_ms=600_000)
+    began = world.file("began")
+    deaf = await world.export("deaf", f"touch {began}", WAIT)
+    pid = int(await world.appears(began))
+    await world.engine.cancel(task_id_of(deaf), "not wanted")
+    await world.engine.machines.tick(0.1)  # asked, and not waited for
+    other = await world.export("upload", "exit 0")
+    await world.exited(other)
+    await world.engine.machines.tick(SOON_S)
+
+    assert (await world.status(other))["status"] == "success"
+    assert (await world.status(deaf))["status"] == "processing"
+    assert alive(pid)
+    await world.engine.machines.let_go()
+
+
 async def test_before_another_attempt_the_old_machine_is_stopped(world: World) -> None:
     await world.queue(retry=RetryForm(max_attempts=2, max_losses=2, initial_ms=1))
     began = world.file("began")
@@ -538,7 +556,8 @@ async def test_a_store_that_is_away_for_the_deletion_is_asked_again(world: World
     await world.http.get(f"/download/{name}")
     await world.unread()
     opened, world.engine.machines.blobs = world.engine.machines.blobs, _away
-    await world.engine.machines.object_tick()
+    with pytest.raises(Unavailable):  # and the loop comes back soon
+        await world.engine.machines.object_tick()
     world.engine.machines.blobs = opened
     assert len(await world.objects()) == 1
     await nothing_is_left(world)

@@ -106,6 +106,27 @@ async def test_it_fails_runs_out_of_memory_or_vanishes_and_says_so(far: Far) -> 
     assert await far.swept(gone) == "the machine vanished"
 
 
+async def test_what_a_machine_wrote_is_kept_without_what_it_was_told_in_secret(far: Far) -> None:
+    launcher = next(name for name in far.world.engine.machines.launchers if name != "process")
+    far.world.around.variables["API_TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
+    await far.world.queue("far", launcher=launcher, image="worker:latest", command=None, secrets=["API_TOKEN"])
+    wrote, called = await far.export(), await far.export()
+    sig = far.env(wrote)["CALLBACK_URL"].partition("sig=")[2]
+    far.vendor.end(machine_name(task_id_of(wrote), 1), 1, says=f"token hunter2-hunter2, sig {sig}")
+    secret = f"no, said hunter2-hunter2 at {far.env(called)['CALLBACK_URL']}"
+    await far.world.call_back(called, far.env(called)["CALLBACK_URL"], status="error", error=secret)
+    await far.world.sweep()
+
+    for name in (wrote, called):
+        kept = str(await far.world.task(name)) + str(await far.world.history(name)) + str(await far.world.status(name))
+        assert (await far.world.task(name)).state is State.FAILED
+        assert "hunter2" not in kept
+        assert sig not in kept
+    if launcher != "fly":  # which tells nothing of what a machine wrote
+        assert "token ***, sig ***" in (await far.world.status(wrote))["error"]
+    assert (await far.world.status(called))["error"].startswith("no, said *** at http")
+
+
 async def test_a_create_whose_answer_was_lost_makes_one_machine(far: Far) -> None:
     far.vendor.lose = LOST[next(name for name in far.world.engine.machines.launchers if name != "process")]
     name = await far.export()

@@ -117,7 +117,7 @@ class World:
     # ----------------------------------------------------------------------------------------- machines
 
     async def sweep(self) -> int:
-        return await self.engine.machines.tick()
+        return await self.engine.machines.tick(SOON_S)
 
     async def looked(self, name: str, attempt: int = 1) -> Sighting | None:
         return await self.launcher.look(machine_name(task_id_of(name), attempt), None)
@@ -161,7 +161,7 @@ class World:
         """Until nobody reads an object any more."""
 
         async def nobody() -> bool:
-            return not self.engine.machines._read
+            return not self.engine.machines._used
 
         await eventually(nobody)
 
@@ -240,7 +240,8 @@ async def open_world(database: str, clock: VirtualClock, folder: Path, **options
             variables=options.get("variables", dict(os.environ)),
         )  # fmt: skip
         engine.machines.launchers = {"process": launcher}
-        engine.effects[LAUNCH] = Launching(engine, around).launch
+        carried = Launching(engine, around)
+        engine.effects[LAUNCH], engine.machines.discreet = carried.launch, carried.discreet
         world = World(engine, clock, http, launcher, folder, around)
         await world.queue()
         try:

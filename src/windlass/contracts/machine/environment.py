@@ -14,19 +14,21 @@ who has them may speak for this attempt, and for nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from windlass.contracts.machine.form import subject_of
 from windlass.core.delivery import Machine
 from windlass.core.machine import export_name, machine_name
+from windlass.core.task import Task
 from windlass.engine.launcher import LaunchRefused, Order
 from windlass.engine.view import TaskView
 from windlass.wire.machine import sign
 
 VALUE_MAX_BYTES = 100 * 1024  # Linux takes 128 KiB a variable
 PAYLOAD_MAX_BYTES = 32 * 1024
+SECRET_LEAST = 6
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +75,9 @@ def make_order(view: TaskView, machine: Machine, around: Surroundings, key: byte
     secrets = {wanted: around.variables[wanted] for wanted in machine.secrets}
     whole = {**around.handed_on, **machine.env, **secrets, **around.storage, **env}
     _check(whole)
-    hidden = {signature, *secrets.values(), *(v for k, v in around.storage.items() if "KEY" in k or "TOKEN" in k)}
     return Order(
         name=machine_name(task.id, task.attempt), env=whole, installation=installation,
-        secret_values=frozenset(value for value in hidden if value), command=tuple(machine.command or ()),
+        secret_values=secrets_of(task, machine, around, [key]), command=tuple(machine.command or ()),
         image=machine.image, region=machine.region, cpus=machine.cpus, memory_mb=machine.memory_mb,
         run_s=machine.run_timeout_ms / 1000, grace_s=machine.cancel_grace_period_ms / 1000,
     )  # fmt: skip
@@ -88,8 +89,21 @@ def _check(env: Mapping[str, str]) -> None:
             raise LaunchRefused(f"{name} cannot be told to a machine: it is too long, or has a NUL in it")
 
 
+def secrets_of(task: Task, machine: Machine | None, around: Surroundings, keys: Sequence[bytes]) -> frozenset[str]:
+    """What the machine of a task is told and nobody is to read: signatures, keys of the store, secrets of the queue."""
+    signed = {sign(key, export_name(task.id, task.kind), task.attempt) for key in keys}
+    stored = {value for name, value in around.storage.items() if "KEY" in name or "TOKEN" in name}
+    named = {around.variables.get(name, "") for name in (machine.secrets if machine is not None else ())}
+    return frozenset(value for value in signed | stored | named if value)
+
+
 def scrubbed(text: str, order: Order) -> str:
     """Without anything that nobody is to read: what a vendor answers may repeat what it was sent."""
-    for secret in sorted(order.secret_values, key=len, reverse=True):
-        text = text.replace(secret, "***")
+    return without(text, order.secret_values)
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """The longest first: one may contain another. Short ones would be found everywhere."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***") if len(secret) >= SECRET_LEAST else text
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -25,8 +26,9 @@ NAMED = re.compile(FORMAT)
 SUBJECT_MAX, BATCH_MAX = 500, 200
 OPTIONS_MAX_BYTES = 32 * 1024
 METRICS_MAX_BYTES = 32 * 1024
-DEPTH_MAX, AT_ONCE_MAX = 100, 100
+DEPTH_MAX, AT_ONCE_MAX = 50, 100  # as the exporter has them
 SIZE_MAX = 2**53
+LEVELS_MAX = 50
 STARTED = "Export job started. Use task_id to check status or poll /status/:task_id"
 
 Status = Literal["processing", "success", "error"]
@@ -97,6 +99,7 @@ def read_order(format_: str, body: bytes) -> dict[str, Any]:
             msgspec.convert(options, ModsOptions)
         except msgspec.ValidationError as error:
             raise Invalid(reason_of(error), field=".".join(filter(None, ("options", field_of(error))))) from None
+    _check_levels("options", options)
     if len(msgspec.json.encode(options)) > OPTIONS_MAX_BYTES:
         raise Invalid(f"may have at most {OPTIONS_MAX_BYTES} bytes", field="options")
     batch = "single" if order.batch_id is UNSET or order.batch_id is None else order.batch_id
@@ -113,6 +116,7 @@ def _fits(format_: str, pi: str) -> bool:
 
 def read_callback(body: bytes) -> CallbackForm:
     form = decoded(_callback, body)
+    _check_levels("metrics", form.metrics)
     if form.metrics is not None and len(msgspec.json.encode(form.metrics)) > METRICS_MAX_BYTES:
         raise Invalid(f"may have at most {METRICS_MAX_BYTES} bytes", field="metrics")
     if form.status == "success":
@@ -120,6 +124,21 @@ def read_callback(body: bytes) -> CallbackForm:
             if getattr(form, name) is None:
                 raise Invalid("is missing from a success", field=name)
     return form
+
+
+def _check_levels(field: str, value: object) -> None:
+    """What others have to walk through, level by level, must not be deeper than they can."""
+    level, levels = [value], 0
+    while level := [inner for one in level for inner in _inside(one)]:
+        levels += 1
+        if levels > LEVELS_MAX:
+            raise Invalid("is nested too deeply", field=field)
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 # --------------------------------------------------------------------------------------------- the state of a task

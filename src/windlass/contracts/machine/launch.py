@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from windlass.contracts.machine.environment import Surroundings, make_order, scrubbed
+from windlass.contracts.machine.environment import Surroundings, make_order, scrubbed, secrets_of, without
 from windlass.core.delivery import Machine
 from windlass.core.error import Invalid, NotFound
 from windlass.core.machine import Sighting
@@ -59,6 +59,13 @@ class Launching:
             return
         await machines.launched(effect, seen, machine, launcher)
         await sent.delivered(effect, machine.run_timeout_ms / 1000 + MARGIN_S)
+
+    async def discreet(self, task: Task, text: str) -> str:
+        """What a machine wrote, without anything of what it was told and nobody is to read."""
+        known = (await self._engine.queues.settings(task.namespace, [task.queue])).get(task.queue)
+        machine = known.delivery if known is not None and isinstance(known.delivery, Machine) else None
+        keys = [key for _, key in await self._engine.callbacks.token_keys()]
+        return without(text, secrets_of(task, machine, self._around, keys))
 
     async def _payload(self, kept: bytes) -> bytes:
         try:

@@ -15,7 +15,7 @@ from windlass.engine.engine import Engine
 from windlass.engine.launcher import Launcher
 from windlass.engine.runner import Loop
 
-OBJECTS_S = 60.0
+OBJECTS_S, AWAY_AGAIN_S = 60.0, 5.0
 LOCAL = "process"
 
 
@@ -57,25 +57,34 @@ async def launching(engine: Engine, options: Options, url: str) -> AsyncIterator
         await machines.tick()
         return 0  # what it left to do is left for the next time
 
+    async def delete() -> int:
+        deleting.every_s = AWAY_AGAIN_S  # unless all goes well
+        done = await machines.object_tick()
+        deleting.every_s = OBJECTS_S
+        return done
+
     sweeping = Loop("machines", sweep, every_s=options.sweep_s)
-    deleting = Loop("objects", machines.object_tick, every_s=OBJECTS_S)
+    deleting = Loop("objects", delete, every_s=OBJECTS_S)
     machines.wake, machines.wake_objects = sweeping.wake, deleting.wake
     engine.hub.on_leases = sweeping.wake
     around = Surroundings(
         base_url=options.callback_url or url, storage=options.storage, handed_on=options.handed_on,
         variables=options.variables,
     )  # fmt: skip
+    carried = Launching(engine, around)
+    machines.discreet = carried.discreet
     await engine.hear()
     for launcher in options.launchers:
         launcher.open(sweeping.wake)
     try:
-        async with engine.sent.carrying(LAUNCH, Launching(engine, around).launch):
+        async with engine.sent.carrying(LAUNCH, carried.launch):
             for loop in (sweeping, deleting):
                 loop.start()
             yield
     finally:
         for loop in (sweeping, deleting):
             await loop.stop()
+        await machines.let_go()
         for launcher in options.launchers:
             launcher.close()
         machines.launchers = {}

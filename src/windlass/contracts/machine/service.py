@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable
 from datetime import timedelta
@@ -15,7 +16,7 @@ from windlass.contracts.machine.form import MODS, NAMED, CallbackForm, Receipt
 from windlass.core.access import Principal, Role, check_role
 from windlass.core.check import PAYLOAD_MAX_BYTES, clean_text
 from windlass.core.delivery import Machine
-from windlass.core.error import Conflict, Invalid, LeaseLost, NotFound, TooLarge, Unauthenticated
+from windlass.core.error import Conflict, Invalid, LeaseLost, NotFound, TooLarge, Unauthenticated, Unavailable
 from windlass.core.failure import Category, Failure
 from windlass.core.machine import CallBack, Left, export_name, export_task_id, object_prefix, read_export_name
 from windlass.core.queue import QueueConfig
@@ -31,6 +32,7 @@ from windlass.wire.machine import signed_attempt
 
 KEYS_FRESH_S = 5.0
 LAUNCHING_S = 10.0
+PIECE_S = 300.0  # for the next few megabytes: 14 kB a second
 STATE_KEPT = timedelta(hours=24)
 DEFAULT_COMMAND = ["windlass-export-mods"]
 CONTENT_TYPES = {"xml": "application/xml", "json": "application/json", "csv": "text/csv", "txt": "text/plain"}
@@ -57,6 +59,7 @@ class MachineService:
         self._engine, self._machines = engine, engine.machines
         self._default_launcher, self._stopwatch = default_launcher, stopwatch
         self._keys: tuple[float, list[bytes]] | None = None
+        self._uploads: dict[str, asyncio.Task[int]] = {}
 
     # ----------------------------------------------------------------------------------------- clients
 
@@ -126,10 +129,16 @@ class MachineService:
         return task.id, told["output_file_name"], blob
 
     async def handed_over(self, task_id: UUID, blob: Blob, hand: Callable[[bytes], Awaitable[bool]]) -> None:
-        """The object piece by piece, until nobody takes the next one. Whoever has got all of it needs it no more."""
-        with self._machines.reading(task_id):
+        """The object piece by piece, until nobody takes the next one. Whoever has got all of it needs it no more;
+        whoever does not read on would keep it for ever."""
+        with self._machines.using(task_id):
             async for piece in blob.pieces:
-                if not await hand(piece):
+                try:
+                    async with asyncio.timeout(PIECE_S):
+                        taken = await hand(piece)
+                except TimeoutError:
+                    raise Unavailable(f"nobody has read on for {PIECE_S:g} s") from None
+                if not taken:
                     return
             await self._machines.downloaded(task_id)
 
@@ -165,8 +174,9 @@ class MachineService:
         view, attempt = await self._signed(name, signature)
         if isinstance(body, TooLarge):
             raise body
-        said = form.read_callback(body)
-        task = view.task
+        said, task = form.read_callback(body), view.task
+        if said.error is not None:  # which may repeat what the machine was told
+            said = msgspec.structs.replace(said, error=await self._machines.discreet(task, said.error))
         if read_export_name(said.task_id) != task.id and said.task_id != str(task.id):
             raise Invalid(f"task_id: is {said.task_id[:100]!r}, and the path says {name[:100]!r}")
         report = await self._report(task, attempt, said)
@@ -214,12 +224,49 @@ class MachineService:
         return None
 
     async def upload(self, name: str, file: str, signature: str | None, content: AsyncIterable[bytes]) -> int:
-        """A machine without credentials for the store leaves its object through us, piece by piece."""
+        """A machine without credentials for the store leaves its object through us, piece by piece. Of two uploads of
+        one object the later one counts: whoever begins again has given the first one up."""
         view, attempt = await self._signed(name, signature)
-        key = check_key(object_prefix(export_name(view.task.id, view.task.kind)) + file, "file")
-        if view.task.attempt != attempt or view.task.state is not State.RUNNING:
+        task = view.task
+        key = check_key(object_prefix(export_name(task.id, task.kind)) + file, "file")
+        if task.attempt != attempt or task.state is not State.RUNNING:
             raise Conflict("the attempt is over")
-        return await (await self._machines.blobs()).put(key, content)
+        seconds = await self._upload_s(task)
+        with self._machines.using(task.id):
+            size = await self._uploaded(key, content, seconds)
+            now = (await self._engine.views.get(task.id)).task
+            if now.attempt != attempt or now.state is not State.RUNNING:
+                await self._machines.left_late(now)
+                raise Conflict("the attempt is over")
+        return size
+
+    async def _upload_s(self, task: Task) -> float:
+        known = (await self._engine.queues.settings(task.namespace, [task.queue])).get(task.queue)
+        machine = known.delivery if known is not None and isinstance(known.delivery, Machine) else Machine(launcher="")
+        return machine.upload_timeout_ms / 1000
+
+    async def _uploaded(self, key: str, content: AsyncIterable[bytes], seconds: float) -> int:
+        while (earlier := self._uploads.get(key)) is not None:
+            earlier.cancel()
+            await asyncio.wait([earlier])
+        writing = asyncio.create_task(self._put(key, content, seconds))
+        self._uploads[key] = writing
+        writing.add_done_callback(lambda _: self._uploads.pop(key))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            if not writing.cancelled():  # it is we who are
+                writing.cancel()
+                await asyncio.wait([writing])
+                raise
+            raise Conflict("a later upload of this object has taken its place") from None
+
+    async def _put(self, key: str, content: AsyncIterable[bytes], seconds: float) -> int:
+        try:
+            async with asyncio.timeout(seconds):
+                return await (await self._machines.blobs()).put(key, content)
+        except TimeoutError:
+            raise Unavailable(f"the upload took longer than {seconds:g} s") from None
 
     async def payload(self, name: str, signature: str | None) -> bytes:
         view, _ = await self._signed(name, signature)
