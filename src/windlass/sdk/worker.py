@@ -39,6 +39,7 @@ from windlass.sdk.leaving import Leaving
 from windlass.sdk.runnable import Every, Handler, Runnable, runnables
 from windlass.sdk.signals import Cancel
 from windlass.sdk.trace import attempting
+from windlass.sdk.waiting import first_of, stopped
 
 log = logging.getLogger("windlass.worker")
 
@@ -155,12 +156,12 @@ class Worker:
         declaring: asyncio.Task[None] | None = None
         try:
             if self.declaration is not None:
-                await _first(self.declaration.begin(), self._stopping.wait())
+                await first_of(self.declaration.begin(), self._stopping.wait())
                 declaring = asyncio.create_task(self.declaration.keep())
             while not self._stopping.is_set():
                 await self._work_under_a_lease()
         finally:
-            await _stopped(reporter, *([] if declaring is None else [declaring]))
+            await stopped(reporter, *([] if declaring is None else [declaring]))
             await asyncio.to_thread(self._heartbeat.close)
             self._ended_all.set()
 
@@ -215,12 +216,12 @@ class Worker:
         stop = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({beats, claims, stop}, return_when=asyncio.FIRST_COMPLETED)
-            await _stopped(claims)
+            await stopped(claims)
             self._give_back(lease)
             if self._stopping.is_set():
-                await _first(self._drain(), self._stopping_now.wait())
+                await first_of(self._drain(), self._stopping_now.wait())
         finally:
-            await _stopped(beats, claims, stop)
+            await stopped(beats, claims, stop)
             await self._abandon(lease)
 
     async def _drain(self) -> None:
@@ -423,19 +424,3 @@ def reach_of(source: object) -> Reach | None:
     """A source that other processes cannot reach (one in memory) has no `reach`; then only the worker itself beats."""
     reach = getattr(source, "reach", None)
     return reach() if callable(reach) else None
-
-
-async def _first(*calls: Awaitable[Any]) -> None:
-    """Until one of them has come to its end; the others are cancelled."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await _stopped(*tasks)
-
-
-async def _stopped(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
