@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -14,6 +15,7 @@ from tests.support.work import job, jobs, poll, soon, state, task, until, waitin
 
 from windlass import Conflict, Engine, Invalid, LeaseLost, Policy, State, Submission
 from windlass.core.check import PAYLOAD_MAX_BYTES
+from windlass.store.fault import CommitUnknown
 from windlass.store.session import Session
 from windlass.testing.clock import VirtualClock
 
@@ -135,6 +137,88 @@ async def test_repeats_of_a_group_with_runs_and_keys_change_nothing(
         assert await engine.submit_many(group) == [first, second]
     assert await count(somebody) == 2
     assert await somebody.fetchval("select count(*) from windlass.edge") == 1
+
+
+# ------------------------------------------------------------------------------------------------- batches
+
+
+async def test_a_batch_is_a_task_for_each_payload_in_their_order(engine: Engine, somebody: asyncpg.Connection) -> None:
+    ids = await engine.submit_batch(job(queue="q", namespace="n"), [b"%d" % n for n in range(50)])
+    views = [await engine.views.get(id_) for id_ in ids]
+    assert [view.payload for view in views] == [b"%d" % n for n in range(50)]
+    assert {(v.task.kind, v.task.queue, v.task.namespace, v.task.state) for v in views} == {("job", "q", "n", "queued")}
+    assert await somebody.fetchval("select count(distinct xmin::text) from windlass.task") == 1
+
+
+async def test_a_batch_may_be_empty(engine: Engine, somebody: asyncpg.Connection) -> None:
+    assert await engine.submit_batch(job(), []) == []
+    assert await count(somebody) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "payloads"),
+    [
+        ({}, [b"1", b"{"]),
+        ({}, [b"1", "2"]),
+        ({}, [b"1", b'"\xff"']),
+        ({"kind": ""}, [b"1", b"2"]),
+        ({"priority": 101}, [b"1", b"2"]),
+        ({"id": UUID(int=7)}, [b"1", b"2"]),
+        ({"payload": b"{"}, [b"1", b"2"]),
+    ],
+)
+async def test_one_thing_that_is_wrong_leaves_nothing_of_a_batch(
+    engine: Engine, somebody: asyncpg.Connection, change: Any, payloads: Any
+) -> None:
+    with pytest.raises(Invalid):
+        await engine.submit_batch(Submission(**{"kind": "job", **change}), payloads)
+    assert await count(somebody) == 0
+
+
+async def test_a_batch_keeps_what_its_tasks_share(engine: Engine) -> None:
+    policy = Policy(max_attempts=2)
+    ids = await engine.submit_batch(job(priority=3, concurrency_key="ada", policy=policy), [b"1", b"2"])
+    kept = [await task(engine, id_) for id_ in ids]
+    assert {(t.priority, t.concurrency_key, t.policy.max_attempts) for t in kept} == {(3, "ada", 2)}
+
+
+async def test_a_batch_under_one_key_is_a_conflict_unless_all_of_it_is_the_same(
+    engine: Engine, somebody: asyncpg.Connection
+) -> None:
+    first, again = await engine.submit_batch(job(idempotency_key="same"), [b"1", b"1"])
+    assert first == again
+    with pytest.raises(Conflict):
+        await engine.submit_batch(job(idempotency_key="other"), [b"1", b"2"])
+    assert await count(somebody) == 1
+
+
+async def test_a_batch_is_handed_to_a_waiting_claim(engine: Engine) -> None:
+    async with poll(engine, await worker(engine), limit=5) as waits:
+        ids = await engine.submit_batch(job(), [b"1", b"2"])
+        claimed = await soon(waits)
+    assert [(c.task.id, c.payload, c.task.state) for c in claimed] == [
+        (ids[0], b"1", State.RUNNING),
+        (ids[1], b"2", State.RUNNING),
+    ]
+
+
+async def test_a_batch_whose_reply_was_lost_is_there_once(
+    engine: Engine, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, lost = Session.fetch, []
+
+    async def fetch(session: Session, query: str, *args: object) -> Any:
+        rows = await real(session, query, *args)
+        if query == "insert_plain_tasks" and not lost:
+            lost.append(query)
+            raise CommitUnknown("the answer was lost")
+        return rows
+
+    monkeypatch.setattr(Session, "fetch", fetch)
+    ids = await soon(engine.submit_batch(job(), [b"1", b"2", b"3"]))
+    assert lost == ["insert_plain_tasks"]
+    assert [(await engine.views.get(id_)).payload for id_ in ids] == [b"1", b"2", b"3"]
+    assert await count(somebody) == 3
 
 
 # ------------------------------------------------------------------------------------------------- hand-off

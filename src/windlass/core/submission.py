@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from windlass.core.check import (
     KEY_MAX,
@@ -65,6 +66,19 @@ def wire_fields(wire: bytes | None) -> dict[str, Any]:
     """What was given for one contract at the submission, as that contract reads it."""
     found = None if wire is None else msgspec.json.decode(wire)
     return found if isinstance(found, dict) else {}
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Tasks to be that differ in nothing but their ids and payloads: what they share is said, and checked, once."""
+
+    shared: Submission
+    ids: list[UUID]
+    payloads: list[bytes]
+
+    def submissions(self) -> list[Submission]:
+        """The same, each on its own."""
+        pairs = zip(self.ids, self.payloads, strict=True)
+        return [replace(self.shared, id=task_id, payload=payload) for task_id, payload in pairs]
 
 
 def check_submission(submission: Submission, most: int = PAYLOAD_MAX_BYTES) -> None:

@@ -184,15 +184,14 @@ class Claimer:
 
     # ----------------------------------------------------------------------------------------- hand-off
 
-    def waiter(self, batch: Sequence[Submission]) -> ClaimTicket | None:
+    def waiter(self, first: Submission, count: int) -> ClaimTicket | None:
         """Somebody in this process who waits for just these tasks, and is spoken for from now on. None where looking
         whether others wait in the queue has become dear."""
-        first = batch[0]
         scan = self._scans.get((first.namespace, first.queue))
         if scan is not None and scan.cost_s > HAND_OFF_COST_MAX_S:
             return None
         for ticket in self._hub.idle(first.namespace, first.queue):
-            if isinstance(ticket, ClaimTicket) and ticket.takes(first.kind) and len(batch) <= ticket.limit:
+            if isinstance(ticket, ClaimTicket) and ticket.takes(first.kind) and count <= ticket.limit:
                 ticket.idle = False
                 return ticket
         return None

@@ -212,6 +212,11 @@ class Engine:
         check_list("submissions", submissions)
         return await self._submitter.submit_all(submissions)
 
+    async def submit_batch(self, submission: Submission, payloads: Sequence[bytes]) -> list[UUID]:
+        """Accept a task for each payload, all else as in `submission`; all or none, in one transaction."""
+        check_list("payloads", payloads)
+        return await self._submitter.submit_batch(submission, payloads)
+
     async def cancel(self, task_id: UUID, reason: str = "", *, force: bool = False) -> Task:
         """Ask a task to stop; `force` ends it at once, whatever its worker does."""
         check_type("task_id", task_id, UUID)

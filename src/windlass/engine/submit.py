@@ -16,13 +16,13 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
-from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES
+from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES, check_payload
 from windlass.core.command import Claimed
 from windlass.core.error import Conflict, Invalid, Rejected, StoreBusy, WindlassError
 from windlass.core.id import derived_id
 from windlass.core.lease import Lease
 from windlass.core.reference import is_reference, same_reference
-from windlass.core.submission import Submission, check_submission
+from windlass.core.submission import Batch, Submission, check_submission
 from windlass.core.task import Task
 from windlass.core.transition import TERMINAL, Effect, State
 from windlass.engine.chance import Chance
@@ -48,6 +48,7 @@ class Submitter:
         self._store, self._chance, self._claimer, self._patience = store, chance, claimer, patience
         self._objects = objects
         self._plain = Committer(self._commit_plain, batch_max=BATCH_MAX, pause=pause)
+        self._batches = Committer(self._commit_batch, batch_max=1, pause=pause)
         self._keyed = Committer(self._commit_keyed, batch_max=BATCH_MAX, pause=pause)
         self._grouped = Committer(self._commit_grouped, batch_max=1, pause=pause)
 
@@ -73,6 +74,16 @@ class Submitter:
             return _all_or_raise(await self._plain.call_all(ready))
         return await self._grouped.call(ready)
 
+    async def submit_batch(self, shared: Submission, payloads: Sequence[bytes]) -> list[UUID]:
+        """A task for each payload. What most of them share is checked once, and each costs little more than its row."""
+        check_submission(shared, LARGE_MAX_BYTES)
+        for payload in payloads:
+            check_payload("payload", payload, LARGE_MAX_BYTES)
+        longest = max(map(len, payloads), default=0)
+        if not payloads or shared.id is not None or longest > PAYLOAD_MAX_BYTES or not is_plain([shared]):
+            return await self.submit_all([replace(shared, payload=payload) for payload in payloads])
+        return await self._batches.call(Batch(shared, [self._chance.new_id() for _ in payloads], list(payloads)))
+
     async def _submit_large(self, ready: Sequence[Submission]) -> list[UUID]:
         """Some payloads are too long for a row: they are kept first, and what is submitted refers to them."""
         stowed: dict[int, bytes] = {}
@@ -93,7 +104,7 @@ class Submitter:
             await self._objects.settle(text, ready[place].payload, _id(ready[place]))
 
     async def close(self) -> None:
-        for committer in (self._plain, self._keyed, self._grouped):
+        for committer in (self._plain, self._batches, self._keyed, self._grouped):
             await committer.close()
 
     def _identified(self, submission: Submission) -> Submission:
@@ -102,16 +113,30 @@ class Submitter:
     # ----------------------------------------------------------------------------------------- without key and run
 
     async def _commit_plain(self, batch: list[Submission]) -> list[UUID | WindlassError]:
-        waiter = self._claimer.waiter(batch) if is_plain(batch) else None
+        plain = is_plain(batch)
+        waiter = self._claimer.waiter(batch[0], len(batch)) if plain else None
         try:
             if waiter is not None:
                 await self._hand_off(batch, waiter)
             else:
                 async with self._store.single() as tx:
-                    await tx.add(batch)
+                    await (tx.add_plain(batch) if plain else tx.add(batch))
         except Duplicate:
             return await self._add_missing(batch)
         return [_id(s) for s in batch]
+
+    async def _commit_batch(self, batches: list[Batch]) -> list[list[UUID]]:
+        [batch] = batches
+        waiter = self._claimer.waiter(batch.shared, len(batch.ids))
+        try:
+            if waiter is not None:
+                await self._hand_off(batch.submissions(), waiter)
+            else:
+                async with self._store.single() as tx:
+                    await tx.add_batch(batch)
+        except Duplicate:  # an earlier try of ours
+            return [_all_or_raise(await self._add_missing(batch.submissions()))]
+        return [batch.ids]
 
     async def _add_missing(self, batch: list[Submission]) -> list[UUID | WindlassError]:
         """Some are there already: an earlier try of ours, a repeat of a caller, or something else under the same id."""

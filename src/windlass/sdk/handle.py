@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
@@ -76,6 +77,16 @@ class TaskHandle(Generic[R]):
 
     def cancel_sync(self, reason: str = "", *, force: bool = False) -> None:
         self._app.call_sync(lambda: self.cancel(reason, force=force))
+
+
+def handles_of(app: Caller, ids: Iterable[UUID], schema: Schema) -> list[TaskHandle[Any]]:
+    """Of a batch that was just submitted: there is nothing to check about what we have made ourselves."""
+    handles = []
+    for task_id in ids:
+        handle: TaskHandle[Any] = TaskHandle.__new__(TaskHandle)
+        handle._app, handle.id, handle._schema = app, task_id, schema
+        handles.append(handle)
+    return handles
 
 
 def _read(result: bytes | None) -> Any:

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from datetime import datetime
@@ -30,7 +30,7 @@ from windlass.sdk.compose import Call, Group, Takes
 from windlass.sdk.context import Context, enter
 from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.group_handle import GroupHandle
-from windlass.sdk.handle import TaskHandle
+from windlass.sdk.handle import TaskHandle, handles_of
 from windlass.sdk.process import RemoteFailure, run_of
 from windlass.sdk.schema import Schema
 from windlass.sdk.signals import failure_of, unfit_is_bad_data
@@ -39,6 +39,8 @@ from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, 
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
+
+_ARGUMENTS = (tuple, list)  # as `tuple | list` it would be made anew for each task of a batch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,6 +119,11 @@ class Handler(Generic[P, R]):
 
     async def submit_many(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """Submit a task for each tuple of arguments, all or none, in one transaction."""
+        if self._alike:
+            shared, payloads = self._submission(b"null", self._key((), {})), self._payloads(calls)
+            with submitting(self.kind, self.queue, len(payloads)) as trace:
+                ids = await self.app.client.submit_batch(traced(shared, trace), payloads)
+            return handles_of(self.app, ids, self.schema)
         submissions, connection = self._submissions(calls), self._connection({})
         if connection is not None:
             return [self._handle(task_id) for task_id in await submit_many_in(connection, submissions)]
@@ -136,6 +143,12 @@ class Handler(Generic[P, R]):
 
     def submit_many_sync(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """`submit_many` for code without an event loop."""
+        if self._alike:
+            shared, payloads = self._submission(b"null", self._key((), {})), self._payloads(calls)
+            with submitting(self.kind, self.queue, len(payloads)) as trace:
+                sent_batch = traced(shared, trace)
+                ids = self.app.call_sync(lambda: self.app.client.submit_batch(sent_batch, payloads))
+            return handles_of(self.app, ids, self.schema)
         submissions, connection = self._submissions(calls), self._connection({})
         if connection is not None:
             return [self._handle(task_id) for task_id in submit_many_in_sync(connection, submissions)]
@@ -170,15 +183,18 @@ class Handler(Generic[P, R]):
             return kwargs.pop("connection")
         return self._options.get("connection")
 
+    @property
+    def _alike(self) -> bool:
+        """Whether tasks that are submitted together differ in nothing but their arguments, and go to the engine."""
+        own_key = self._concurrency_key is not None and "concurrency_key" not in self._options
+        return not own_key and not self.submits_elsewhere
+
+    def _payloads(self, calls: Iterable[Sequence[Any]]) -> list[bytes]:
+        payload = self.schema.payload
+        return [payload(args, {}) for args in _arguments_of(calls)]
+
     def _submissions(self, calls: Iterable[Sequence[Any]]) -> list[Submission]:
-        if isinstance(calls, str | bytes) or not isinstance(calls, Iterable):
-            raise Invalid("must be the arguments of each task, as tuples", field="calls")
-        submissions = []
-        for args in calls:
-            if not isinstance(args, tuple | list):
-                raise Invalid(f"must be tuples of arguments; {args!r:.100} is none", field="calls")
-            submissions.append(self.submission(tuple(args), {}))
-        return submissions
+        return [self.submission(args, {}) for args in _arguments_of(calls)]
 
     def submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
         """What would be submitted, checked against the function's own signature."""
@@ -283,6 +299,15 @@ class SyncContextHandler(Handler[P, R]):
     if TYPE_CHECKING:
 
         def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+def _arguments_of(calls: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    if isinstance(calls, str | bytes) or not isinstance(calls, Iterable):
+        raise Invalid("must be the arguments of each task, as tuples", field="calls")
+    for args in calls:
+        if not isinstance(args, _ARGUMENTS):
+            raise Invalid(f"must be tuples of arguments; {args!r:.100} is none", field="calls")
+        yield tuple(args)
 
 
 def _calls(handler: Takes[A, B], items: Iterable[A]) -> list[Call[B]]:

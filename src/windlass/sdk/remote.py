@@ -15,6 +15,7 @@ from uuid import UUID
 
 import grpc
 import msgspec
+from msgspec.structs import replace
 
 from windlass.core.check import LARGE_MAX_BYTES, check_seconds
 from windlass.core.command import Claimed, Report
@@ -77,6 +78,9 @@ class Remote:
             check_submission(submission, LARGE_MAX_BYTES)
         ids: list[UUID] = await self._ask(calls.SubmitMany(list(submissions)))
         return ids
+
+    async def submit_batch(self, submission: Submission, payloads: Sequence[bytes]) -> list[UUID]:
+        return await self.submit_many([replace(submission, payload=payload) for payload in payloads])
 
     async def wait(self, task_id: UUID, timeout_s: float) -> Seen:
         """Asked again and again for as long as it takes; each time the server answers when the task has ended."""

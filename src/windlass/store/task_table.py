@@ -9,7 +9,7 @@ from uuid import UUID
 
 from windlass.core.command import Complete
 from windlass.core.queue import QueueName
-from windlass.core.submission import Submission
+from windlass.core.submission import Batch, Submission
 from windlass.core.task import Task
 from windlass.core.transition import Entry, Transition, Verb
 from windlass.store import record
@@ -118,15 +118,16 @@ class TaskTable:
         rows = await self._session.fetch("insert_tasks", *columns)
         return {row[0] for row in rows}
 
-    async def insert_plain_tasks(self, submissions: Sequence[Submission]) -> None:
+    async def insert_plain_tasks(self, batch: Batch) -> None:
         """The short way for tasks that differ in id and payload only. Raises Duplicate if an id is there already."""
-        first = submissions[0]
-        rest = (first.namespace, first.queue, first.kind)
-        if len(submissions) == 1:
-            await self._session.fetch("insert_plain_task", first.id, first.payload, *rest)
-        else:
-            ids, payloads = [s.id for s in submissions], [s.payload for s in submissions]
-            await self._session.fetch("insert_plain_tasks", ids, payloads, *rest)
+        shared = batch.shared
+        await self._session.fetch(
+            "insert_plain_tasks", batch.ids, batch.payloads, shared.namespace, shared.queue, shared.kind
+        )
+
+    async def insert_plain_task(self, new: Submission) -> None:
+        """The same for one."""
+        await self._session.fetch("insert_plain_task", new.id, new.payload, new.namespace, new.queue, new.kind)
 
     async def insert_started_tasks(
         self, submissions: Sequence[Submission], begun: Task, delivery: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import cast
 from uuid import UUID
 
 from windlass.core.command import Complete
@@ -16,7 +17,7 @@ from windlass.core.delivery import QueueSettings
 from windlass.core.holder import Finish
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY
-from windlass.core.submission import Submission
+from windlass.core.submission import Batch, Submission
 from windlass.core.task import Task
 from windlass.core.transition import Transition, Verb
 from windlass.store.access_table import AccessTable
@@ -148,13 +149,23 @@ class Tx:
 
     async def add(self, submissions: Sequence[Submission]) -> None:
         """Add tasks that are new. Raises Duplicate if one is there already: then nothing was added."""
-        if not is_plain(submissions):
-            added = await self.add_missing(submissions)
-            if len(added) < len(submissions):
-                raise Duplicate
-            return
-        self.wakes.queues.add((submissions[0].namespace, submissions[0].queue))
-        await self.tasks.insert_plain_tasks(submissions)
+        added = await self.add_missing(submissions)
+        if len(added) < len(submissions):
+            raise Duplicate
+
+    async def add_plain(self, submissions: Sequence[Submission]) -> None:
+        """The same for tasks that are plain: see `is_plain`."""
+        first = submissions[0]
+        if len(submissions) == 1:
+            self.wakes.queues.add((first.namespace, first.queue))
+            await self.tasks.insert_plain_task(first)
+        else:
+            ids = cast("list[UUID]", [s.id for s in submissions])
+            await self.add_batch(Batch(first, ids, [s.payload for s in submissions]))
+
+    async def add_batch(self, batch: Batch) -> None:
+        self.wakes.queues.add((batch.shared.namespace, batch.shared.queue))
+        await self.tasks.insert_plain_tasks(batch)
 
     async def add_started(self, submissions: Sequence[Submission], begun: Task, delivery: str) -> tuple[bool, datetime]:
         """Add plain tasks, begun at once if nobody is passed by; otherwise queued, and their queue is woken."""
