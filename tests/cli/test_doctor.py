@@ -45,7 +45,7 @@ def test_nothing_is_wrong_with_a_database_that_is_well() -> None:
         ("dead_rows", "note", replace(WELL, tables=(TableVitals("task", 1000, 50_000),))),
         ("leases", "wrong", replace(WELL, work=replace(WORK, leases_overdue=3))),
         ("effects", "wrong", replace(WELL, work=replace(WORK, effects_overdue=3))),
-        ("dead_letters", "note", replace(WELL, work=replace(WORK, effects_dead=3))),
+        ("dead_effects", "note", replace(WELL, work=replace(WORK, effects_dead=3))),
         ("parked", "note", replace(WELL, work=replace(WORK, parked=3))),
         ("unattended", "note", replace(WELL, work=replace(WORK, unattended=("mail",)))),
     ],

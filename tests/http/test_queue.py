@@ -300,7 +300,7 @@ async def test_progress_and_logs_of_an_attempt_are_told(api: httpx.AsyncClient, 
 # --------------------------------------------------------------------------------------------- outbox, metrics
 
 
-async def test_dead_letters_are_listed_retried_and_discarded(
+async def test_dead_effects_are_listed_retried_and_discarded(
     api: httpx.AsyncClient, engine: Engine, as_role: NewClient
 ) -> None:
     task = await submit(api)

@@ -21,7 +21,7 @@ class Role(StrEnum):
 
     VIEWER = "viewer"  # sees tasks, queues, workers
     SUBMITTER = "submitter"  # submits, cancels, signals
-    OPERATOR = "operator"  # retries, replays, configures and pauses queues, looks after dead letters
+    OPERATOR = "operator"  # retries, replays, configures and pauses queues, looks after dead effects and letters
     ADMIN = "admin"  # hands out keys, sees secrets
 
 

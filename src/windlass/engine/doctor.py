@@ -120,7 +120,7 @@ def _work(work: WorkVitals) -> Iterator[Finding]:
         )  # fmt: skip
     if work.effects_dead:
         yield Finding(
-            "dead_letters", Level.NOTE, f"{work.effects_dead} effects were given up",
+            "dead_effects", Level.NOTE, f"{work.effects_dead} effects were given up",
             "look at them: GET /api/v1/outbox?dead=true",
         )  # fmt: skip
     if work.parked:

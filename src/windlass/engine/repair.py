@@ -1,4 +1,4 @@
-"""What people do about work that did not go well: try it again, one or many, and look after dead letters."""
+"""What people do about work that did not go well: try it again, one or many, and look after dead effects."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Repair:
         return found
 
     async def revive(self, effect: EffectView) -> EffectView:
-        """A dead letter is tried again, as if it were new."""
+        """A dead effect is tried again, as if it were new."""
         async with self._store.begin() as tx:
             if not await tx.outbox.revive_effect(effect.id):
                 raise _not_dead(effect)
@@ -117,7 +117,7 @@ class Repair:
         return await self.effect(effect.id)
 
     async def discard(self, effect: EffectView) -> EffectView:
-        """A dead letter is thrown away; returns it as it was."""
+        """A dead effect is thrown away; returns it as it was."""
         async with self._store.begin() as tx:
             if not await tx.outbox.discard_effect(effect.id):
                 raise _not_dead(effect)

@@ -1,4 +1,4 @@
-"""The outbox: effects that wait to be carried out, and dead letters, which were given up."""
+"""The outbox: effects that wait to be carried out, and dead ones, which were given up."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ async def list_outbox(call: Call[OutboxFilter, None]) -> Listed[EffectView]:
 
 @table.add("POST", "/api/v1/outbox/{effect_id}/retry", Role.OPERATOR)
 async def retry_effect(call: Call[None, Nothing]) -> EffectView:
-    """Try a dead letter again, as if it were new."""
+    """Try a dead effect again, as if it were new."""
     return await call.engine.repair.revive(await _seen(call))
 
 
 @table.add("DELETE", "/api/v1/outbox/{effect_id}", Role.OPERATOR)
 async def discard_effect(call: Call[None, None]) -> EffectView:
-    """Throw a dead letter away."""
+    """Throw a dead effect away."""
     return await call.engine.repair.discard(await _seen(call))
 
 

@@ -62,7 +62,7 @@ class DeadEffect(msgspec.Struct, frozen=True):
 
 class EffectView(msgspec.Struct, frozen=True):
     """An effect in the outbox: what, for which task and attempt, how often it was tried, and how that went. One with
-    `dead_at` was given up: a dead letter."""
+    `dead_at` was given up: a dead effect."""
 
     id: UUID
     kind: str
