@@ -209,6 +209,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "moment": lambda s: datetime(2030, 1, 1, tzinfo=UTC),
     "occurrence": lambda s: 1,
     "payload": lambda s: b"1",
+    "payloads": lambda s: [b"1", b"2"],
     "return_exceptions": lambda s: False,
     "said": said,
     "signal_id": lambda s: None,
