@@ -46,6 +46,7 @@ class Side(Protocol):
     call: Internal
 
     async def lose(self, route: Route) -> None: ...
+    async def forget(self, route: Route) -> None: ...
     async def put(self, route: Route, body: bytes) -> None: ...
     async def cut(self) -> None: ...
     async def mend(self) -> None: ...
@@ -61,6 +62,9 @@ class PostgresSide:
 
     async def lose(self, route: Route) -> None:
         await self._somebody.execute("delete from windlass.message")
+
+    async def forget(self, route: Route) -> None:
+        await self.lose(route)
 
     async def put(self, route: Route, body: bytes) -> None:
         await self._engine.messages.put([(uuid4(), route.namespace, route.queue, body)])
@@ -111,6 +115,11 @@ class NatsSide(_Gated):
         js = self.client.jetstream()
         await js.purge_stream(await js.find_stream_name_by_subject(route.address), subject=route.address)
 
+    async def forget(self, route: Route) -> None:
+        """With everything: who made it anew knows of nothing."""
+        js = self.client.jetstream()
+        await js.delete_stream(await js.find_stream_name_by_subject(route.address))
+
     async def put(self, route: Route, body: bytes) -> None:
         await self.client.jetstream().publish(route.address, body)
 
@@ -139,6 +148,10 @@ class SqsSide(_Gated):
 
     async def lose(self, route: Route) -> None:
         await self.client.call("purge_queue", QueueUrl=await self._url(route))
+
+    async def forget(self, route: Route) -> None:
+        url = await self._url(route)
+        await self.client.call("delete_queue", QueueUrl=url)
 
     async def put(self, route: Route, body: bytes) -> None:
         await self.client.call("send_message", QueueUrl=await self._url(route), MessageBody=body.decode())

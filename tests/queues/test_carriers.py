@@ -7,12 +7,14 @@ import asyncio
 import msgspec
 import pytest
 from tests.queues.world import RESEND_MAX_S, RESEND_S, World
+from tests.support.work import soon
 
 from windlass.core.error import NotFound, Unavailable
 from windlass.core.wakeup import UNHEARD_MAX_S
 from windlass.queues.consume import ask_route
 from windlass.queues.port import Consumer
 from windlass.wire.wakeup import task_of
+from windlass.wrapper.patience import until_heard
 
 
 async def test_a_message_holds_the_id_of_its_task_and_nothing_else(world: World) -> None:
@@ -188,6 +190,16 @@ async def until_refused(world: World, consumer: Consumer) -> None:
     """That nobody is there may be noticed a moment later."""
     while True:
         await consumer.receive(1, world.while_s(0.1))
+
+
+async def test_what_its_carrier_has_forgotten_is_done_with(world: World) -> None:
+    await world.submit()
+    await world.speak()
+    consumer = world.consumer()
+    [message] = await world.all(consumer, 1)
+    await world.side.forget(world.route)
+
+    await soon(until_heard("a message", lambda: consumer.ack(message)))
 
 
 async def test_a_queue_that_sends_no_wake_ups_has_no_route(world: World) -> None:

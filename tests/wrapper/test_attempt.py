@@ -291,6 +291,23 @@ async def test_a_message_that_names_more_than_a_task_is_a_wake_up_all_the_same(w
     assert len(operators.calls) == 1
 
 
+@pytest.mark.parametrize("body", [None, b"poison"], ids=["ack", "bury"])
+async def test_a_message_that_its_carrier_has_forgotten_is_let_go_in_the_end(world: World, body: bytes | None) -> None:
+    """Else each would take the place of a task for ever, until the wrapper is deaf."""
+    world.carrier.visibility_s = 0.05
+
+    def away(_: str) -> None:
+        raise CarrierAway("there is no such consumer any more")
+
+    world.carrier.before = away
+    world.start(function=f"{HERE}:double", concurrency=1)
+    for _ in range(3):
+        world.carrier.put(body or uuid4())
+    await until(lambda: world.carrier.asked == 4)
+    await until(lambda: world.wrapper.active_count == 0)
+    assert len([what for what in world.dispatcher.accepted if what == "task-complete"]) == (0 if body else 3)
+
+
 async def test_draining_takes_nothing_more_and_finishes_what_runs(world: World) -> None:
     world.start(function=f"{HERE}:waits", concurrency=1)
     world.carrier.put(uuid4())

@@ -169,7 +169,8 @@ class NatsConsumer:
         await unheard(self._call, self._route)
 
     async def ack(self, message: Message) -> None:
-        with contextlib.suppress(nats.errors.MsgAlreadyAckdError), _told():
+        """Where nobody answers, its consumer has gone with all that it had: then there is nothing left to be done."""
+        with _told(), contextlib.suppress(nats.errors.MsgAlreadyAckdError, nats.errors.NoRespondersError):
             await message.receipt.ack_sync(timeout=ANSWER_S)
 
     async def nack(self, message: Message, delay_s: float = 0.0) -> None:

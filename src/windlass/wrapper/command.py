@@ -19,7 +19,7 @@ from windlass.queues.option import CarrierOptions
 from windlass.wrapper.carrier import open_line
 from windlass.wrapper.child import Programs
 from windlass.wrapper.config import Config, read_config
-from windlass.wrapper.dispatcher import Dispatcher, tls_context
+from windlass.wrapper.dispatcher import Dispatcher, Papers, tls_context
 from windlass.wrapper.identity import Identity
 from windlass.wrapper.isolation import Isolation, find_isolation
 from windlass.wrapper.wrapper import Wrapper
@@ -106,7 +106,9 @@ def _named(text: str) -> tuple[str, str]:
 async def run(config: Config, isolation: Isolation) -> int:
     identity = Identity(config.state_dir, config.name)
     calls = CALLS_AT_ONCE + len(config.queues) + config.concurrency
-    dispatcher = Dispatcher(config.server, tls_context(config.certificate, config.key, config.ca), threads=calls)
+    files = config.certificate, config.key, config.ca
+    papers = Papers(*files)
+    dispatcher = Dispatcher(config.server, tls_context(*files), threads=calls, papers=papers)
     programs = Programs(isolation)
     wrapper = Wrapper(
         dispatcher, config.operators, programs, worker_id=identity.worker_id, concurrency=config.concurrency,

@@ -6,6 +6,7 @@ attempt is somebody else's). Whether something is said again is decided by who s
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,6 +20,8 @@ import msgspec
 from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.error import Invalid, LeaseLost, Rejected, Unavailable
 from windlass.sdk.callback.post import Poster, Reply, Unreachable
+
+log = logging.getLogger("windlass.wrapper")
 
 ANSWER_TIMEOUT_S = 15.0
 ANSWER_MAX_BYTES = LARGE_MAX_BYTES + 1024 * 1024
@@ -81,13 +84,47 @@ def tls_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext
     return context
 
 
+class Papers:
+    """The files that say who we are: looked at before each call, so that certificates may live for days only. What
+    cannot be used is told in the log, and what was good before stays in force."""
+
+    def __init__(self, certificate: Path, key: Path, authority: Path) -> None:
+        self._files = certificate, key, authority
+        self._stamps = self._looked()
+
+    def replaced(self) -> ssl.SSLContext | None:
+        """What they say now, if that is news."""
+        stamps = self._looked()
+        if stamps == self._stamps:
+            return None
+        self._stamps = stamps
+        try:
+            return tls_context(*self._files)
+        except Invalid as error:
+            log.warning("certificates were replaced by what cannot be used: %s", error)
+            return None
+
+    def _looked(self) -> list[tuple[int, int] | None]:
+        return [_stamp(file) for file in self._files]
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
 class Dispatcher:
     """Where the wrapper's attempts are claimed and reported."""
 
-    def __init__(self, url: str, context: ssl.SSLContext | None, *, threads: int = 8) -> None:
+    def __init__(
+        self, url: str, context: ssl.SSLContext | None, *, threads: int = 8, papers: Papers | None = None
+    ) -> None:
         if urlsplit(url).scheme != "https" and context is not None:
             raise Invalid("must begin with https://", field="server")
-        self._url = url.rstrip("/")
+        self._url, self._papers = url.rstrip("/"), papers
         self._poster = Poster(threads, context, answer_max_bytes=ANSWER_MAX_BYTES)
 
     def close(self) -> None:
@@ -137,6 +174,8 @@ class Dispatcher:
         return _accepted(await self._send(f"/internal/{name}", body, ANSWER_TIMEOUT_S))
 
     async def _send(self, path: str, body: bytes | None, timeout_s: float) -> Reply:
+        if self._papers is not None and (context := self._papers.replaced()) is not None:
+            self._poster.trust(context)
         method = "GET" if body is None else "POST"
         try:
             return await self._poster.post(self._url + path, HEADERS, body or b"", timeout_s, method=method)

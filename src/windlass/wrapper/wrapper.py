@@ -142,10 +142,7 @@ class Wrapper:
         try:
             async with self._places:
                 reason = await self._work(line, message)
-            if reason is None:
-                await until_heard("a message", lambda: line.consumer.ack(message))
-            else:
-                await until_heard("a message", lambda: line.consumer.bury(message, reason))
+            await _done_with(line.consumer, message, reason)
         except asyncio.CancelledError:
             with contextlib.suppress(WindlassError, TimeoutError):
                 await asyncio.wait_for(line.consumer.nack(message, GIVEN_BACK_S), GIVEN_BACK_S * 5)
@@ -227,6 +224,19 @@ async def _received(line: Line, limit: int) -> list[Message] | None:
     except WindlassError as error:
         log.debug("that no wake-ups of %s came was not heard: %s", line.queue, error)
     return messages
+
+
+async def _done_with(consumer: Consumer, message: Message, reason: str | None) -> None:
+    """Said until it was heard, but not for ever: a carrier may have forgotten the message, and one that is delivered
+    again tells its worker that there is nothing to run."""
+    try:
+        async with asyncio.timeout(consumer.visibility_s):
+            if reason is None:
+                await until_heard("a message", lambda: consumer.ack(message))
+            else:
+                await until_heard("a message", lambda: consumer.bury(message, reason))
+    except TimeoutError:
+        log.warning("the message %s is left to be delivered again: its carrier does not answer", message.id)
 
 
 async def _keep(consumer: Consumer, message: Message) -> None:

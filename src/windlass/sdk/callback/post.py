@@ -55,6 +55,10 @@ class Poster:
             thread.start()
         self._resting = Resting(RESTING_MAX)
 
+    def trust(self, context: ssl.SSLContext) -> None:
+        """Who we are and whom we believe, from the next connection on."""
+        self._ssl_context = context
+
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, *, method: str = "POST"
     ) -> Reply:
