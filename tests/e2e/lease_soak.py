@@ -53,6 +53,8 @@ PATIENT = Policy(max_attempts=1000, max_losses=1000, retry_delay_s=0.05, retry_d
 SHARES = {"worker": 5, "dispatcher": 4, "carrier": 3, "backend": 2, "postmaster": 2}
 STANDSTILL_S = 150.0
 GROUP, BACKLOG_MAX = 50, 300
+# The server that stands in for SQS looks at every message each time it is asked: it is given few, and time.
+GENTLE_RESEND_MS, GENTLE_VISIBILITY_MS, GENTLE_GROUP, GENTLE_BACKLOG_MAX = 10_000, 30_000, 10, 60
 CLI = [sys.executable, "-c", "from windlass.cli import main; main()"]
 
 
@@ -93,6 +95,10 @@ class Soak(Asking):
         return self.server.dsn
 
     @property
+    def _gently(self) -> bool:
+        return self.carrier == "sqs" and not self.hurried
+
+    @property
     def trace(self) -> Path:
         return self.folder / "trace"
 
@@ -105,8 +111,10 @@ class Soak(Asking):
         self.trace.touch()
         async with Engine(Store(self.dsn)) as engine:
             delivery = Wakeup(
-                carrier=self.carrier, lease_ms=4000, visibility_ms=10000, resend_ms=2000, max_deliveries=1000
-            )  # type: ignore[arg-type]
+                carrier=self.carrier, lease_ms=4000, max_deliveries=1000,
+                visibility_ms=GENTLE_VISIBILITY_MS if self._gently else 10_000,
+                resend_ms=GENTLE_RESEND_MS if self._gently else 2000,
+            )  # type: ignore[arg-type]  # fmt: skip
             await engine.queues.put(QUEUE, delivery=delivery, retry=None, limits=QueueConfig())
         for name in self._names():
             self._start(name)
@@ -197,8 +205,9 @@ class Soak(Asking):
 
     async def _submit(self, engine: Engine, ended: int) -> None:
         """Never more than a few hundred wait: a task that waits for long is spoken of again and again."""
-        while self.submitted < min(self.tasks, ended + BACKLOG_MAX):
-            numbers = range(self.submitted, min(self.submitted + GROUP, self.tasks))
+        most, group = (GENTLE_BACKLOG_MAX, GENTLE_GROUP) if self._gently else (BACKLOG_MAX, GROUP)
+        while self.submitted < min(self.tasks, ended + most):
+            numbers = range(self.submitted, min(self.submitted + group, self.tasks))
             try:
                 await engine.submit_many([_submission(number) for number in numbers])
             except Unavailable:

@@ -20,6 +20,7 @@ from windlass.core.transition import Effect
 from windlass.core.wakeup import UNHEARD_MAX_S, UNHEARD_S, Letter
 from windlass.engine import wakeup
 from windlass.engine.holder import Held
+from windlass.engine.outbox import HARMLESS_HOLD_S
 from windlass.queues.postgres import PostgresSender
 from windlass.store.wakeup_table import WakeupTable
 from windlass.testing.clock import VirtualClock
@@ -322,6 +323,30 @@ async def test_a_full_line_is_looked_at_again_by_itself(
 
     await clock.advance(wakeup.FULL_AGAIN_MAX_S)
     assert len(await heard(waking)) == 1
+
+
+async def test_what_a_server_was_about_to_send_when_it_was_killed_is_sent_by_another_soon(
+    waking: Engine, clock: VirtualClock
+) -> None:
+    [task_id] = await submit(waking)
+    await waking.wakeups.tick()
+    begun = asyncio.Event()
+
+    async def never(_effect: Effect) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    waking.effects["wakeup"] = never
+    killed = asyncio.create_task(waking.loops.effects_tick())
+    await soon(begun.wait())
+    killed.cancel()
+    await asyncio.gather(killed, return_exceptions=True)
+
+    waking.effects["wakeup"] = waking.wakeups.send
+    await clock.advance(HARMLESS_HOLD_S - 1)
+    assert await heard(waking) == []
+    await clock.advance(1.0)
+    assert await heard(waking) == [task_id]
 
 
 async def test_two_engines_speak_of_a_task_once(waking: Engine, new_engine: Any) -> None:

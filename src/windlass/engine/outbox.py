@@ -18,6 +18,7 @@ from windlass.core.check import clean_text
 from windlass.core.error import Unavailable
 from windlass.core.retry import capped_power
 from windlass.core.transition import Effect
+from windlass.core.wakeup import WAKEUP
 from windlass.engine.chance import Chance
 from windlass.engine.committer import Committer
 from windlass.store.store import Store
@@ -28,6 +29,9 @@ EffectHandler = Callable[[Effect], Awaitable[None]]
 
 BATCH, AT_ONCE = 100, 256
 HOLD_S = 60.0
+# Who dies with an effect keeps it from all others for so long. What does no harm when it is done twice at a time need
+# not wait until it is certain that nobody does it any more.
+HARMLESS, HARMLESS_HOLD_S = (WAKEUP,), 15.0
 TRIES_MAX, BUSY_MAX_S = 12, 3600.0
 DELAY_S, DELAY_FACTOR, DELAY_MAX_S = 1.0, 2.0, 300.0
 
@@ -83,7 +87,7 @@ class Outbox:
         if not handlers or limit <= 0:
             return []
         async with self._store.begin() as tx:
-            taken = await tx.outbox.take_effects(sorted(handlers), limit, HOLD_S)
+            taken = await tx.outbox.take_effects(sorted(handlers), limit, HOLD_S, HARMLESS, HARMLESS_HOLD_S)
         begun = [asyncio.create_task(self._one(handlers[effect.kind], effect, tries)) for effect, tries in taken]
         for task in begun:
             self._busy.add(task)

@@ -25,9 +25,13 @@ class OutboxTable:
                 [e.task_id for e in effects], [e.attempt for e in effects], [record.as_json(e.body) for e in effects],
             )  # fmt: skip
 
-    async def take_effects(self, kinds: Sequence[str], limit: int, hold_s: float) -> list[tuple[Effect, int]]:
-        """Effects to carry out, each with the number of this try."""
-        return [record.effect_from(row) for row in await self._session.fetch("take_effects", kinds, limit, hold_s)]
+    async def take_effects(
+        self, kinds: Sequence[str], limit: int, hold_s: float, some: Sequence[str] = (), some_s: float = 0.0
+    ) -> list[tuple[Effect, int]]:
+        """Effects to carry out, each with the number of this try. Nobody else takes them for `hold_s`, those of `some`
+        kinds for `some_s`."""
+        rows = await self._session.fetch("take_effects", kinds, limit, hold_s, list(some), some_s)
+        return [record.effect_from(row) for row in rows]
 
     async def lock_effects(self, kind: str, limit: int) -> list[Effect]:
         return [record.effect_from(row)[0] for row in await self._session.fetch("lock_effects", kind, limit)]

@@ -7,9 +7,12 @@ select u.id, u.kind, u.namespace, u.task_id, u.attempt, u.body::jsonb, windlass.
 on conflict (id) do nothing
 
 -- name: take_effects
--- Takes due effects of these kinds for a while: who dies with them loses them to the next taker (index outbox_due).
+-- Takes due effects of these kinds for a while, some ($4) for less ($5): who dies with them loses them to the next taker
+-- (index outbox_due).
 update windlass.outbox o
-   set tries = o.tries + 1, available_at = windlass.now() + $3::double precision * interval '1 second'
+   set tries = o.tries + 1,
+       available_at = windlass.now() + interval '1 second'
+                                       * case when o.kind = any($4::text[]) then $5 else $3::double precision end
   from (select d.id from windlass.outbox d
          where d.kind = any($1::text[]) and d.dead_at is null and d.available_at <= windlass.now()
          order by d.available_at, d.id limit $2 for update skip locked) due
