@@ -19,7 +19,9 @@ from windlass.blobs.object_store import open_store
 from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES
 from windlass.core.command import Complete
 from windlass.core.error import TooLarge
+from windlass.core.note import Note
 from windlass.core.reference import is_reference
+from windlass.core.schedule import ScheduleSpec
 from windlass.core.step import Place
 from windlass.core.step_command import StepChild, StepResult
 from windlass.engine.blob import Blob, Blobs, Found
@@ -497,6 +499,25 @@ async def test_the_limit_is_a_setting_and_is_told(new_engine: NewEngine, gate: G
         with pytest.raises(TooLarge) as caught:
             await engine.submit(job(payload=payload))
         assert caught.value.field == "payload"
+    assert gate.puts == []
+
+
+async def test_what_is_never_kept_as_an_object_says_how_long_it_may_be(
+    engine: Engine, gate: Gate, somebody: asyncpg.Connection
+) -> None:
+    task_id = await engine.submit(job())
+    [claimed] = await engine.claim(await worker(engine))
+    assert claimed.task.lease_id is not None
+    limit = f"has {len(BIG)} bytes, the limit is {PAYLOAD_MAX_BYTES}"
+
+    with pytest.raises(TooLarge, match=f"payload: {limit}"):
+        await engine.signal(task_id, "go", BIG)
+    with pytest.raises(TooLarge, match=f"payload: {limit}"):
+        await engine.schedules.create(ScheduleSpec(kind="job", cron="* * * * *", payload=BIG))
+    with pytest.raises(TooLarge, match="checkpoint: has 300002 bytes, the limit is 262144"):
+        await engine.note([Note(task_id, 1, claimed.task.lease_id, checkpoint=b'"' + b"x" * 300_000 + b'"')])
+    with pytest.raises(asyncpg.PostgresError, match="payload must be JSON of at most 2097152 bytes"):
+        await somebody.execute("select windlass.submit('job', $1::jsonb)", BIG.decode())
     assert gate.puts == []
 
 

@@ -5,26 +5,29 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import docker
 import pytest
 from msgspec.structs import replace
 from tests.launchers.servers import TOKEN, Docker, Fly, Kubernetes, Vendor
-from tests.support.processes import everything_in
-from tests.support.work import SOON_S
+from tests.support.processes import everything_in, gone
+from tests.support.work import SOON_S, until
 
 from windlass.blobs.address import read_address
 from windlass.core.error import Invalid
 from windlass.core.machine import OUT_OF_MEMORY, Phase, Sighting, machine_name
 from windlass.engine.launcher import Launcher, LauncherAway, LaunchRefused, Order
 from windlass.http.server import listening
+from windlass.launchers.api import Api, quietly
 from windlass.launchers.docker import DockerLauncher
 from windlass.launchers.fly import FlyLauncher
+from windlass.launchers.keeper import marked
 from windlass.launchers.kubernetes import KubernetesLauncher
 from windlass.launchers.options import LAUNCHERS, make_launcher, storage_variables
 from windlass.launchers.process import ProcessLauncher
@@ -71,6 +74,9 @@ class Bench:
             self.fifo(order.name).write_text(script)
         else:
             self.vendor.end(order.name, 137 if oom else code, oom=oom, says=says)
+        return await self.ended(order)
+
+    async def ended(self, order: Order) -> Sighting:
         id_ = self._ids[order.name] if self.vendor is not None else None
         async with asyncio.timeout(SOON_S):
             while True:
@@ -174,6 +180,76 @@ async def test_stopping_leaves_nothing_and_may_be_repeated(bench: Bench) -> None
         assert everything_in(bench.folder / "machines") == []
     else:
         assert bench.vendor.boxes == {}
+
+
+@pytest.mark.parametrize("bench", ["kubernetes"], indirect=True)
+async def test_a_pod_that_does_not_want_to_end_is_ended_after_its_grace(bench: Bench) -> None:
+    """As long as it lives it may write: that nothing is left has to be true when it is said."""
+    assert isinstance(bench.vendor, Kubernetes)
+    bench.vendor.deaf = True
+    order = await bench.started()
+    await bench.launcher.stop(order.name, None, 0.6)
+
+    assert (bench.vendor.boxes, bench.vendor.lingering, bench.vendor.secrets) == ({}, [], {})
+
+
+async def test_an_answer_that_takes_its_time_is_waited_for() -> None:
+    """A stop is answered when the machine has ended."""
+    waits = asyncio.Event()
+
+    async def slow(scope: object, receive: object, send: Callable[..., Awaitable[None]]) -> None:
+        await waits.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    slow.state = SimpleNamespace(closing=asyncio.Event())  # type: ignore[attr-defined]
+    async with listening(slow, "127.0.0.1", 0) as url:  # type: ignore[arg-type]
+        api = Api(url, timeout_s=0.05)
+        patient = asyncio.create_task(quietly(api, "POST", "/stop", more_s=SOON_S))
+        with pytest.raises(LauncherAway):
+            await quietly(api, "POST", "/stop")
+        waits.set()
+        assert await patient == 204
+
+
+HIDES = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".new", sys.argv[1])
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os._exit(0)
+os.wait()
+while not os.path.exists(sys.argv[1]):
+    pass
+"""
+
+
+@pytest.mark.parametrize("bench", ["process"], indirect=True)
+async def test_a_process_that_has_hidden_ends_with_its_machine(bench: Bench) -> None:
+    """It has a session of its own, no parent, and nothing in its environment that tells whose it is."""
+    file = bench.folder / "hidden"
+    order = bench.order(command=(sys.executable, "-c", HIDES, str(file)))
+    await bench.launcher.start(order)
+    seen = await bench.ended(order)
+
+    assert seen.exit_code == 0
+    await gone(int(file.read_text()))
+
+
+@pytest.mark.parametrize("bench", ["process"], indirect=True)
+async def test_nothing_of_the_servers_own_environment_reaches_a_machine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its program nor what keeps it is told anything that was not meant for it."""
+    monkeypatch.setenv("DATABASE_URL", "postgresql://somebody:hunter2@nowhere/db")
+    order = await bench.started()
+    await until(lambda: len(marked(order.name)) == 2)
+
+    for pid in marked(order.name):
+        assert b"hunter2@nowhere" not in Path(f"/proc/{pid}/environ").read_bytes()  # noqa: ASYNC240
 
 
 async def test_machines_of_others_are_not_seen(bench: Bench) -> None:

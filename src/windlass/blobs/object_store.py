@@ -7,7 +7,6 @@ an upload that does is given up. All errors of the driver become ours here.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,8 +24,6 @@ from windlass.blobs.address import Address, read_address
 from windlass.blobs.leftover import Leftovers, find_leftovers
 from windlass.core.error import Conflict, Invalid, NotFound, Unavailable
 from windlass.engine.blob import PIECE_BYTES, Blob, Found, check_key
-
-log = logging.getLogger("windlass.objects")
 
 PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes
 PARTS_AT_ONCE = 2
@@ -109,8 +106,8 @@ class ObjectStore:
         return len(content)
 
     async def _put_in_parts(self, key: str, content: Any, source: _Source | None = None) -> None:
-        """All of it, or no part of it. Whoever gives up waiting does so after the thread that writes has heard of it:
-        what it sends after its upload was given up would stay."""
+        """All of it, or no part of it: the driver gives up what it cannot finish. Whoever is cancelled waits for that
+        too, so that nothing is on its way any more when it is said that nothing is there."""
         writing = asyncio.create_task(self._put(key, content, use_multipart=True))
         try:
             await asyncio.shield(writing)
@@ -119,18 +116,8 @@ class ObjectStore:
                 source.close()
             await asyncio.wait([writing], timeout=GIVE_UP_S)
             writing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is told below
-            await self._give_up(key)
             cancelled = isinstance(error, asyncio.CancelledError)
             raise (None if cancelled or source is None else source.problem) or error from None
-
-    async def _give_up(self, key: str) -> None:
-        """Of an upload that broke off. What cannot be given up now is when the key or all around it is deleted."""
-        if isinstance(self._parts, Leftovers):
-            try:
-                async with asyncio.timeout(GIVE_UP_S):
-                    await self._parts.give_up(key)
-            except (Unavailable, TimeoutError) as error:
-                log.warning("parts of %s stay for now: %s", key, error)
 
     async def _put(self, key: str, content: Any, **options: Any) -> None:
         try:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core.check import check_count, check_list, check_payload, check_seconds, check_type, clean_text
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, TooLarge
 from windlass.core.transition import Instant
 
 AMOUNT_MAX = 1e15
@@ -88,7 +88,7 @@ def checked_amount(current: float, maximum: float | None = None, message: str = 
 def check_checkpoint(data: bytes) -> None:
     check_payload("checkpoint", data)
     if len(data) > CHECKPOINT_MAX_BYTES:
-        raise Invalid(f"has {len(data)} bytes, the limit is {CHECKPOINT_MAX_BYTES}", field="checkpoint")
+        raise TooLarge(f"has {len(data)} bytes, the limit is {CHECKPOINT_MAX_BYTES}", field="checkpoint")
 
 
 def checked_note(note: Note) -> Note:
