@@ -13,6 +13,7 @@ from windlass import Engine, StoreBusy
 from windlass.core.error import Expired, Malformed
 from windlass.engine import change
 from windlass.engine.change import Change, Position, read_position
+from windlass.testing.clock import VirtualClock
 
 
 async def all_after(engine: Engine, position: Position) -> tuple[list[Change], Position]:
@@ -108,6 +109,20 @@ async def test_a_feed_is_not_switched_off_behind_a_reader_that_begins_just_now(
         position, _ = await asyncio.gather(engine.changes.begin(), other.changes.forget())
         task_id = await engine.submit(job())
         assert [c.task_id for c in (await all_after(engine, position))[0]] == [task_id]
+
+
+async def test_who_writes_tasks_pays_for_no_trigger_while_nobody_follows(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    """A disabled one still makes every statement copy what it wrote. It comes with a reader and goes without."""
+    count = "select count(*) from pg_trigger where tgrelid = 'windlass.task'::regclass and tgname like 'record%'"
+    assert await somebody.fetchval(count) == 0
+    for _ in range(2):
+        await engine.changes.begin()
+        assert await somebody.fetchval(count) == 2
+        await clock.advance(change.KEEP_S + 1)
+        await engine.changes.forget()
+        assert await somebody.fetchval(count) == 0
 
 
 async def test_what_is_no_position_is_refused(engine: Engine) -> None:

@@ -10,8 +10,6 @@ import msgspec
 from windlass.core.transition import State
 from windlass.store.session import Session
 
-TRIGGERS = ("record_new", "record_moved")
-
 
 class ChangeRow(msgspec.Struct, frozen=True):
     """Tasks that came into a state together."""
@@ -42,13 +40,12 @@ class ChangeTable:
         """Waits for all who write tasks just now, and they for us, but not longer than this: LockHeld. What somebody
         else has switched meanwhile stays as it is: the feed has one beginning."""
         await self._session.execute(f"set local lock_timeout = {patience_ms}")
-        await self._session.execute("lock table windlass.task in share row exclusive mode")
+        # At once the lock that making a trigger takes, or dropping one: two who raise theirs would wait for each other.
+        mode = "share row exclusive" if on else "access exclusive"
+        await self._session.execute(f"lock table windlass.task in {mode} mode")
         if await self.feed_is_on() is on:
             return
-        what = "enable" if on else "disable"
-        await self._session.execute(
-            "alter table windlass.task " + ", ".join(f"{what} trigger {name}" for name in TRIGGERS)
-        )
+        await self._session.fetch("record_changes", on)
         if on:
             await self._session.fetch("begin_feed")
 

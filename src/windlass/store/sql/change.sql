@@ -1,9 +1,13 @@
 -- name: feed_is_on
 -- Whether changes are recorded.
-select t.tgenabled <> 'D' from pg_trigger t where t.tgrelid = 'windlass.task'::regclass and t.tgname = 'record_new'
+select exists (select from pg_trigger t where t.tgrelid = 'windlass.task'::regclass and t.tgname = 'record_new')
+
+-- name: record_changes
+-- Makes the triggers that record changes, or drops them.
+select windlass.record_changes($1::boolean)
 
 -- name: begin_feed
--- Recording begins with this transaction, which holds the lock that ALTER TABLE took.
+-- Recording begins with this transaction, which holds a lock that nobody who writes tasks can hold beside it.
 update windlass.feed f set since = pg_current_xact_id(), read_at = windlass.now()
 
 -- name: touch_feed
