@@ -289,7 +289,8 @@ async def open_carriers(
 def open_machines(known: settings.Settings) -> MachineOptions:
     """How this server runs machines, by its settings and the variables of its process."""
     from windlass.blobs.address import read_address
-    from windlass.launchers.options import machine_options, storage_variables
+    from windlass.contracts.machine.storage import storage_variables
+    from windlass.launchers.options import machine_options
 
     storage = storage_variables(read_address(known.blobs_url), os.environ)
     return machine_options(known, os.environ, storage, open_=known.is_open("machine"))

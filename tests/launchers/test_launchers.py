@@ -20,6 +20,7 @@ from tests.support.processes import everything_in, gone
 from tests.support.work import SOON_S, until
 
 from windlass.blobs.address import read_address
+from windlass.contracts.machine.storage import storage_variables
 from windlass.core.error import Invalid
 from windlass.core.machine import OUT_OF_MEMORY, Phase, Sighting, machine_name
 from windlass.engine.launcher import Launcher, LauncherAway, LaunchRefused, Order
@@ -29,7 +30,7 @@ from windlass.launchers.docker import DockerLauncher
 from windlass.launchers.fly import FlyLauncher
 from windlass.launchers.keeper import marked
 from windlass.launchers.kubernetes import KubernetesLauncher
-from windlass.launchers.options import LAUNCHERS, make_launcher, storage_variables
+from windlass.launchers.options import LAUNCHERS, make_launcher
 from windlass.launchers.process import ProcessLauncher
 from windlass.settings import table
 

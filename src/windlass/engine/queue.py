@@ -74,8 +74,11 @@ class Queues:
         check_name("namespace", namespace)
         check_seconds("overlap_s", overlap_s)
         async with self._store.begin() as tx:
-            if not await tx.heartbeats.rotate_secret(namespace, queue, _new_secret(), overlap_s):
+            await tx.queues.lock_queue(namespace, queue)
+            known = (await tx.queues.get_settings(namespace, [queue])).get(queue)
+            if known is None or not known.delivery.signed:
                 raise NotFound(f"there is no queue {queue} in {namespace} that pushes or calls a URL")
+            await tx.heartbeats.rotate_secret(namespace, queue, _new_secret(), overlap_s)
             tx.wakes.everything = True
         return await self.get(queue, namespace=namespace)
 
@@ -103,6 +106,11 @@ class Queues:
         """What is set for those of these queues that somebody configured."""
         async with self._store.views() as views:
             return await views.queue_settings(namespace, queues)
+
+    async def delivery(self, queue: str, kind: type[D], *, namespace: str = "default") -> D | None:
+        """How tasks reach the workers of this queue, if that is in this way."""
+        known = (await self.settings(namespace, [queue])).get(queue)
+        return known.delivery if known is not None and isinstance(known.delivery, kind) else None
 
     async def delivered(self, kind: type[D]) -> dict[QueueName, D]:
         """How tasks reach the workers of those queues where they do so in this way, in all namespaces."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -27,19 +25,6 @@ LAUNCHERS: dict[str, Callable[[Path, Mapping[str, str]], Launcher]] = {
     "kubernetes": lambda _, variables: KubernetesLauncher.reached_by(variables),
     "fly": lambda _, variables: FlyLauncher.reached_by(variables),
 }
-
-
-class StoreAddress(Protocol):
-    """Where objects are kept; see `blobs.address`."""
-
-    @property
-    def scheme(self) -> str: ...
-    @property
-    def place(self) -> str: ...
-    @property
-    def prefix(self) -> str: ...
-    @property
-    def options(self) -> Mapping[str, str]: ...
 
 
 class MachineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,24 +62,3 @@ def make_launcher(name: str, data_dir: Path, variables: Mapping[str, str]) -> La
     if name not in LAUNCHERS:
         raise Invalid(f"there is no launcher {name!r}", field="launchers")
     return LAUNCHERS[name](data_dir, {variable: value for variable, value in variables.items() if value})
-
-
-def storage_variables(address: StoreAddress, variables: Mapping[str, str]) -> dict[str, str]:
-    """What machines are told of where they upload, in the names of their contract, if that is S3 or like it. Variables
-    of these names that this server has itself beat what the address says, for who wants machines to have less."""
-    told: dict[str, str | None] = {}
-    if address.scheme == "s3":
-        options = address.options
-        account = re.match(r"https?://([0-9a-f]+)\.r2\.cloudflarestorage\.com", options.get("endpoint", ""))
-        told = {
-            "R2_ACCOUNT_ID": account[1] if account else "none",
-            "R2_ACCESS_KEY_ID": options.get("access_key_id") or variables.get("AWS_ACCESS_KEY_ID"),
-            "R2_SECRET_ACCESS_KEY": options.get("secret_access_key") or variables.get("AWS_SECRET_ACCESS_KEY"),
-            "R2_SESSION_TOKEN": options.get("session_token") or variables.get("AWS_SESSION_TOKEN"),
-            "R2_BUCKET": address.place,
-            "R2_ENDPOINT": options.get("endpoint") or variables.get("AWS_ENDPOINT_URL"),
-            "R2_REGION": options.get("region") or variables.get("AWS_REGION"),
-            "R2_PREFIX": address.prefix or None,
-        }
-    told |= {name: variables[name] for name in told if name in variables}
-    return {name: value for name, value in told.items() if value}

@@ -74,9 +74,8 @@ class HeartbeatTable:
         [[shortest]] = await self._session.fetch("shortest_lease")
         return None if shortest is None else int(shortest)
 
-    async def rotate_secret(self, namespace: str, queue: str, secret: str, overlap_s: float) -> bool:
-        """Whether there is such a queue, and it pushes."""
-        return bool(await self._session.fetch("rotate_secret", namespace, queue, secret, overlap_s))
+    async def rotate_secret(self, namespace: str, queue: str, secret: str, overlap_s: float) -> None:
+        await self._session.fetch("rotate_secret", namespace, queue, secret, overlap_s)
 
     async def token_keys(self, life_s: float) -> list[tuple[UUID, bytes]]:
         """The one that signs first, then the one before it, if its tokens may still be alive."""

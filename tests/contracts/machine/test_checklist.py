@@ -22,7 +22,7 @@ from tests.support.s3 import KEY, SECRET, S3Server, open_s3
 
 from windlass import State
 from windlass.blobs.address import read_address
-from windlass.launchers.options import storage_variables
+from windlass.contracts.machine.storage import storage_variables
 from windlass.testing.clock import VirtualClock
 
 ROOT_PI = "01KAAAAAAAAAAAAAAAAAAAAAAA"

@@ -41,10 +41,9 @@ class WakeupRoutes:
 
     async def _route(self, body: bytes, caller: Caller) -> wire.Route:
         said = _named(_read(body, wire.Where), caller)
-        settings = (await self._engine.queues.settings(said.namespace, [said.queue])).get(said.queue)
-        if settings is None or not isinstance(settings.delivery, Wakeup):
+        wakeup = await self._engine.queues.delivery(said.queue, Wakeup, namespace=said.namespace)
+        if wakeup is None:
             raise NotFound(f"the queue {said.queue} in {said.namespace} sends no wake-ups")
-        wakeup = settings.delivery
         return wire.Route(
             queue=said.queue, namespace=said.namespace, carrier=wakeup.carrier,
             address=wakeup.address_of(said.namespace, said.queue), visibility_s=wakeup.visibility_ms / 1000,

@@ -62,8 +62,7 @@ class Launching:
 
     async def discreet(self, task: Task, text: str) -> str:
         """What a machine wrote, without anything of what it was told and nobody is to read."""
-        known = (await self._engine.queues.settings(task.namespace, [task.queue])).get(task.queue)
-        machine = known.delivery if known is not None and isinstance(known.delivery, Machine) else None
+        machine = await self._engine.queues.delivery(task.queue, Machine, namespace=task.namespace)
         keys = [key for _, key in await self._engine.callbacks.token_keys()]
         return without(text, secrets_of(task, machine, self._around, keys))
 

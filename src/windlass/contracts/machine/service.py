@@ -162,10 +162,10 @@ class MachineService:
 
     async def _on_machines(self, task: Task) -> bool:
         """Whether a task belongs to this contract: its queue is one of machines, or was when it ran."""
-        known = (await self._engine.queues.settings(task.namespace, [task.queue])).get(task.queue)
-        if known is not None and isinstance(known.delivery, Machine):
-            return True
-        return bool(await self._machines.of_task(task.id))
+        return await self._machine_of(task) is not None or bool(await self._machines.of_task(task.id))
+
+    async def _machine_of(self, task: Task) -> Machine | None:
+        return await self._engine.queues.delivery(task.queue, Machine, namespace=task.namespace)
 
     # ----------------------------------------------------------------------------------------- machines
 
@@ -241,8 +241,7 @@ class MachineService:
         return size
 
     async def _upload_s(self, task: Task) -> float:
-        known = (await self._engine.queues.settings(task.namespace, [task.queue])).get(task.queue)
-        machine = known.delivery if known is not None and isinstance(known.delivery, Machine) else Machine(launcher="")
+        machine = await self._machine_of(task) or Machine(launcher="")
         return machine.upload_timeout_ms / 1000
 
     async def _uploaded(self, key: str, content: AsyncIterable[bytes], seconds: float) -> int:
@@ -277,8 +276,8 @@ class MachineService:
         view = await self._known(name)
         task = view.task
         if signature is None:
-            known = (await self._engine.queues.settings(task.namespace, [task.queue])).get(task.queue)
-            if known is None or not isinstance(known.delivery, Machine) or known.delivery.callback_auth == "required":
+            machine = await self._machine_of(task)
+            if machine is None or machine.callback_auth == "required":
                 raise Unauthenticated("a signature is needed: use CALLBACK_URL as it is, or send X-Callback-Signature")
             return view, task.attempt
         attempt = signed_attempt(await self._secrets(), export_name(task.id, task.kind), task.attempt, signature)

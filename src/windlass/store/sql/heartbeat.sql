@@ -69,12 +69,11 @@ select count(*) from (
 select min((q.delivery ->> 'lease_ms')::bigint) from windlass.queue q where q.delivery ->> 'type' = 'wakeup'
 
 -- name: rotate_secret
--- A new secret signs the pushes or calls of a queue; the one before signs them too, for so long.
+-- A new secret signs what is sent for a queue; the one before signs it too, for so long.
 update windlass.queue q
    set previous_secret = q.signing_secret, signing_secret = $3,
        secret_until = windlass.now() + $4::double precision * interval '1 second'
  where q.namespace = $1 and q.name = $2
-   and (q.delivery ->> 'type' = 'push' or (q.delivery ->> 'type' = 'invoke' and q.delivery ->> 'url' is not null))
 returning q.name, pg_notify('windlass', 'settings')
 
 -- name: token_keys
