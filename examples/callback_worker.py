@@ -143,7 +143,7 @@ class Pushes(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("", int(sys.argv[1])), Pushes)
+    server = ThreadingHTTPServer(("", int([*sys.argv, "8080"][1])), Pushes)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     print(f"taking pushes on port {server.server_port}", flush=True)
     server.serve_forever()

@@ -298,7 +298,7 @@ def open_machines(known: settings.Settings) -> MachineOptions:
 
 async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:
     """Bring a database to the schema of this version; returns what was applied."""
-    with translated():
+    with translated(database_url):
         connection = await asyncpg.connect(checked_url(database_url), timeout=10)
         try:
             applied = await migrate.migrate(connection, target=target)

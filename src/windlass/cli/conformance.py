@@ -52,6 +52,10 @@ def callback(
         How the worker reaches this machine, if not directly; callbacks are taken at all addresses then.
     """
     secret = secret or (load().settings.signing_secret or "").partition(" ")[0]
+    if not secret:
+        raise Unusable(
+            "--secret: give what pushes are signed with, as the worker knows it, or set WINDLASS_SIGNING_SECRET"
+        )
     try:
         results = check_worker(
             worker, secret, kind=kind, only=only, interval_ms=interval_ms, patience_s=patience, parallel=parallel,

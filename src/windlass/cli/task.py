@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -20,8 +20,9 @@ OfKind = Annotated[str | None, Parameter(help="Only those of this kind.")]
 OfRun = Annotated[str | None, Parameter(help="Only those of this run, by its id.")]
 Reason = Annotated[str, Parameter(help="Why; it is kept with the task.")]
 Limit = Annotated[int, Parameter(help="At most so many, newest first.")]
+Name = Literal["blocked", "queued", "running", "sleeping", "parked", "succeeded", "failed", "cancelled", "skipped"]
 States = Annotated[
-    tuple[str, ...], Parameter(name=("--state", "-s"), show_default=False, help="Only these; may be repeated.")
+    tuple[Name, ...], Parameter(name=("--state", "-s"), show_default=False, help="Only these; may be repeated.")
 ]
 COLUMNS = ("id", "state", "kind", "queue", "created", "attempt", "reason")
 Attempt = Annotated[int | None, Parameter(help="Only those of this attempt, by its number.")]
@@ -126,7 +127,7 @@ def retry_task(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
 
 def replay_tasks(
     *,
-    state: Annotated[tuple[str, ...], Parameter(name=("--state", "-s"), help="Only these; may be repeated.")] = (
+    state: Annotated[tuple[Name, ...], Parameter(name=("--state", "-s"), help="Only these; may be repeated.")] = (
         "failed",
     ),
     queue: OfQueue = None,

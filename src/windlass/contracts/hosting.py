@@ -68,8 +68,11 @@ async def serving(
             port = server.add_insecure_port(address)
         else:
             port = server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise Invalid(f"cannot listen on {address}: {error}", field="grpc") from None
+    except RuntimeError:
+        raise Invalid(
+            f"cannot listen on {address}: another program may listen there already; choose another address",
+            field="grpc",
+        ) from None
     await server.start()
     try:
         yield int(port)

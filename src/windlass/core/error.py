@@ -141,3 +141,9 @@ class ContractViolation(WindlassError):
     """The peer broke the protocol."""
 
     code = "contract_violation"
+
+
+def why_broken(error: BaseException) -> str:
+    """Of what others raise, in words for a person: `Connection refused`. The type only where there is no sentence."""
+    told = getattr(error, "strerror", None)
+    return str(told) if told else f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -27,6 +27,7 @@ from windlass.core.error import (
     Rejected,
     Unavailable,
     WindlassError,
+    why_broken,
 )
 
 BASE = "/api/v1"
@@ -129,9 +130,11 @@ class ApiClient:
             with self._ask(connection, method, target, payload, headers) as response:
                 content = response.read(BODY_MAX)
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"{self.url} broke off: {_why(error)}") from None
+            raise Unavailable(f"{self.url} broke off: {why_broken(error)}") from None
         finally:
             connection.close()
+        if response.status == 401 and self._key is None:
+            raise Forbidden("the server asks for a key: give --api-key, or set WINDLASS_API_KEY")
         if response.status >= 400:
             raise error_of(response.status, content, response.getheader("Retry-After"))
         return _decoded(content) if content else None
@@ -149,7 +152,7 @@ class ApiClient:
             connection.connect()
         except OSError as error:
             raise Unreachable(
-                f"cannot reach {self.url}: {_why(error)}. Does `windlass dev` or `windlass serve` run there?"
+                f"cannot reach {self.url}: {why_broken(error)}. Does `windlass dev` or `windlass serve` run there?"
             ) from None
         return connection
 
@@ -183,13 +186,9 @@ class ApiClient:
         except TimeoutError:
             return  # nothing happened for a while, not even a sign of life
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"{self.url} broke off: {_why(error)}") from None
+            raise Unavailable(f"{self.url} broke off: {why_broken(error)}") from None
         finally:
             connection.close()
-
-
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _target(path: str, query: Mapping[str, object] | None) -> str:

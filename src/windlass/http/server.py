@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import uvicorn
 
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, why_broken
 
 GRACE_S = 10
 KEEP_ALIVE_S, GUARDED_KEEP_ALIVE_S = 5, 75  # to begin again costs much where certificates are checked
@@ -93,14 +93,18 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         bound = socket.socket(family, kind, protocol)  # without its protocol, asyncio would leave Nagle's delay on
     except (OSError, UnicodeError, OverflowError) as error:
-        raise Invalid(f"cannot listen on {host}:{port}: {error}", field="http") from None
+        raise Invalid(
+            f"cannot listen on {host}:{port}: {why_broken(error)}; choose another address", field="http"
+        ) from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.setblocking(False)
     except (OSError, OverflowError) as error:
         bound.close()
-        raise Invalid(f"cannot listen on {host}:{port}: {error}", field="http") from None
+        raise Invalid(
+            f"cannot listen on {host}:{port}: {why_broken(error)}; choose another address", field="http"
+        ) from None
     return bound
 
 

@@ -19,6 +19,7 @@ from windlass.core.cron import Cron, parse_cron
 from windlass.core.error import Invalid, NotFound, Unavailable, WindlassError
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.schedule import Overlap, ScheduleSpec, check_spec
+from windlass.sdk.complaint import Complaint
 from windlass.sdk.handler import Handler
 
 log = logging.getLogger("windlass.worker")
@@ -96,6 +97,7 @@ class Declaration:
         self._kinds = kinds
         self._calendar, self._app, self._namespace, self._specs = calendar, app, namespace, list(specs)
         self._left = 0
+        self._complain = Complaint(log)
 
     async def begin(self) -> None:
         """Until it was heard. Raises Conflict if a name is taken by what others made."""
@@ -121,7 +123,7 @@ class Declaration:
                 self._app, self._specs, namespace=self._namespace, anew=anew
             )
         except Unavailable as error:
-            log.warning("cannot tell what %s declares, trying again: %s", self._app, error)
+            self._complain("cannot tell what %s declares, trying again: %s", self._app, error)
             return False
         except NotFound:
             log.warning("the server knows nothing of what apps declare: schedules of %s do not fire", self._app)

@@ -33,6 +33,7 @@ from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, R
 from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
 from windlass.core.lease import Extension, Lease, Reach, check_about
 from windlass.core.task import Task
+from windlass.sdk.complaint import Complaint
 from windlass.sdk.context import told_to_cancel
 from windlass.sdk.heartbeat import Heartbeat
 from windlass.sdk.leaving import Leaving
@@ -130,6 +131,7 @@ class Worker:
         self._concurrency, self._prefetch, self._lease_ttl_s = concurrency, prefetch, lease_ttl_s
         self._heartbeat = Heartbeat(reach_of(source) if heartbeat_process else None, self._heard_cancel, self._on_loop)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._complain = Complaint(log)
         self.lease_options: dict[str, Any] = {}  # what else its leases are opened with
         self.on_lease: Callable[[Lease], None] = lambda _: None  # told of each lease that is opened
         self.declaration: Declared | None = None  # what the app of its handlers has to say beside
@@ -206,7 +208,7 @@ class Worker:
                 **self.lease_options,
             )  # fmt: skip
         except Unavailable as error:
-            log.warning("cannot reach the engine, trying again: %s", error)
+            self._complain("cannot reach the engine, trying again: %s", error)
             await asyncio.sleep(AFTER_ERROR_S)
             return
         self._heartbeat.extended(lease, now)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
-from windlass.core.error import Conflict, Invalid, StoreBusy, WindlassError
+from windlass.core.error import Conflict, Invalid, StoreBusy, WindlassError, why_broken
 
 
 class CommitUnknown(StoreBusy):
@@ -61,7 +62,7 @@ def translate(error: BaseException) -> WindlassError | None:
     if isinstance(error, _BUSY):
         return StoreBusy(f"the database could not do this now: {error}")
     if isinstance(error, _AWAY):
-        return Away(f"the database is away: {type(error).__name__}: {error}")
+        return Away(f"the database is away: {why_broken(error)}")
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
         return StoreBusy(f"the database refused our login: {error}")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
@@ -75,9 +76,16 @@ def translate(error: BaseException) -> WindlassError | None:
     return None
 
 
+def place_of(dsn: str) -> str:
+    """Where a database is, without who we are to it."""
+    parts = urlsplit(dsn)
+    host = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", [""])[0]
+    return f"{host}{parts.path}"
+
+
 @contextmanager
-def translated() -> Iterator[None]:
-    """Raise our error instead of the driver's."""
+def translated(dsn: str | None = None) -> Iterator[None]:
+    """Raise our error instead of the driver's; who connects is told where to."""
     try:
         yield
     except WindlassError:
@@ -86,4 +94,6 @@ def translated() -> Iterator[None]:
         ours = translate(error)
         if ours is None:
             raise
+        if dsn is not None and isinstance(ours, StoreBusy):
+            ours = type(ours)(f"{ours.message} (at {place_of(dsn)})")
         raise ours from error

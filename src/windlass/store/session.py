@@ -115,13 +115,13 @@ class Pool:
 
     async def dedicated(self) -> Any:
         """A connection of its own, for LISTEN."""
-        with translated():
+        with translated(self._dsn):
             return await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_S, statement_cache_size=0)
 
     async def _connect(self) -> Any:
         self._made += 1
         try:
-            with translated():
+            with translated(self._dsn):
                 return await asyncpg.connect(
                     self._dsn,
                     statement_cache_size=0 if self.pooled else 200,

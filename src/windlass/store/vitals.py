@@ -57,7 +57,7 @@ class Vitals(msgspec.Struct, frozen=True):
 
 
 async def read_vitals(dsn: str) -> Vitals:
-    with translated():
+    with translated(dsn):
         connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
         try:
             vitals = await _read(connection)

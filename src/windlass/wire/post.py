@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 import h11
 import msgspec
 
-from windlass.core.error import Forbidden, Invalid
+from windlass.core.error import Forbidden, Invalid, why_broken
 
 ANSWER_MAX_BYTES = 64 * 1024
 PORTS = {"http": 80, "https": 443}
@@ -112,7 +112,7 @@ async def post(
     except TimeoutError:
         raise Unreachable(f"no answer within {timeout_s:g} s") from None
     except (OSError, h11.ProtocolError, EOFError) as error:
-        raise Unreachable(f"{type(error).__name__}: {error}") from None
+        raise Unreachable(why_broken(error)) from None
 
 
 async def _connect(

@@ -198,7 +198,10 @@ class PushedAttempt:
         if isinstance(error, Cancel):
             return self._cancelled(str(error))
         if error is not None:
-            return self._failed(self._handler.failure(error))
+            failure = self._handler.failure(error)
+            kind = self._handler.kind
+            log.warning("task %s (%s), attempt %d failed: %s", self.task_id, kind, self.number, failure.line)
+            return self._failed(failure)
         output = msgspec.Raw(ended.result())
         return Completed(attempt=self.number, worker_id=self._worker, outcome="SUCCEEDED", output=output)
 

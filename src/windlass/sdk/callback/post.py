@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from windlass.core.error import why_broken
 from windlass.sdk.resting import Resting, Server
 from windlass.wire.retry_after import retry_after_s
 
@@ -100,7 +101,7 @@ class Poster:
             return self._exchange(key, connection, method, target, headers, body, timeout_s)
         except (OSError, HTTPException, ValueError) as error:
             connection.close()
-            raise Unreachable(f"{type(error).__name__}: {error}") from None
+            raise Unreachable(why_broken(error)) from None
 
     def _exchange(
         self,

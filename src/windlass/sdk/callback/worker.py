@@ -215,7 +215,11 @@ class CallbackWorker:
             raise InvalidState("the worker runs in another event loop")
         answer = self._answer({name.lower(): value for name, value in headers.items()}, body)
         if answer.status >= 400:
-            log.log(logging.INFO if answer.status in (409, 503) else logging.WARNING, "push refused: %s", answer.body)
+            log.log(
+                logging.INFO if answer.status in (409, 503) else logging.WARNING,
+                "push refused: %s",
+                answer.body.decode(),
+            )
         return answer
 
     def handle_sync(self, headers: Mapping[str, str], body: bytes) -> Answer:
