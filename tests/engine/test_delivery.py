@@ -186,3 +186,26 @@ async def test_why_a_task_waits_to_be_sent_says_that_nobody_can_claim_it(engine:
     assert (waits.reason, waits.message) == (
         "in_line", "it is sent out by push when its turn comes; workers that claim do not get it",
     )  # fmt: skip
+
+
+async def test_a_queue_that_cannot_be_sent_out_holds_up_no_other(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.effects["push"] = _nowhere
+    for queue in ("broken", "default"):
+        await engine.queues.put(queue, delivery=PUSH, limits=QueueConfig())
+    held_up, other = await engine.submit(job(queue="broken")), await engine.submit(job())
+    real = engine.sent.dispatcher._send_out
+
+    async def send_out(namespace: str, queue: str) -> int:
+        if queue == "broken":
+            raise RuntimeError("it cannot be looked at")
+        return await real(namespace, queue)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.sent.dispatcher, "_send_out", send_out)
+        with pytest.raises(RuntimeError, match="cannot be looked at"):
+            await engine.sent.dispatch_tick()
+    assert (await state(engine, other), await state(engine, held_up)) == (State.RUNNING, State.QUEUED)
+    assert await engine.sent.dispatch_tick() == 1
+    assert await state(engine, held_up) is State.RUNNING

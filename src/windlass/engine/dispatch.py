@@ -7,7 +7,6 @@ cannot carry out is left to others.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Container
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from windlass.core.error import LeaseLost
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueName
 from windlass.engine.claim import Claimer
+from windlass.engine.due import DueQueues
 from windlass.engine.hub import Hub
 from windlass.engine.metrics import Tally
 from windlass.engine.scan import Scan
@@ -34,69 +34,41 @@ LOOKS_A_LEASE = 8
 NEVER = datetime.max.replace(tzinfo=UTC)
 
 
-class Dispatcher:
+class Dispatcher(DueQueues):
     """What one engine sends out, of all namespaces."""
 
     def __init__(
         self, store: Store, hub: Hub, claimer: Claimer, effects: Container[str], stopwatch: Callable[[], float]
     ) -> None:
+        super().__init__()
         self._store, self._hub, self._claimer, self._stopwatch = store, hub, claimer, stopwatch
         self._effects = effects
-        self.queues: dict[QueueName, QueueSettings] = {}
-        self.wake: Callable[[], None] = lambda: None
         self.learned: Callable[[], None] = lambda: None
         self.tally: Tally | None = None
         self._scans: dict[QueueName, Scan] = {}
-        self._due: set[QueueName] = set()
         self._shortest_ms: int | None = None
-        self._stale = True
-        self._learning = asyncio.Lock()
-
-    def notice(self, queue: QueueName | None) -> None:
-        """Something may have become claimable in a queue, or any (None) may have changed."""
-        if queue is None:
-            self._stale = True
-        elif queue in self.queues:
-            self._due.add(queue)
-        else:
-            return
-        self.wake()
 
     async def learn(self) -> None:
-        """Which queues send, and how. What was not committed was not learnt; one after the other, so that what is known
-        in the end is what was read last."""
-        async with self._learning:
-            self._stale = False
-            try:
-                async with self._store.begin() as tx:
-                    all_queues = await tx.queues.queues_delivered(OUTGOING_TYPES)
-                    shortest_ms = await tx.heartbeats.shortest_lease_ms()
-                    queues = {key: settings for key, settings in all_queues.items() if self._carries(settings)}
-                    if queues:
-                        await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
-            except BaseException:
-                self._stale = True
-                self.wake()  # it has to be looked at again, and nobody else will say so
-                raise
+        """Which queues send, and how."""
+        async with self.learning():
+            async with self._store.begin() as tx:
+                all_queues = await tx.queues.queues_delivered(OUTGOING_TYPES)
+                shortest_ms = await tx.heartbeats.shortest_lease_ms()
+                queues = {key: settings for key, settings in all_queues.items() if self._carries(settings)}
+                if queues:
+                    await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
             self.queues, self._shortest_ms = queues, shortest_ms
-            self._due = set(queues)
         self.learned()
 
     async def tick(self) -> int:
         """Everything that can be sent out now, a batch a queue; returns how many attempts began."""
         if self._stale:
             await self.learn()
-        due, self._due = self._due, set()
-        begun = 0
-        for key in sorted(due & self.queues.keys()):
-            try:
-                begun += await self._send_out(*key)
-            except BaseException as error:
-                self._due |= due  # nothing was written down as looked at
-                self._stale = self._stale or isinstance(error, LeaseLost)  # somebody took the lease of the engines away
-                self.wake()
-                raise
-        return begun
+        try:
+            return await self.look(self._send_out)
+        except LeaseLost:
+            self._stale = True  # somebody took the lease of the engines away: it is opened again
+            raise
 
     def intervals_s(self) -> list[float]:
         """How soon silence has to be noticed, queue by queue; of those whose workers claim by id the soonest."""

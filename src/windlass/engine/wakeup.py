@@ -9,7 +9,6 @@ unless somebody waits for messages and gets none: then what was sent is lost, an
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from windlass.core.transition import Effect
 from windlass.core.wakeup import WAKEUP, Letter
 from windlass.engine.chance import Chance
 from windlass.engine.committer import Committer
+from windlass.engine.due import DueQueues
 from windlass.engine.hub import Hub
 from windlass.engine.outbox import EffectHandler, NotNow, Undeliverable
 from windlass.engine.runner import Loop
@@ -57,7 +57,7 @@ class Sender(Protocol):
         ...
 
 
-class Wakeups:
+class Wakeups(DueQueues):
     """What one engine sends wake-ups for, in all namespaces. `effects` are the handlers of its outbox."""
 
     def __init__(
@@ -68,20 +68,17 @@ class Wakeups:
         effects: dict[str, EffectHandler],
         stopwatch: Callable[[], float],
     ) -> None:
+        super().__init__()
         self._store, self._chance, self._hub, self._effects = store, chance, hub, effects
         self._stopwatch = stopwatch
-        self.queues: dict[QueueName, QueueSettings] = {}
         self._elsewhere: set[QueueName] = set()
         self._senders: Mapping[str, Sender] = {}
         self._lines: dict[tuple[str, str], _Line] = {}
         self._unheard_s: dict[QueueName, float] = {}
-        self._due: set[QueueName] = set()
         self._after: dict[QueueName, Lane] = {}
         self._full_s: dict[QueueName, float] = {}
-        self._stale = True
         self._all_at_s = 0.0
         self._loop: Loop | None = None
-        self._learning = asyncio.Lock()
         others = hub.on_queue
 
         def notice(queue: QueueName | None) -> None:
@@ -100,6 +97,7 @@ class Wakeups:
         self._stale = True
         if loop:
             self._loop = Loop("wakeups", self.tick, every_s=ALL_AGAIN_S)
+            self.wake = self._loop.wake
             self._loop.start()
         try:
             yield
@@ -111,23 +109,9 @@ class Wakeups:
             self._lines, self._senders = {}, {}
 
     async def close(self) -> None:
-        loop, self._loop = self._loop, None
+        loop, self._loop, self.wake = self._loop, None, lambda: None
         if loop is not None:
             await loop.stop()
-
-    def notice(self, queue: QueueName | None) -> None:
-        """Something may have become claimable in a queue, or any (None) may have changed."""
-        if queue is None:
-            self._stale = True
-        elif queue in self.queues:
-            self._due.add(queue)
-        else:
-            return
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._loop is not None:
-            self._loop.wake()
 
     # ----------------------------------------------------------------------------------------- which messages
 
@@ -140,41 +124,20 @@ class Wakeups:
             self._all_at_s = self._stopwatch() + ALL_AGAIN_S
             async with self._store.single() as tx:
                 await tx.wakeups.forget_messages(KEPT_S)
-        due, self._due = self._due, set()
-        sent, failed = 0, None
-        for key in sorted(due & self.queues.keys()):
-            try:
-                sent += await self._announce(*key)
-            except BaseException as error:
-                self._due.add(key)  # nothing was written down as looked at
-                self._wake()  # and nobody else will say so
-                if isinstance(error, Unavailable) or not isinstance(error, Exception):
-                    self._due |= due
-                    raise
-                failed = failed or error  # it may be this queue alone, which holds up no other
-        if failed is not None:
-            raise failed
-        return sent
+        return await self.look(self._announce)
 
     async def _learn(self) -> None:
         """Which queues send wake-ups, as far as we have their carriers."""
-        async with self._learning:
-            self._stale = False
-            try:
-                async with self._store.begin() as tx:
-                    known = await tx.queues.queues_delivered([type_of(Wakeup)])
-                    moved = [key for key, settings in known.items() if _moved(self.queues.get(key), settings)]
-                    for key in sorted(moved):  # as one who looks at them does, so that nobody waits in a ring
-                        await tx.wakeups.lock_wakeups(*key)
-                    if moved:
-                        await tx.wakeups.hasten_wakeups(moved)
-            except BaseException:
-                self._stale = True
-                self._wake()
-                raise
+        async with self.learning():
+            async with self._store.begin() as tx:
+                known = await tx.queues.queues_delivered([type_of(Wakeup)])
+                moved = [key for key, settings in known.items() if _moved(self.queues.get(key), settings)]
+                for key in sorted(moved):  # as one who looks at them does, so that nobody waits in a ring
+                    await tx.wakeups.lock_wakeups(*key)
+                if moved:
+                    await tx.wakeups.hasten_wakeups(moved)
             self.queues = {k: settings for k, settings in known.items() if _wakeup(settings).carrier in self._senders}
             self._elsewhere = known.keys() - self.queues.keys()
-            self._due = set(self.queues)
 
     async def _announce(self, namespace: str, queue: str) -> int:
         wakeup = _wakeup(self.queues[namespace, queue])
