@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cli.warm import warm
 
 WINDLASS = Path(sys.executable).with_name("windlass")
-SOON_S = 60.0
+SOON_S = 120.0
 OURS = ("DATABASE_URL", "MAKEFLAGS", "MAKELEVEL", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
 
 

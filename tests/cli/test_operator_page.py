@@ -144,7 +144,7 @@ def test_wrong_use_is_one_line_and_code_2(server: Dev, config: Path, arguments: 
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SOON_S,
         check=False,
     )
 

@@ -111,7 +111,7 @@ def test_a_run_is_seen_waited_for_and_cancelled_as_one(dev: Dev) -> None:
     good = submit_run(
         dev, {"kind": "greet", "name": "a", "payload": name}, {"kind": "greet", "after": ["a"], "payload": name}
     )
-    waited = dev("runs", "wait", good, "--timeout", "30s")
+    waited = dev("runs", "wait", good, "--timeout", "90s")
     assert (waited.returncode, waited.stdout) == (0, "2 succeeded\n")
     assert dev("runs", "get", good).stdout.splitlines()[0] == f"run {good}: 2 succeeded"
     assert good in dev("runs", "list").stdout
@@ -121,7 +121,7 @@ def test_a_run_is_seen_waited_for_and_cancelled_as_one(dev: Dev) -> None:
         {"kind": "break", "name": "a", "payload": {"what": "it"}, "max_attempts": 1},
         {"kind": "greet", "after": ["a"]},
     )
-    failed = dev("runs", "wait", bad, "--timeout", "30s")
+    failed = dev("runs", "wait", bad, "--timeout", "90s")
     assert failed.returncode == 1
     assert f"not all tasks of the run {bad} succeeded: 1 failed, 1 skipped" in failed.stderr
 

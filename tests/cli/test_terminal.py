@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tests.cli.command import WINDLASS, environment
 from tests.cli.conftest import Dev
 
-SOON_S = 60.0
+SOON_S = 120.0
 
 
 @dataclass

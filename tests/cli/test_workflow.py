@@ -10,7 +10,7 @@ from tests.cli.conftest import SHOP, Dev
 
 
 def until_asleep(dev: Dev, task_id: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while dev.json("tasks", "get", task_id)["state"] != "sleeping":
         assert time.monotonic() < deadline
 
@@ -26,7 +26,7 @@ def test_a_signal_wakes_the_workflow_that_waits_for_it(dev: Dev) -> None:
     sent = dev("signals", "send", task_id, "approval", "--payload", "true")
     assert sent.returncode == 0
     assert re.fullmatch(r"Sent\. The workflow is \w+\.\n", sent.stdout)
-    assert dev("tasks", "wait", task_id, "--timeout", "30s").stdout == '"receipt of A-17, approved: True"\n'
+    assert dev("tasks", "wait", task_id, "--timeout", "90s").stdout == '"receipt of A-17, approved: True"\n'
 
 
 def test_steps_are_listed_and_a_workflow_is_done_again_from_one(dev: Dev) -> None:

@@ -26,9 +26,9 @@ from windlass.store.embedded_launch import process_mark, read_record
 
 ROOT = Path(__file__).parents[2]
 WINDLASS = Path(sys.executable).with_name("windlass")
-SOON_S = 60.0
-STOP_S = 60.0
-WARM_S = 6.0
+SOON_S = 120.0
+STOP_S = 120.0
+WARM_S = 4.0
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -205,14 +205,20 @@ def test_dev_takes_tasks_from_psql_at_the_database_that_it_names(start_dev: Star
 
 
 def test_dev_is_ready_soon_after_a_warm_start(start_dev: StartDev) -> None:
-    """3 s on an idle machine; here others may be at work, so that one quick start of a few is enough."""
+    """2 s on an idle machine; here others may be at work, so that only its own work counts, and one start of a few."""
     took = []
     while len(took) < 5 and min(took[1:], default=WARM_S) >= WARM_S:
-        began, dev = time.monotonic(), start_dev()
+        dev = start_dev()
         dev.client()
-        took.append(time.monotonic() - began)
+        took.append(worked_s(dev.process.pid))
         assert dev.stop() == 0
     assert min(took[1:]) < WARM_S, took
+
+
+def worked_s(pid: int) -> float:
+    """For how long a process and those that it has seen end have used a core."""
+    told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, told[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 # ----------------------------------------------------------------------------------------------- wrong use
@@ -321,7 +327,7 @@ def test_the_example_runs_twice_and_says_what_it_should(name: str) -> None:
         for _ in range(2 if name == "first.py" else 1):
             done = subprocess.run(
                 [sys.executable, str(ROOT / "examples" / name)],
-                cwd=folder, env=environment(COLUMNS="80", NO_COLOR="1"), capture_output=True, text=True, timeout=120,
+                cwd=folder, env=environment(COLUMNS="80", NO_COLOR="1"), capture_output=True, text=True, timeout=200,
                 check=False,
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr

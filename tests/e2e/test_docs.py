@@ -73,7 +73,7 @@ def run_program(code: str, url: str) -> str:
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=folder, env={**os.environ, "DATABASE_URL": url, "WINDLASS_SIGNING_SECRET": SECRET},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=150, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
 BESIDE = ("windlass dev", "windlass worker ")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SOON_S = 60.0
+SOON_S = 120.0
 END = "the end of a command"
 
 

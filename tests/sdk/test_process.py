@@ -171,7 +171,7 @@ if __name__ == "__main__":
     asyncio.run(main())
 """)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=150, check=False,
         env={**os.environ, "DATABASE_URL": database, "PYTHONPATH": str(ROOT / "src")},
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "__mp_main__\n"), done.stderr

@@ -95,7 +95,7 @@ print(json.dumps(shown))
 def run_program(database: str, provider: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, provider],
-        env={**os.environ, "DATABASE_URL": database}, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "DATABASE_URL": database}, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
