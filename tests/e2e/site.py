@@ -33,6 +33,12 @@ from windlass.launchers.keeper import marked
 API_KEY = "wl_of_a_site"
 PROGRAM = Path(__file__).with_name("gated_program.py")
 SIZE = 12_000_000  # in three parts
+PATIENT_MS = 1_800_000  # who stands at a gate loses no time by it
+DELIVERY = {
+    "type": "machine", "launcher": "process", "command": [sys.executable, str(PROGRAM)],
+    "spawn_timeout_ms": PATIENT_MS, "run_timeout_ms": PATIENT_MS, "upload_timeout_ms": PATIENT_MS,
+    "env": {"CALLBACK_PATIENCE_MS": str(PATIENT_MS)},
+}  # fmt: skip
 
 
 class Site:
@@ -44,8 +50,7 @@ class Site:
         self.store_was_killed = False
         self.start()
         for queue in ("free", "held"):
-            delivery = {"type": "machine", "launcher": "process", "command": [sys.executable, str(PROGRAM)]}
-            self.call("PUT", f"/api/v1/queues/{queue}", {"delivery": delivery, "paused": queue == "held"})
+            self.call("PUT", f"/api/v1/queues/{queue}", {"delivery": DELIVERY, "paused": queue == "held"})
 
     # ----------------------------------------------------------------------------------------- who can be killed
 

@@ -96,6 +96,40 @@ async def test_an_error_and_then_a_success_stays_an_error(world: World) -> None:
     assert (await world.status(name))["error"] == "no"
 
 
+async def test_of_two_callbacks_at_once_one_counts(world: World) -> None:
+    name = await waiting(world)
+    good, bad = await asyncio.gather(
+        world.call_back(name, **said_success(name)), world.call_back(name, status="error", error="no")
+    )
+
+    assert {good.status_code, bad.status_code} == {200, 409}
+    assert (await world.status(name))["status"] == ("success" if good.status_code == 200 else "error")
+
+
+async def test_a_callback_and_a_sweep_at_once_agree(world: World) -> None:
+    name = await world.export("upload", "exit 0")
+    await world.exited(name)
+    answer, _ = await asyncio.gather(world.call_back(name, **said_success(name)), world.sweep())
+
+    assert answer.status_code == 200
+    assert (await world.status(name))["status"] == "success"
+
+
+async def test_a_callback_and_a_cancel_at_once_agree(world: World) -> None:
+    """Whichever comes first, what the machine was told and what is shown are the same."""
+    name = await waiting(world)
+    answer, _ = await asyncio.gather(
+        world.call_back(name, **said_success(name)),
+        world.engine.cancel(task_id_of(name), "not wanted", force=True),
+        return_exceptions=True,
+    )
+    await world.sweep()
+
+    assert isinstance(answer, httpx.Response)
+    ended = (await world.task(name)).state
+    assert (answer.status_code, ended) in [(200, State.SUCCEEDED), (409, State.CANCELLED)]
+
+
 def deep(name: str, good: dict[str, Any], levels: int = 800) -> bytes:
     """What a decoder takes, and what walks through it afterwards does not."""
     head = json.dumps({**good, "task_id": name}).removesuffix("}")

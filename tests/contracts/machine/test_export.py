@@ -15,6 +15,7 @@ from tests.support.processes import gone
 from windlass import State
 from windlass.core.access import Role
 from windlass.core.delivery import Machine, RetryForm
+from windlass.engine.launcher import LauncherAway, LaunchRefused
 from windlass.testing.clock import VirtualClock
 
 
@@ -246,7 +247,7 @@ async def test_secrets_are_in_no_answer_no_row_and_no_log(
     async with open_world(database, clock, tmp_path, storage=storage, variables=variables) as world:
         await world.queue(secrets=["TOKEN"], env={"PASSWORD": "open-sesame"})
         name = await world.finished(
-            "tell TOKEN", *(f"tell {variable}" for variable in storage), "tell CALLBACK_URL", "exit 3"
+            "tell TOKEN", *(f"tell {variable}" for variable in storage), "tell PASSWORD", "tell CALLBACK_URL", "exit 3"
         )
         task_id = task_id_of(name)
         _, viewer = await world.engine.access.create_key(name="v", role=Role.VIEWER, namespace=None)
@@ -261,10 +262,27 @@ async def test_secrets_are_in_no_answer_no_row_and_no_log(
         ]  # fmt: skip
         rows = str([row for table in await world.rows() for row in table])
 
-        for secret in ("hunter2-hunter2", "s3cret-s3cret", "key-id-key-id", signature):
+        for secret in ("hunter2-hunter2", "s3cret-s3cret", "key-id-key-id", "open-sesame", signature):
             assert not any(secret in text for text in (*shown, rows, caplog.text)), secret
-        assert not any("open-sesame" in text for text in shown)
         assert "***" in (await world.task(name)).error.trace  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("failure", [LaunchRefused, LauncherAway])
+async def test_what_a_vendor_repeats_is_told_without_secrets(world: World, failure: type[Exception]) -> None:
+    world.around.variables["TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
+    await world.queue(secrets=["TOKEN"], spawn_timeout_ms=300)
+
+    async def refuse() -> None:
+        await world.clock.advance(1)
+        raise failure(f"cannot start with {dict(world.launcher.orders[-1].env)}")
+
+    world.launcher.before = refuse
+    answer = await world.post(DONE)
+    signature = world.launcher.orders[-1].env["CALLBACK_URL"].partition("sig=")[2]
+    kept = answer.text + str([row for table in await world.rows() for row in table])
+
+    assert (answer.status_code, "cannot start with" in answer.text) == (500, True)
+    assert [secret for secret in ("hunter2-hunter2", signature) if secret in kept] == []
 
 
 # --------------------------------------------------------------------------------------------- cancel and retry

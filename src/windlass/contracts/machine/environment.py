@@ -29,6 +29,7 @@ from windlass.wire.machine import sign
 VALUE_MAX_BYTES = 100 * 1024  # Linux takes 128 KiB a variable
 PAYLOAD_MAX_BYTES = 32 * 1024
 SECRET_LEAST = 6
+SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,11 +91,13 @@ def _check(env: Mapping[str, str]) -> None:
 
 
 def secrets_of(task: Task, machine: Machine | None, around: Surroundings, keys: Sequence[bytes]) -> frozenset[str]:
-    """What the machine of a task is told and nobody is to read: signatures, keys of the store, secrets of the queue."""
+    """What the machine of a task is told and nobody is to read: signatures, keys of the store, secrets of the queue,
+    and what is called like one among its variables."""
     signed = {sign(key, export_name(task.id, task.kind), task.attempt) for key in keys}
-    stored = {value for name, value in around.storage.items() if "KEY" in name or "TOKEN" in name}
+    variables = {**around.storage, **({} if machine is None else machine.env)}
+    called = {value for name, value in variables.items() if any(word in name.upper() for word in SECRET_NAMES)}
     named = {around.variables.get(name, "") for name in (machine.secrets if machine is not None else ())}
-    return frozenset(value for value in signed | stored | named if value)
+    return frozenset(value for value in signed | called | named if value)
 
 
 def scrubbed(text: str, order: Order) -> str:
