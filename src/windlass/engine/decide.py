@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 from windlass.core.command import Command, Complete, Informed, Report
@@ -24,10 +24,12 @@ from windlass.engine.facts import INFORMED, load_facts
 from windlass.engine.metrics import Tally
 from windlass.engine.patience import Patience
 from windlass.store.store import Store
+from windlass.store.tx import Tx
 
 Answer = Task | Step | StepAttempt | WindlassError
 Outcomes = dict[int, Answer]
 InLine = tuple[Command, asyncio.Future[Answer]]
+C = TypeVar("C", bound=Command)
 
 
 class Decider:
@@ -61,33 +63,35 @@ class Decider:
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self.carry_out)
         return Committer(carry_out, pause=pause)
 
-    def is_waiting(self, task_id: UUID) -> bool:
-        """Whether commands on this task stand in line, so that others have to stand behind them."""
-        return task_id in self._lines
-
     async def carry_out_reports(self, reports: Sequence[Report]) -> list[Later[Task | State]]:
-        """What workers say. Most of it is that a handler returned, about which there is nothing to weigh: that is
-        written at once, and its outcome is the state of the task. What is left is decided like all other commands."""
-        said = self._written_at_once(reports)
-        done: set[UUID] = set()
-        if len(said) * 2 > len(reports):  # otherwise a second transaction costs more than it saves
-            async with self._store.single() as tx:
-                done = await tx.complete(said)
-        if len(done) == len(reports):
-            return [State.SUCCEEDED] * len(reports)
-        left = [report for report in reports if report.task_id not in done]
-        rest = iter(cast("list[Later[Task | State]]", await self.carry_out(left)) if left else ())
-        return [State.SUCCEEDED if report.task_id in done else next(rest) for report in reports]
+        """What workers say: most of it is that a handler returned."""
+        returned = [report for report in reports if type(report) is Complete]
+        return await self.carry_out_mostly(reports, returned, Tx.complete)
 
-    def _written_at_once(self, reports: Sequence[Report]) -> list[Complete]:
-        """Those that say that a handler returned, and the only thing that is said of their task."""
-        said = [report for report in reports if type(report) is Complete]
+    async def carry_out_mostly(
+        self, said: Sequence[Command], plain: Sequence[C], write: Callable[[Tx, Sequence[C]], Awaitable[set[UUID]]]
+    ) -> list[Later[Task | State]]:
+        """Successes about which there is nothing to weigh (`plain`) are written at once, and the outcome of each is the
+        state of its task. What is left is decided like all other commands."""
+        alone = self._alone(plain, said)
+        done: set[UUID] = set()
+        if len(alone) * 2 > len(said):  # otherwise a second transaction costs more than it saves
+            async with self._store.single() as tx:
+                done = await write(tx, alone)
+        if len(done) == len(said):
+            return [State.SUCCEEDED] * len(said)
+        left = [one for one in said if one.task_id not in done]
+        rest = iter(cast("list[Later[Task | State]]", await self.carry_out(left)) if left else ())
+        return [State.SUCCEEDED if one.task_id in done else next(rest) for one in said]
+
+    def _alone(self, plain: Sequence[C], said: Sequence[Command]) -> Sequence[C]:
+        """Those that are the only thing that is said of their task, with nothing before them in line."""
         if self._lines:
-            said = [report for report in said if report.task_id not in self._lines]
-        if len({report.task_id for report in reports}) < len(reports):
-            times = Counter(report.task_id for report in reports)
-            said = [report for report in said if times[report.task_id] == 1]
-        return said
+            plain = [one for one in plain if one.task_id not in self._lines]
+        if len({one.task_id for one in said}) < len(said):
+            times = Counter(one.task_id for one in said)
+            plain = [one for one in plain if times[one.task_id] == 1]
+        return plain
 
     def _stand_in_line(self, command: Command) -> asyncio.Future[Answer]:
         """Behind the other commands on this task."""

@@ -7,7 +7,6 @@ somebody else holds with patience, beside the batches.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import cast
@@ -217,20 +216,8 @@ class Holders:
     # ----------------------------------------------------------------------------------------- reports, together
 
     async def _finish(self, ends: list[Finish]) -> list[Later[Task | State]]:
-        """Successes about which there is nothing to weigh are written at once, the rest is decided like all else."""
-        times = Counter(said.task_id for said in ends)
-        plain = [
-            said for said in ends
-            if said.outcome is Outcome.SUCCEEDED and not said.events and times[said.task_id] == 1
-            and not self._decider.is_waiting(said.task_id)
-        ]  # fmt: skip
-        done: set[UUID] = set()
-        if len(plain) * 2 > len(ends):  # otherwise a second transaction costs more than it saves
-            async with self._store.single() as tx:
-                done = await tx.finish(plain)
-        left = [said for said in ends if said.task_id not in done]
-        rest = iter(cast("list[Later[Task | State]]", await self._decider.carry_out(left)) if left else ())
-        return [State.SUCCEEDED if said.task_id in done else next(rest) for said in ends]
+        plain = [said for said in ends if said.outcome is Outcome.SUCCEEDED and not said.events]
+        return await self._decider.carry_out_mostly(ends, plain, Tx.finish)
 
     async def _hear(self, beats: list[Beat]) -> list[Extended | WindlassError]:
         if not beats:
