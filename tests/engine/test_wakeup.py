@@ -248,7 +248,10 @@ async def test_to_miss_messages_wakes_nobody_for_what_is_buried_taken_or_still_t
         carrier.away = False
         await clock.advance(60.0)
         assert sorted(await heard(engine)) == sorted([lost, unsent])
+        engine.hub.wake_queue("default", QUEUE)
         assert await heard(engine) == []
+        states = [await engine.wakeups.state(task_id) for task_id in (lost, unsent)]
+        assert [state.times for state in states if state is not None] == [2, 1]
 
 
 async def test_to_miss_messages_costs_a_statement_a_while_and_no_memory(
