@@ -46,9 +46,7 @@ def config(server: Dev, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in (code, server.folder):
         (folder / "operators.py").write_text(block("python"))
     said = (
-        block("toml")
-        .replace("https://127.0.0.1:8443", str(server.places["internal"]))
-        .replace("/srv/operators", str(code))
+        block("toml").replace("https://127.0.0.1:8443", str(server.places["internal"])).replace('"shelf"', f'"{code}"')
     )
     file = server.folder / "wrapper.toml"
     file.write_text(said)

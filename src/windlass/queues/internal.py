@@ -48,12 +48,20 @@ async def ask(call: Call, path: str, said: object, answer: type[T], timeout_s: f
             return msgspec.json.decode(body, type=answer)
         except msgspec.DecodeError as error:
             raise ContractViolation(f"the answer to {path} cannot be read: {error}") from None
-    told = body[:300].decode("utf-8", "replace")
+    told = _sentence(body)
     if status == 404:
         raise NotFound(told)
     if status in (408, 429) or status >= 500:
         raise CarrierAway(f"{path} was answered with {status}: {told}")
     raise Invalid(f"{path} was answered with {status}: {told}")
+
+
+def _sentence(body: bytes) -> str:
+    """What a person can read of a refusal."""
+    try:
+        return str(msgspec.json.decode(body)["message"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return body[:300].decode("utf-8", "replace")
 
 
 class InternalConsumer:

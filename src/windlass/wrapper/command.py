@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=given.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         config = read_config(given.config, flags_of(given))
+        tls_context(config.certificate, config.key, config.ca)  # files that cannot be used are told first
         isolation = find_isolation(config.secret_files, config.isolation)
         code = 0 if given.check else asyncio.run(run(config, isolation))
     except WindlassError as error:
@@ -165,6 +166,9 @@ async def _unless(stop: Stop, opening: asyncio.Future[Any]) -> Any:
     if opening.done():
         return opening.result()
     opening.cancel()
+    await asyncio.wait({opening})
+    if not opening.cancelled():
+        opening.exception()  # whatever it was, nobody waits for it
     return None
 
 

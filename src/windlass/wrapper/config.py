@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from windlass.core.check import check_name
 from windlass.core.error import Invalid
@@ -45,6 +47,10 @@ def read_config(file: Path | None, flags: Mapping[str, Any]) -> Config:
     given = {name: value for name, value in flags.items() if value is not None}
     operators = {**said.get("operators", {}), **given.pop("operators", {})}
     told = {**said, **given, "operators": operators}
+    for name in told:
+        if name not in Config.__struct_fields__:
+            near = get_close_matches(name, Config.__struct_fields__, 1)
+            raise Invalid(f"{name} in {file} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
     for name in ("server", "queues", "certificate", "key", "ca", "operators"):
         if not told.get(name):
             raise Invalid("is missing: say it in the file, or by flags", field=name)
@@ -54,7 +60,12 @@ def read_config(file: Path | None, flags: Mapping[str, Any]) -> Config:
         raise Invalid(f"{file or 'the command line'}: {error}") from None
     for queue in config.queues:
         check_name("queues", queue)
-    for name, operator in config.operators.items():
+    placed = {
+        name: replace(operator, read=[path.absolute() for path in operator.read])
+        for name, operator in config.operators.items()
+    }
+    config = replace(config, operators=placed)
+    for name, operator in placed.items():
         _keep_apart(name, checked(name, operator), config)
     return config
 

@@ -75,6 +75,9 @@ class NotClaimed(msgspec.Struct, frozen=True):
 
 def tls_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
     """Who we are, and whom we believe. Raises Invalid for files that cannot be used."""
+    for file in (certificate, key, authority):
+        if not file.is_file():
+            raise Invalid(f"there is no file {file}", field="certificate")
     try:
         context = ssl.create_default_context(cafile=authority)
         context.load_cert_chain(certificate, key)
@@ -180,9 +183,13 @@ class Dispatcher:
         try:
             return await self._poster.post(self._url + path, HEADERS, body or b"", timeout_s, method=method)
         except Unreachable as error:
-            raise Away(f"{self._url}: {error}") from None
+            hint = CLOSED if any(word in str(error) for word in CLOSES) else ""
+            raise Away(f"{self._url}: {error}{hint}") from None
 
 
+# How a server of TLS 1.3 says no to a certificate: after the handshake, by going.
+CLOSES = ("RemoteDisconnected", "EOF occurred", "ConnectionResetError", "Connection reset", "alert")
+CLOSED = " (so does a server that does not accept the certificate: is it of its authority, and has it not expired?)"
 EXTRAS = ("scratch_uri", "capability_token")
 
 

@@ -129,8 +129,8 @@ def checked(name: str, operator: Operator) -> Operator:
     if operator.function is not None and ":" not in operator.function:
         raise Invalid("must be like module:function", field=f"{field}.function")
     for path in operator.read:
-        if not path.is_absolute() or not path.exists():
-            raise Invalid(f"{path} must be an absolute path of something that is there", field=f"{field}.read")
+        if not path.exists():
+            raise Invalid(f"there is no {path}", field=f"{field}.read")
     if operator.in_process:
         load(operator.function or "")
     return operator
