@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -23,9 +24,9 @@ except KeyError:
 """
 
 
-def said(form: str, level: str = "info") -> list[str]:
+def said(form: str, level: str = "info", **variables: str) -> list[str]:
     command = [sys.executable, "-c", PROGRAM, form, level]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **variables})
     assert done.stdout == ""
     return done.stderr.splitlines()
 
@@ -55,3 +56,10 @@ def test_a_traceback_tells_no_values() -> None:
 def test_the_level_is_that_of_the_settings() -> None:
     assert "too much" in said("text", "debug")[0]
     assert len(said("json", "error")) == 1
+
+
+def test_a_variable_that_is_nearly_a_setting_is_told_of_when_a_server_starts() -> None:
+    first, *_ = said("text", WINDLASS_DATABSE_URL="postgresql://x/y", WINDLASS_TEST_DATABASE_URL="postgresql://x/y")
+
+    assert "the variable WINDLASS_DATABSE_URL means nothing; did you mean WINDLASS_DATABASE_URL?" in first
+    assert "cannot reach the database" in said("text", WINDLASS_TEST_DATABASE_URL="postgresql://x/y")[0]

@@ -121,12 +121,13 @@ def test_a_command_that_asks_for_settings_loads_nothing_of_the_engine() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+@pytest.mark.parametrize("words", [("config", "show"), ("--help",), ("tasks", "--help")])
+def test_a_reader_that_has_seen_enough_is_no_error(words: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)  # as `… | head -0` does
     with os.fdopen(write, "wb") as broken:
         done = subprocess.run(
-            [str(WINDLASS), "config", "show"], stdout=broken, stderr=subprocess.PIPE, env=environment(), check=False,
+            [str(WINDLASS), *words], stdout=broken, stderr=subprocess.PIPE, env=environment(), check=False,
             cwd="/",
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")

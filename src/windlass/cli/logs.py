@@ -14,7 +14,9 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor
 
-from windlass.settings import Settings
+from windlass.settings import Settings, misspelt
+
+log = logging.getLogger("windlass.settings")
 
 
 def set_up_logs(settings: Settings) -> None:
@@ -31,6 +33,8 @@ def set_up_logs(settings: Settings) -> None:
     root.setLevel(settings.log_level.upper())
     for chatty in ("asyncio", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    for variable, near in misspelt(os.environ).items():
+        log.warning("the variable %s means nothing; did you mean %s?", variable, near)
 
 
 def _described() -> list[Processor]:

@@ -32,7 +32,14 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-console = Console(soft_wrap=True, highlight=False)
+class Pipe(Console):
+    """For an answer that may be piped: whoever has read enough is no failure (see `commands.run`)."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+console = Pipe(soft_wrap=True, highlight=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 STATE_STYLES = {

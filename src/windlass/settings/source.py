@@ -178,9 +178,13 @@ def _secret(name: str, file: Path, origin: Origin) -> str:
         raise Invalid(f"the file {file} cannot be read: {why} (set by {origin})", field=name) from None
 
 
+# Read by others than servers and commands: the exporter of MODS, the test kit, our own tests.
+NO_SETTINGS = ("WINDLASS_MODS_WEB_URL", "WINDLASS_TEST_DATABASE_URL", "WINDLASS_TEST_PG", "WINDLASS_GOLDEN")
+
+
 def misspelt(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables that begin like ours, mean nothing, and are nearly one that does."""
-    known = {PREFIX + name.upper() for name in names()} | {CONFIG}
+    known = {PREFIX + name.upper() for name in names()} | {CONFIG, *NO_SETTINGS}
     known |= {PREFIX + name.upper() + FROM_FILE for name in names() if setting(name).secret}
     ours = [name for name in variables if name.startswith(PREFIX) and name not in known]
     return {name: near[0] for name in ours if (near := get_close_matches(name, known, n=1, cutoff=0.85))}
