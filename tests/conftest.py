@@ -84,6 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(SLOW) or "dev" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+        if paces.paced(item) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(paces.ALL_TRIES_S))
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

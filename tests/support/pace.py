@@ -15,6 +15,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 PACES = (1.0, 4.0, 16.0)
+ALL_TRIES_S = 900
 _PACE = pytest.StashKey[float]()
 
 
