@@ -237,6 +237,42 @@ async def test_a_worker_that_stops_finishes_what_runs_and_takes_nothing_more(liv
         assert await views.list_leases("default") == []
 
 
+async def test_what_was_claimed_and_not_begun_when_a_worker_stops_is_given_back_at_no_cost(live_engine: Engine) -> None:
+    """The first of a batch tells the worker to stop: what has begun comes to its end, and the rest is in line again."""
+    ran: list[int] = []
+
+    async def stop(number: int) -> None:
+        ran.append(number)
+        worker.stop()
+
+    ids = await live_engine.submit_many(jobs(400))
+    worker = Worker(live_engine, {"job": stop}, name="ada", concurrency=400)
+    await soon(worker.run(), 30)
+    found = [await task(live_engine, id_) for id_ in ids]
+    assert Counter(one.state for one in found) == {State.SUCCEEDED: len(ran), State.QUEUED: 400 - len(ran)}
+    assert len(ran) == len(set(ran)) < 400
+    assert all(one.losses == one.failures == 0 for one in found)
+
+
+async def test_a_batch_of_short_tasks_is_reported_at_once(live_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handlers are started a few at a time; a report waits for those that will have ended in a moment."""
+    sizes: list[int] = []
+    report = live_engine.report
+
+    async def counted(reports: Any) -> Any:
+        sizes.append(len(reports))
+        return await report(reports)
+
+    async def nothing(_: Any) -> None: ...
+
+    monkeypatch.setattr(live_engine, "report", counted)
+    ids = await live_engine.submit_many(jobs(300))
+    async with working(live_engine, nothing, concurrency=300):
+        await ended(live_engine, *ids)
+    assert sum(sizes) == 300
+    assert len(sizes) <= 3, sizes
+
+
 async def test_a_worker_that_is_torn_away_gives_back_what_it_ran(live_engine: Engine) -> None:
     began = asyncio.Event()
 

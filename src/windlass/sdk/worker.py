@@ -50,6 +50,7 @@ CLAIM_WAIT_S = 60.0
 AFTER_ERROR_S = 1.0
 BEATS_PER_LEASE, IDLE_BEATS_PER_LEASE = 3, 2  # who holds nothing loses little with its lease
 BATCH_MAX = 500
+START_MAX = 20  # handlers a turn of the event loop
 STOP_NOW_S = 2.0  # for handlers to notice that they are to end
 
 
@@ -255,7 +256,7 @@ class Worker:
         """Claim while there is room. While one claim is under way, the room for the next one gathers."""
         while True:
             free = self._room()
-            if free <= 0:
+            if free < self._at_least(min(BATCH_MAX, self._concurrency) // 2):
                 self._slot_free.clear()
                 await self._slot_free.wait()
                 continue
@@ -275,17 +276,30 @@ class Worker:
         slots = self._concurrency + self._prefetch
         return min(slots - len(self._running) - len(self._waiting), slots + self._concurrency - len(self._held))
 
+    def _at_least(self, many: int) -> int:
+        """How many make a claim or a report worth its while. In the midst of starting handlers more will have ended in
+        a moment, and one statement serves all of them; otherwise nobody waits for company."""
+        return 1 if self._starting is None else max(1, many)
+
     def _begin(self, claimed: Sequence[Claimed], lease: Lease) -> None:
         """Handlers are started a turn of the event loop later: by then the next claim is on its way, and the database
         works on it while they run."""
         self._heartbeat.begun(lease, claimed)
         self._held.update([(one.task.id, one.task.attempt) for one in claimed])
         self._waiting += claimed
-        self._starting = asyncio.get_running_loop().call_soon(self._start_waiting, lease)
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().call_soon(self._start_waiting, lease)
 
     def _start_waiting(self, lease: Lease) -> None:
-        while self._waiting and len(self._running) < self._concurrency:
+        """A few at a time: short ones end before the next begin, so that their garbage is never old, and what is read
+        from the network need not wait for all of them."""
+        for _ in range(min(len(self._waiting), self._concurrency - len(self._running), START_MAX)):
             self._start(self._waiting.popleft(), lease)
+        again = self._waiting and len(self._running) < self._concurrency
+        self._starting = asyncio.get_running_loop().call_soon(self._start_waiting, lease) if again else None
+        if not again:  # what was too little to claim or to report is enough now
+            self._slot_free.set()
+            self._something_to_report.set()
 
     def _start(self, one: Claimed, lease: Lease) -> None:
         task = one.task
@@ -296,6 +310,8 @@ class Worker:
         """What was claimed ahead and not begun: somebody else may run it, and no budget was used."""
         if self._starting is not None:
             self._starting.cancel()
+            self._starting = None
+            self._something_to_report.set()
         self._say([Release(one.task.id, one.task.attempt, lease.id) for one in self._waiting])
         self._waiting.clear()
 
@@ -345,7 +361,7 @@ class Worker:
         while True:
             await self._something_to_report.wait()
             self._something_to_report.clear()
-            while self._reports:
+            while len(self._reports) >= self._at_least(BATCH_MAX):
                 batch, self._reports = self._reports[:BATCH_MAX], self._reports[BATCH_MAX:]
                 again = await self._send(batch)
                 self._held.difference_update(
@@ -397,7 +413,7 @@ class Worker:
             told_to_cancel.discard(attempt)
         self._heartbeat.ended(attempt)
         self._slot_free.set()
-        if self._waiting:
+        if self._waiting and self._starting is None:
             self._start(self._waiting.popleft(), lease)
 
     def _report_of(self, task: Task, lease_id: UUID, ended: asyncio.Task[bytes]) -> Report:
