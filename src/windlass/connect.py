@@ -49,7 +49,9 @@ class App(sdk.App):
                 keep_grpc_quiet()
                 with _extra("remote", "an app that uses a server"):
                     from windlass.sdk import remote
-                return remote.connect(there[0], there[1] or "")
+                if not there[1]:
+                    raise Invalid(NO_KEY, field="api_key")
+                return remote.connect(there[0], there[1])
             with _extra("server", "an app beside its database"):
                 from windlass.app import open_engine
             return open_engine(database_url, data_dir=data_dir, pooled=pooled, listen=not pooled)
@@ -66,6 +68,9 @@ class App(sdk.App):
         return super().callback_worker(**options)
 
 
+NO_KEY = "a server asks for one: give it, or set WINDLASS_API_KEY"
+
+
 @contextmanager
 def _extra(name: str, who: str) -> Iterator[None]:
     """Say what to install."""
@@ -79,6 +84,6 @@ def _check_remote(server: object, api_key: object, database_url: object, data_di
     if not isinstance(server, str) or not server.startswith(("http://", "https://")):
         raise Invalid("must be like http://HOST:PORT or https://HOST:PORT", field="server")
     if not isinstance(api_key, str) or not api_key:
-        raise Invalid("a server asks for one", field="api_key")
+        raise Invalid(NO_KEY, field="api_key")
     if database_url is not None or data_dir is not None:
         raise Invalid("an app uses a server or a database, not both", field="server")

@@ -131,7 +131,8 @@ def tell_the_app(settings: Settings) -> None:
         os.environ["WINDLASS_DATABASE_URL"] = settings.database_url
     if settings.server is not None:
         os.environ["WINDLASS_SERVER"] = settings.server
-        os.environ["WINDLASS_API_KEY"] = settings.api_key or ""
+        if settings.api_key is not None:
+            os.environ["WINDLASS_API_KEY"] = settings.api_key
 
 
 async def run_worker(target: str, options: WorkerOptions) -> bool:

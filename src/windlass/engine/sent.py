@@ -125,6 +125,8 @@ class Sent:
 
     async def _listen_for_silence(self) -> int:
         """Who was frozen has heard nothing meanwhile, whoever spoke: it listens once more before it judges."""
+        if not self._loops:  # it has been told to end, and is not over yet
+            return 0
         return 0 if self._watch.stood_still(self._loops[1].every_s) else await self.silence_tick()
 
     async def silence_tick(self) -> int:
