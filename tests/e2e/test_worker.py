@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +30,7 @@ class Source:
         self._line.put_nowait(Claimed(self.task, b"null"))
         self._news: asyncio.Queue[Extension] = asyncio.Queue()
         self._on_claim = on_claim
+        self._extension = Extension(NOW, ())
 
     async def open_lease(self, worker: str, queues: Sequence[str], **rest: Any) -> Lease:
         return Lease(uuid4(), "default", worker, tuple(queues), None, (), 30.0, NOW)
@@ -40,7 +42,9 @@ class Source:
         return [claimed]
 
     async def await_news(self, lease: Lease, timeout_s: float) -> bool:
-        self._extension = await self._news.get()
+        with contextlib.suppress(TimeoutError):  # then it is told again, as an engine does with each heartbeat
+            async with asyncio.timeout(timeout_s):
+                self._extension = await self._news.get()
         return True
 
     async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None) -> Extension:
