@@ -332,6 +332,7 @@ class Worker:
             if extension.drain and not self._stopping.is_set():
                 log.info("told to drain: finishing what runs")
                 self.stop()
+            self._start_waiting(lease)  # what was claimed in this very turn hears it too
             for cancel in extension.cancels:
                 self._cancel((cancel.task_id, cancel.attempt))
             for attempt in [held for held in self._running if held[0] in extension.lost]:
