@@ -139,3 +139,20 @@ async def test_whatever_a_handler_raises_is_a_failure(error: BaseException) -> N
     report = await report_of(Source(), handler)
     assert isinstance(report, Fail)
     assert report.failure.reason == type(error).__name__
+
+
+def test_an_event_loop_that_ends_is_not_held_up_by_a_worker() -> None:
+    """`asyncio.run` cancels everybody at once, those too who would have sent the reports."""
+
+    async def main() -> asyncio.Task[None]:
+        started = asyncio.Event()
+
+        async def handler(payload: None) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        running = asyncio.create_task(Worker(Source(), {"job": handler}).run())
+        await asyncio.wait_for(started.wait(), SOON_S)
+        return running
+
+    assert asyncio.run(main()).cancelled()

@@ -155,7 +155,8 @@ class Worker:
         """Work until `stop` is called; then finish what runs. A lost lease is replaced by a new one."""
         self._loop = asyncio.get_running_loop()
         self._ended_all.clear()
-        reporter = asyncio.create_task(self._report_loop())
+        reporter = self._reporter = asyncio.create_task(self._report_loop())
+        reporter.add_done_callback(lambda _: self._slot_free.set())
         declaring: asyncio.Task[None] | None = None
         try:
             if self.declaration is not None:
@@ -228,10 +229,11 @@ class Worker:
             await self._abandon(lease)
 
     async def _drain(self) -> None:
-        """Let what runs come to its end, and its reports be accepted."""
+        """Let what runs come to its end, and its reports be accepted, as long as there is somebody who sends them: at
+        the end of its event loop everybody is cancelled at once."""
         while self._running:
             await asyncio.wait(self._running.values())
-        while self._held:
+        while self._held and not self._reporter.done():
             self._slot_free.clear()
             await self._slot_free.wait()
 
@@ -293,6 +295,8 @@ class Worker:
     def _start_waiting(self, lease: Lease) -> None:
         """A few at a time: short ones end before the next begin, so that their garbage is never old, and what is read
         from the network need not wait for all of them."""
+        if self._starting is not None:
+            self._starting.cancel()  # whoever came first, comes for all
         for _ in range(min(len(self._waiting), self._concurrency - len(self._running), START_MAX)):
             self._start(self._waiting.popleft(), lease)
         again = self._waiting and len(self._running) < self._concurrency
