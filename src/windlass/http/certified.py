@@ -20,6 +20,7 @@ from windlass.core.check import clean_text
 from windlass.core.error import Invalid
 from windlass.core.holder import Caller
 from windlass.wire.reach import namespaces_of
+from windlass.wire.watched import Watched
 
 log = logging.getLogger("windlass.internal")
 
@@ -58,30 +59,17 @@ class _Newest:
 
     def __init__(self, files: Certificates) -> None:
         self._files = files
-        self.context, self._stamps = _context_of(files), self._looked()
+        self.context, self._watched = _context_of(files), Watched(files)
 
     def choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Asked at the beginning of each handshake."""
-        stamps = self._looked()
-        if stamps != self._stamps:
-            self._stamps = stamps
+        if self._watched.replaced():
             try:
                 self.context = _context_of(self._files)
                 log.info("certificates were replaced: %s", self._files.certificate)
             except Invalid as error:
                 log.warning("certificates were replaced by what cannot be used: %s", error)
         connection.context = self.context
-
-    def _looked(self) -> list[tuple[int, int] | None]:
-        return [_stamp(file) for file in self._files]
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino
 
 
 def _context_of(files: Certificates) -> ssl.SSLContext:

@@ -20,6 +20,7 @@ import msgspec
 from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.error import Invalid, LeaseLost, Rejected, Unavailable
 from windlass.sdk.callback.post import Poster, Reply, Unreachable
+from windlass.wire.watched import Watched
 
 log = logging.getLogger("windlass.wrapper")
 
@@ -93,30 +94,17 @@ class Papers:
 
     def __init__(self, certificate: Path, key: Path, authority: Path) -> None:
         self._files = certificate, key, authority
-        self._stamps = self._looked()
+        self._watched = Watched(self._files)
 
     def replaced(self) -> ssl.SSLContext | None:
         """What they say now, if that is news."""
-        stamps = self._looked()
-        if stamps == self._stamps:
+        if not self._watched.replaced():
             return None
-        self._stamps = stamps
         try:
             return tls_context(*self._files)
         except Invalid as error:
             log.warning("certificates were replaced by what cannot be used: %s", error)
             return None
-
-    def _looked(self) -> list[tuple[int, int] | None]:
-        return [_stamp(file) for file in self._files]
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino
 
 
 class Dispatcher:
