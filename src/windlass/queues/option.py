@@ -34,7 +34,7 @@ NO_CARRIERS = CarrierOptions()
 
 
 def not_installed(extra: str) -> Invalid:
-    return Invalid(f"this needs more than is installed: pip install 'windlass[{extra}]'")
+    return Invalid(f"this needs more than is installed: pip install 'windlass-engine[{extra}]'")
 
 
 def not_set(name: str, carrier: str) -> Invalid:

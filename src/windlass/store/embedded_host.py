@@ -77,7 +77,7 @@ def find_software(version: int | None) -> Software:
     found = {software.major: software for software in _installed()}
     if not found:
         raise Rejected(
-            "there is no PostgreSQL here: pip install 'windlass[embedded]' for an embedded one, "
+            "there is no PostgreSQL here: pip install 'windlass-engine[embedded]' for an embedded one, "
             "or set DATABASE_URL to a server of yours"
         )
     if version is not None and version not in found:

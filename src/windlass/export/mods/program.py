@@ -44,7 +44,7 @@ def _give_large_blocks_back() -> None:
 def export(job: machine.Job) -> dict[str, int]:
     """Raises machine.ExportError, if only the root of a tree cannot be read."""
     if importlib.util.find_spec("lxml") is None:
-        raise machine.ExportError("lxml is not installed on this machine: pip install 'windlass[mods]'")
+        raise machine.ExportError("lxml is not installed on this machine: pip install 'windlass-engine[mods]'")
     from windlass.export.mods.record import EntityFailed, Frame
     from windlass.export.mods.tree import export_one, export_tree
 
