@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from windlass.core.error import Invalid
+from windlass.wire.reflection import ALPHA_SERVICE, V1_SERVICE, pool_of
 from windlass.wire.session import MESSAGE_MAX_BYTES
 
 METADATA_MAX_BYTES = 1024 * 1024  # a worker may name all that it runs
@@ -60,7 +61,7 @@ async def serving(
     server.add_generic_rpc_handlers([service.handler for service in services])
     health_pb2_grpc.add_HealthServicer_to_server(alive, server)
     names = [service.name for service in services]
-    reflection.enable_server_reflection((*names, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
+    server.add_generic_rpc_handlers(_reflection((*names, "grpc.health.v1.Health")))
     for name in ("", *names):
         await alive.set(name, health_pb2.HealthCheckResponse.SERVING)
     try:
@@ -79,6 +80,21 @@ async def serving(
     finally:
         await alive.enter_graceful_shutdown()
         await server.stop(0)
+
+
+def _reflection(services: Sequence[str]) -> list[Any]:
+    """Both versions, which differ in nothing but their names: new clients ask for v1 and old ones for v1alpha."""
+    names = (*services, ALPHA_SERVICE, V1_SERVICE)
+    servicer = reflection.aio.ReflectionServicer(names, pool_of(services))
+    method = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return [
+        grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method})
+        for name in (ALPHA_SERVICE, V1_SERVICE)
+    ]
 
 
 def _credentials(tls: Tls) -> Any:

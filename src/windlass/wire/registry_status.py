@@ -1,17 +1,33 @@
 """What each of our errors is to a caller of the registry contract: the status, and the details that go with it.
 
-The details are the raw bytes of one message in `grpc-status-details-bin`, as on the wire that we are compatible with.
+`grpc-status-details-bin` has two forms. The origin's client is built with tonic and wants the bare bytes of an
+`ErrorDetail`. Every other gRPC library wants a `google.rpc.Status` that holds the `ErrorDetail` as an `Any`; grpc-go
+shows a call as INTERNAL when it finds anything else. The user agent decides.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+import grpc
 
 from windlass.core.error import WindlassError
 from windlass.wire.protos import kagzi_pb2 as pb
+from windlass.wire.protos.status_pb2 import Status
 from windlass.wire.status import known_code
 
 DETAILS_KEY = "grpc-status-details-bin"
+MESSAGE_MAX = 1000  # status and details travel in headers, for which clients have small limits
+_TONIC = re.compile(r"(?:^|\s)tonic/")
+
+
+class Refusal(NamedTuple):
+    """How a call ends: its status, its text, and the details for `grpc-status-details-bin`."""
+
+    status: grpc.StatusCode
+    message: str
+    details: bytes
 
 
 class Told(NamedTuple):
@@ -54,14 +70,24 @@ def told_as(error: WindlassError) -> Told:
     return TOLD[own] if own in TOLD else TOLD[known_code(error)]
 
 
-def details_of(error: WindlassError) -> bytes:
-    """`subject` and `subject_id` say what was not found."""
-    told = told_as(error)
+def asks_for_origin(user_agent: str | None) -> bool:
+    """Whether the caller is built with tonic, as the origin's client is."""
+    return _TONIC.search(user_agent or "") is not None
+
+
+def refusal_of(error: WindlassError, user_agent: str | None) -> Refusal:
+    """Status and details have the same text: libraries compare them."""
+    told, message = told_as(error), error.message[:MESSAGE_MAX]
+    status: grpc.StatusCode = grpc.StatusCode[told.grpc]
     detail = pb.ErrorDetail(
         code=told.code,
-        message=error.message,
+        message=message,
         non_retryable=told.final,
         subject=str(error.details.get("subject", "")),
         subject_id=str(error.details.get("subject_id", "")),
     )
-    return bytes(detail.SerializeToString())
+    if asks_for_origin(user_agent):
+        return Refusal(status, message, bytes(detail.SerializeToString()))
+    whole = Status(code=status.value[0], message=message)
+    whole.details.add().Pack(detail)
+    return Refusal(status, message, bytes(whole.SerializeToString()))

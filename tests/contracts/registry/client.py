@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc.status_pb2 import Status
 
 from windlass.wire.protos import kagzi_pb2 as pb
 
@@ -71,7 +72,9 @@ class Refused:
         answered = bool(self._raises.__exit__(*error))
         failed: Any = self._caught.value
         assert failed.code().name == self.status, failed
-        self.detail = pb.ErrorDetail.FromString(dict(failed.trailing_metadata())[DETAILS])
+        self.detail = pb.ErrorDetail()
+        [detail] = Status.FromString(dict(failed.trailing_metadata())[DETAILS]).details
+        assert detail.Unpack(self.detail)
         assert pb.ErrorCode.Name(self.detail.code) == f"ERROR_CODE_{self.code}"
         assert self.says in failed.details(), failed.details()
         return answered

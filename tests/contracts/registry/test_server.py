@@ -8,8 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from tests.contracts.registry.client import KEY, Client, Refused
 
 from windlass import Engine
@@ -73,17 +74,41 @@ async def test_a_defect_is_told_as_such_and_shows_nothing(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_the_service_is_found_by_reflection(client: Client) -> None:
-    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
-    asked = [
-        reflection_pb2.ServerReflectionRequest(list_services=""),
-        reflection_pb2.ServerReflectionRequest(file_containing_symbol="kagzi.WorkflowService"),
-    ]
-    listed, described = [answer async for answer in stub.ServerReflectionInfo(iter(asked))]
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_every_service_is_found_by_reflection(client: Client, version: str) -> None:
+    """As grpcurl does: ask which there are, then for the files of each, from which its messages can be built."""
+    ask = client.channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        reflection_pb2.ServerReflectionRequest.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    [listed] = [answer async for answer in ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))]
+    names = [service.name for service in listed.list_services_response.service]
+    asked = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in names]
 
-    names = {service.name for service in listed.list_services_response.service}
-    assert {"kagzi.WorkflowService", "windlass.v1.Worker", "grpc.health.v1.Health"} <= names
-    assert described.file_descriptor_response.file_descriptor_proto
+    assert set(names) == {
+        "kagzi.WorkflowService", "windlass.v1.Worker", "windlass.v1.Client", "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
+    }  # fmt: skip
+    for name, answer in zip(names, [one async for one in ask(iter(asked))], strict=True):
+        pool = DescriptorPool()
+        for file in reversed(answer.file_descriptor_response.file_descriptor_proto):
+            pool.AddSerializedFile(file)
+        [method, *_] = pool.FindServiceByName(name).methods
+        assert method.input_type.fields
+
+
+async def test_reflection_says_what_it_does_not_know(client: Client) -> None:
+    ask = client.channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        reflection_pb2.ServerReflectionRequest.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    asked = [reflection_pb2.ServerReflectionRequest(file_containing_symbol="nobody.Knows")]
+
+    [answer] = [one async for one in ask(iter(asked))]
+
+    assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 async def test_open_on_loopback_needs_no_key(live_engine: Engine, connect: Any) -> None:

@@ -21,7 +21,7 @@ from windlass.core.error import WindlassError
 from windlass.engine.engine import Engine
 from windlass.wire.channel import bearer_key
 from windlass.wire.protos import kagzi_pb2 as pb
-from windlass.wire.registry_status import DETAILS_KEY, details_of, told_as
+from windlass.wire.registry_status import DETAILS_KEY, refusal_of
 
 log = logging.getLogger("windlass.registry")
 
@@ -64,19 +64,22 @@ class RegistryServer:
             principal = await self._principal(name, metadata)
             return await handle(Call(self._house, principal, context, metadata), message)
         except WindlassError as error:
-            status = getattr(grpc.StatusCode, told_as(error).grpc)
-            await context.abort(status, error.message[:1000], ((DETAILS_KEY, details_of(error)),))
+            await _refuse(context, error)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception:
             log.exception("a defect in %s", name)
-            defect = WindlassError("a defect of the server; it has been logged")
-            await context.abort(grpc.StatusCode.INTERNAL, defect.message, ((DETAILS_KEY, details_of(defect)),))
+            await _refuse(context, WindlassError("a defect of the server; it has been logged"))
 
     async def _principal(self, name: str, metadata: dict[str, Any]) -> Principal:
         if name in WITHOUT_KEY or (self._options.open and "authorization" not in metadata):
             return ANYBODY
         return await self._identify(bearer_key(metadata))
+
+
+async def _refuse(context: Any, error: WindlassError) -> None:
+    refusal = refusal_of(error, dict(context.invocation_metadata() or ()).get("user-agent"))
+    await context.abort(refusal.status, refusal.message, ((DETAILS_KEY, refusal.details),))
 
 
 def handler_of(name: str) -> Handler | None:
