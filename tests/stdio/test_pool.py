@@ -24,6 +24,7 @@ from windlass.app import open_pools
 from windlass.core.delivery import Stdio, StdioHandler
 from windlass.sdk import stdio_host
 from windlass.sdk.stdio_host import StdioHost
+from windlass.stdio import environment
 
 pytestmark = only_direct
 ONCE = Policy(max_attempts=1, max_losses=0)
@@ -72,6 +73,57 @@ async def running(engine: Engine, task_id: UUID) -> int:
 
 async def _has_progress(engine: Engine, task_id: UUID) -> bool:
     return await engine.progress(task_id) is not None
+
+
+# --------------------------------------------------------------------------------------------- their environment
+
+SERVER = {
+    "DATABASE_URL": "postgresql://windlass:hunter2@db/windlass", "WINDLASS_API_KEY": "wl_root", "SHOP_TOKEN": "shop",
+    "AWS_SECRET_ACCESS_KEY": "aws", "LANG": "C.UTF-8",
+}  # fmt: skip
+SEEN = script("import os\nresult = dict(os.environ)")
+
+
+async def test_a_program_sees_nothing_of_the_servers_environment_but_what_its_queue_names(
+    live_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SERVER.items():
+        monkeypatch.setenv(name, value)
+    async with pool(live_engine, handlers={"job": SEEN}, env={"MODE": "fast"}, secrets=("SHOP_TOKEN",)):
+        seen = await result(live_engine, await submit(live_engine))
+
+    assert seen.items() >= {"MODE": "fast", "SHOP_TOKEN": "shop", "LANG": "C.UTF-8", "PATH": os.environ["PATH"]}.items()
+    assert not seen.keys() & {"DATABASE_URL", "WINDLASS_API_KEY", "AWS_SECRET_ACCESS_KEY"}
+    assert not [value for value in seen.values() if "hunter2" in value]
+
+
+async def test_a_secret_that_the_server_does_not_have_is_named_in_the_log(
+    live_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pool(live_engine, handlers={"job": SEEN}, secrets=("NOT_THERE_AT_ALL",)):
+        await until(lambda: _logged(caplog, "this server has no variable NOT_THERE_AT_ALL"))
+
+
+async def _logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
+    return text in caplog.text
+
+
+async def test_what_installs_the_requirements_of_a_queue_sees_no_secret_either(
+    live_engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {**SERVER, "PIP_INDEX_URL": "https://index", "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(environment, "_run", lambda _command, variables: given.append(dict(variables)))
+    async with pool(live_engine, handlers={"job": SEEN}, requirements=("numpy",)):
+        await until(lambda: _made(given))
+
+    assert all(variables["PIP_INDEX_URL"] == "https://index" for variables in given)
+    assert not [name for variables in given for name in variables if name in SERVER and name != "LANG"]
+
+
+async def _made(given: list[dict[str, str]]) -> bool:
+    return bool(given)
 
 
 # --------------------------------------------------------------------------------------------- handlers

@@ -320,9 +320,9 @@ def test_an_environment_is_made_once_from_its_requirements(tmp_path: Path, monke
 def test_without_uv_an_environment_is_made_with_venv_and_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[list[str]] = []
     monkeypatch.setattr(environment, "_uv", lambda: None)
-    monkeypatch.setattr(environment, "_run", run.append)
+    monkeypatch.setattr(environment, "_run", lambda command, _variables: run.append(command))
 
-    environment._make(tmp_path / "made", ["numpy"], None)
+    environment._make(tmp_path / "made", ["numpy"], None, {})
 
     assert run[0] == [sys.executable, "-m", "venv", str(tmp_path / "made")]
     assert run[1][1:4] == ["-m", "pip", "install"]

@@ -185,6 +185,14 @@ def test_it_runs_in_a_session_of_its_own_so_that_ctrl_c_does_not_reach_it(folder
         assert os.getsid(server.pid) != os.getsid(0)
 
 
+def test_it_gets_nothing_of_the_environment_that_may_be_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_API_KEY", "wl_hunter2")
+    with open_fast(folder) as server:
+        variables = Path(f"/proc/{server.pid}/environ").read_bytes()
+    assert b"PATH=" in variables
+    assert b"wl_hunter2" not in variables
+
+
 @pytest.mark.slow
 def test_the_environment_of_the_caller_does_not_disturb_it(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PGDATA": "/nowhere", "PGPORT": "1", "LC_ALL": "xx_XX.latin1", "PGOPTIONS": "-c x=y"}.items():

@@ -321,7 +321,8 @@ class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=Tru
     """A pool of child processes that speak JSON lines, on each server that runs them: any command, or our worker for
     Python in the interpreter `python`, with `requirements` in an environment made for them. Payloads are inputs. With
     `kinds_are_scripts`, a kind without a handler is itself the script: for programs whose scripts are names, since
-    whoever submits chooses it."""
+    whoever submits chooses it. Of the server's own variables a program sees the ordinary ones (PATH, HOME, LANG, …)
+    and those named in `secrets`."""
 
     command: Command | None = None
     python: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
@@ -331,6 +332,7 @@ class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=Tru
     init: Script | None = None
     cwd: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
     env: dict[Word, Annotated[str, Meta(max_length=10_000)]] = {}
+    secrets: Annotated[tuple[Variable, ...], Meta(max_length=100)] = ()
     workers: Annotated[int, Meta(ge=1, le=1000)] = 1
     tasks_per_worker: Annotated[int, Meta(ge=1, le=1000)] = 1
     cancel_grace_period_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 30_000

@@ -20,16 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from windlass.core.environment import handed_on
 from windlass.core.machine import KILLED, Phase, Sighting, read_machine_name
 from windlass.engine.launcher import LauncherAway, LaunchRefused, Order
 from windlass.launchers import keeper
 
 LOCK_FD = 9
 SECRET_LEAST = 6  # shorter ones would be found everywhere
-HANDED_ON = (
-    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY",
-    "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-)  # fmt: skip
 
 
 class ProcessLauncher:
@@ -124,22 +121,17 @@ def _known(name: str) -> str:
 
 def _told(folder: Path, order: Order) -> bytes:
     """What the keeper is told, secrets included: by a pipe, never by a file."""
-    handed_on = _handed_on()
+    ordinary = handed_on(os.environ)
     own = {"HOME": str(folder / "work"), "TMPDIR": str(folder / "work" / "tmp"), "PYTHONUNBUFFERED": "1"}
     bin_ = str(Path(sys.executable).parent)
-    path = {"PATH": f"{bin_}{os.pathsep}{handed_on.get('PATH', os.defpath)}"}
-    env = {**handed_on, **own, **path, **order.env, keeper.MARK: order.name}
+    path = {"PATH": f"{bin_}{os.pathsep}{ordinary.get('PATH', os.defpath)}"}
+    env = {**ordinary, **own, **path, **order.env, keeper.MARK: order.name}
     told: dict[str, Any] = {
         "folder": str(folder), "command": _found(order.command, env["PATH"]), "env": env, "run_s": order.run_s,
         "memory_mb": order.memory_mb, "grace_s": order.grace_s,
         "secrets": sorted({v for v in order.secret_values if len(v) >= SECRET_LEAST}, key=len, reverse=True),
     }  # fmt: skip
     return json.dumps(told).encode()
-
-
-def _handed_on() -> dict[str, str]:
-    """What of our own environment is for others; the rest may be secret."""
-    return {name: os.environ[name] for name in HANDED_ON if name in os.environ}
 
 
 def _found(command: tuple[str, ...], path: str) -> list[str]:
@@ -170,8 +162,9 @@ def _spawn(folder: Path, lock: int, told: bytes) -> tuple[int, int]:
     orders, give = os.pipe()
     said, tell = os.pipe()
     try:
+        environment = {**handed_on(os.environ), keeper.MARK: folder.name}
         pid = os.posix_spawn(
-            sys.executable, [sys.executable, "-I", keeper.__file__], {**_handed_on(), keeper.MARK: folder.name},
+            sys.executable, [sys.executable, "-I", keeper.__file__], environment,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, orders, 0), (os.POSIX_SPAWN_DUP2, tell, 1), (os.POSIX_SPAWN_OPEN, 2, *log),
                 (os.POSIX_SPAWN_DUP2, lock, LOCK_FD),

@@ -10,11 +10,11 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from windlass.core.delivery import Stdio, type_of
-from windlass.core.error import Unavailable
+from windlass.core.error import Invalid, Unavailable
 from windlass.sdk.note import Notes, NoteTarget
 from windlass.sdk.stdio_pool import StdioPool
 from windlass.sdk.worker import Worker, WorkSource
@@ -41,9 +41,12 @@ class StdioHost:
         *,
         look_s: float = LOOK_S,
         drain_s: float | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
-        """`drain_s`: how long what runs may take when the block ends; None: as long as it takes."""
+        """`drain_s`: how long what runs may take when the block ends; None: as long as it takes. `variables`: where
+        programs get their ordinary ones and their secrets from; None: the environment of this process."""
         self._source, self._queues, self._look_s, self._drain_s = source, queues, look_s, drain_s
+        self._variables = os.environ if variables is None else variables
         self._pools: dict[Key, tuple[Stdio, asyncio.Event, asyncio.Task[None]]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._loop: asyncio.Task[None] | None = None
@@ -127,10 +130,10 @@ class StdioHost:
         """Tried again, less and less often, until it works or nobody wants it any more."""
         again_s = AGAIN_S
         while not stop.is_set():
-            pool = StdioPool(delivery, notes)
+            pool = StdioPool(delivery, notes, self._variables)
             try:
                 await pool.open()
-            except (OSError, ValueError, EnvironmentFailed) as error:
+            except (OSError, ValueError, Invalid, EnvironmentFailed) as error:
                 log.error("the programs of the queue %s in %s cannot be started: %s", key[1], key[0], error)  # noqa: TRY400
                 await pool.close()
             else:

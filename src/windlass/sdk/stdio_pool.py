@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ import msgspec
 
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.delivery import Stdio
+from windlass.core.environment import installer_variables, program_variables
 from windlass.core.error import Invalid, WindlassError
 from windlass.core.failure import Category, Failure
 from windlass.core.note import checked_amount
@@ -68,8 +69,9 @@ class Seat:
 class StdioPool:
     """The processes of one queue. At most `workers`, each with at most `tasks_per_worker` attempts."""
 
-    def __init__(self, delivery: Stdio, notes: Notes) -> None:
-        self._delivery, self._notes = delivery, notes
+    def __init__(self, delivery: Stdio, notes: Notes, variables: Mapping[str, str]) -> None:
+        """`variables` are those of this process, of which a program sees a few."""
+        self._delivery, self._notes, self._variables = delivery, notes, variables
         self._environment: Environment | None = None
         self._seats: list[Seat] = []
         self._seated = asyncio.Lock()
@@ -80,7 +82,7 @@ class StdioPool:
 
     async def open(self) -> None:
         """Make the environment and start a first process, so that nothing is claimed that cannot be run."""
-        self._environment = await asyncio.to_thread(_environment_of, self._delivery)
+        self._environment = await asyncio.to_thread(_environment_of, self._delivery, self._variables)
         self._seats.append(await asyncio.to_thread(self._new_seat))
 
     async def close(self) -> None:
@@ -163,20 +165,23 @@ class StdioPool:
     def _new_seat(self) -> Seat:
         assert self._environment is not None
         delivery, environment = self._delivery, self._environment
+        base_env = program_variables(self._variables, delivery.secrets)
         seat = Seat(
             lambda said: Service(
-                environment, init=delivery.init, cwd=delivery.cwd, env=dict(delivery.env), on_stderr=said
+                environment, init=delivery.init, cwd=delivery.cwd, env=dict(delivery.env), base_env=base_env,
+                on_stderr=said,
             )
-        )
+        )  # fmt: skip
         seat.service.start()
         return seat
 
 
-def _environment_of(delivery: Stdio) -> Environment:
+def _environment_of(delivery: Stdio, variables: Mapping[str, str]) -> Environment:
     if delivery.command is not None:
         return Environment.of(*delivery.command)
     if delivery.requirements:
-        return Environment.uv(delivery.requirements, python=delivery.python)
+        variables = installer_variables(variables)
+        return Environment.uv(delivery.requirements, python=delivery.python, base_env=variables)
     return Environment.python(delivery.python)
 
 

@@ -57,9 +57,11 @@ class Environment:
         *,
         python: str | None = None,
         folder: str | os.PathLike[str] | None = None,
+        base_env: Mapping[str, str] | None = None,
     ) -> Environment:
         """One with these requirements; made once, and kept in `folder` (below ~/.cache/windlass) for the next time.
-        With uv where there is one, else with venv and pip. `python` is a version such as 3.12, or a path."""
+        With uv where there is one, else with venv and pip. `python` is a version such as 3.12, or a path. What runs
+        while packages are built sees the variables of `base_env`, by default all of ours."""
         base = Path(folder) if folder is not None else _cache()
         name = hashlib.sha256("\n".join([*sorted(requirements), f"python {python}"]).encode()).hexdigest()[:16]
         made = base / name
@@ -68,7 +70,7 @@ class Environment:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (made / "ready").exists():
                 shutil.rmtree(made, ignore_errors=True)
-                _make(made, list(requirements), python)
+                _make(made, list(requirements), python, os.environ if base_env is None else base_env)
                 (made / "ready").touch()
         return cls.python(made / "bin" / "python")
 
@@ -83,17 +85,18 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windlass" / "environments"
 
 
-def _make(folder: Path, requirements: list[str], python: str | None) -> None:
+def _make(folder: Path, requirements: list[str], python: str | None, variables: Mapping[str, str]) -> None:
+    clean = {name: value for name, value in variables.items() if name not in UNSET}
     uv = _uv()
     target = str(folder / "bin" / "python")
     if uv is not None:
-        _run([*uv, "venv", "--quiet", "--python", python or sys.executable, str(folder)])
+        _run([*uv, "venv", "--quiet", "--python", python or sys.executable, str(folder)], clean)
         install = [*uv, "pip", "install", "--quiet", "--python", target]
     else:
-        _run([shutil.which(f"python{python}") or python or sys.executable, "-m", "venv", str(folder)])
+        _run([shutil.which(f"python{python}") or python or sys.executable, "-m", "venv", str(folder)], clean)
         install = [target, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if requirements:
-        _run([*install, *requirements])
+        _run([*install, *requirements], clean)
 
 
 def _uv() -> list[str] | None:
@@ -102,9 +105,8 @@ def _uv() -> list[str] | None:
     return None if found is None else [found]
 
 
-def _run(command: list[str]) -> None:
-    clean = {name: value for name, value in os.environ.items() if name not in UNSET}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean, stdin=subprocess.DEVNULL)
+def _run(command: list[str], variables: Mapping[str, str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables, stdin=subprocess.DEVNULL)
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-2000:]
         raise EnvironmentFailed(f"{' '.join(command[:4])} … ended with {done.returncode}: {said}")

@@ -17,7 +17,7 @@ import tempfile
 import termios
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,11 @@ class Service:
         init: str | None = None,
         cwd: str | os.PathLike[str] | None = None,
         env: dict[str, str | None] | None = None,
+        base_env: Mapping[str, str] | None = None,
         on_stderr: Callable[[str], object] | None = None,
         close_timeout_s: float = CLOSE_S,
     ) -> None:
+        """`env` is what the worker's variables differ in (None: unset) from `base_env`, by default all of ours."""
         if isinstance(environment, str):
             raise TypeError("a command is a list of words")
         if environment is None:
@@ -61,6 +63,7 @@ class Service:
         elif not isinstance(environment, Environment):
             environment = Environment.of(*environment)
         self.environment, self._init, self._cwd, self._env = environment, init, cwd, dict(env or {})
+        self._base_env = base_env
         self._on_stderr, self._close_timeout_s = on_stderr, close_timeout_s
         self._prefix = f"{os.environ.get(PREFIX, 'wl_')}{secrets.token_hex(6)}_"
         self._lock = threading.Lock()
@@ -84,7 +87,7 @@ class Service:
         return self
 
     def _start(self) -> None:
-        environment = {**os.environ, PREFIX: self._prefix}
+        environment = {**(os.environ if self._base_env is None else self._base_env), PREFIX: self._prefix}
         for name, value in {**self.environment.variables, **self._env}.items():
             if value is None:
                 environment.pop(name, None)

@@ -32,6 +32,7 @@ from types import MappingProxyType, TracebackType
 from typing import Literal
 from urllib.parse import quote
 
+from windlass.core.environment import handed_on
 from windlass.core.error import Forbidden, Invalid, Rejected, Unavailable
 from windlass.store.embedded_host import Account, Software, choose_account, find_software
 from windlass.store.embedded_launch import process_mark, read_record
@@ -405,7 +406,7 @@ def _run(command: Sequence[str], layout: Layout, lock: int, text: str = "") -> N
     done = subprocess.run(
         command,
         cwd=layout.home,
-        env={**os.environ, "LC_ALL": "C"},
+        env={**handed_on(os.environ), "LC_ALL": "C"},
         pass_fds=(lock,),
         start_new_session=True,
         input=text,

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from windlass.core.environment import handed_on
 from windlass.core.error import Rejected
 from windlass.store.embedded_launch import Order
 
@@ -163,7 +164,7 @@ def _copied(software: Software, into: Path) -> Software:
 def _refusal(account: Account, software: Software) -> str:
     """Tries the way that the server will be started. Empty if it works."""
     command = account.order().command(software.program("postgres"), "--version")
-    tried = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    tried = subprocess.run(command, cwd="/", env=handed_on(os.environ), capture_output=True, text=True, check=False)
     if tried.returncode == 0:
         return ""
     way = "in a user namespace" if account.namespace else f"as user {account.uid}"
