@@ -2,8 +2,9 @@
 
 With `--check` nothing is written; stale parts are named, and the exit code is 1. `tests/shape` asks the same, so a page
 cannot fall behind. What is generated: the moves of a task in docs/concepts/lifecycle.md (from `core.transition.TABLE`),
-docs/reference/errors.md (from the error tree), settings.md and cli.md (see `docs.command_page`), the lists of promises
-and decisions in docs/README.md (from their pages), and tests/shape/public_names.txt.
+docs/reference/errors.md (from the error tree), settings.md and cli.md (see `docs.command_page`), the tables of
+conformance.md (from the cases of each kit), the lists of promises and decisions in docs/README.md (from their pages),
+and tests/shape/public_names.txt.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from pathlib import Path
 from docs.command_page import cli_page, settings_page
 from windlass.core.error import ContractViolation, LeaseLost, Rejected, Unavailable, WindlassError
 from windlass.core.transition import TABLE, TERMINAL, State, Verb
+from windlass.testing.conformance import Kit
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "python -m docs.generate"
 PUBLIC_MODULES = ("windlass", "windlass.sdk", "windlass.sdk.machine", "windlass.stdio", "windlass.testing")
+
+KITS = ("callback", "stdio")
 
 # Who does it, and what it means. A verb without an entry stops the generator: write it here and in the glossary.
 VERBS: dict[Verb, tuple[str, str]] = {
@@ -73,10 +77,12 @@ def main(arguments: list[str]) -> int:
 def generated() -> Generated:
     """Every file with a generated part, as it should be."""
     lifecycle, index = ROOT / "docs/concepts/lifecycle.md", ROOT / "docs/README.md"
+    conformance = ROOT / "docs/reference/conformance.md"
     lists = {folder: partial(list_of_pages, folder) for folder in ("promises", "decisions")}
     return {
         index: with_parts(index.read_text(), lists),
         lifecycle: with_parts(lifecycle.read_text(), {"diagram": state_diagram, "moves": moves_table}),
+        conformance: with_parts(conformance.read_text(), {name: partial(cases_table, name) for name in KITS}),
         ROOT / "docs/reference/errors.md": errors_page(),
         ROOT / "docs/reference/settings.md": settings_page(COMMAND),
         ROOT / "docs/reference/cli.md": cli_page(COMMAND),
@@ -102,6 +108,13 @@ def list_of_pages(folder: str) -> str:
     return "".join(
         f"- [{page.read_text().partition(chr(10))[0].lstrip('# ')}]({folder}/{page.name})\n" for page in pages
     )
+
+
+def cases_table(contract: str) -> str:
+    """The cases of one conformance kit."""
+    kit: Kit[object] = import_module(f"windlass.testing.{contract}").KIT
+    rows = [f"| {case.number} | {case.level} | {case.title} | {case.duty} |" for case in kit.cases]
+    return "\n".join(["| | level | a good worker | in full |", "| --- | --- | --- | --- |", *rows, ""])
 
 
 # --------------------------------------------------------------------------------------------- the life of a task

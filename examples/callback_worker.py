@@ -11,10 +11,11 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from traceback import format_exc
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 SECRETS = os.environ["WINDLASS_SIGNING_SECRET"].split()  # two of them while the secret is being changed
 WORKER = f"{os.uname().nodename}-{os.getpid()}"
@@ -23,9 +24,10 @@ running, lock = {}, threading.Lock()  # attempts by task
 
 
 def rehearse(attempt, payload):
-    """What `windlass conformance callback` asks for: works in small pieces, ends as it is told."""
-    pieces = payload.get("work_ms", 0) // 20
-    for piece in range(pieces):
+    """What `windlass conformance callback` asks for: works in small pieces, shows that it does, ends as it is told."""
+    for piece in range(pieces := payload.get("work_ms", 0) // 20):
+        if payload.get("probe_url"):
+            urlopen(payload["probe_url"], b"", 10).close()
         attempt.progress = {"progressPct": 100 * piece // pieces, "message": f"piece {piece} of {pieces}"}
         if attempt.stop.wait(0.02):
             return None
@@ -56,7 +58,7 @@ class Attempt:
         try:
             output = self.handler(self, self.envelope["payload"])
         except Exception as error:
-            told = {"category": "USER_CODE", "message": repr(error), "stackTrace": traceback.format_exc()}
+            told = {"category": "USER_CODE", "message": repr(error), "stackTrace": format_exc()}
             return {"outcome": "FAILED", "error": told}
         cancelled = {"outcome": "CANCELLED", "partialProgress": self.progress}
         return cancelled if self.cancelled else {"outcome": "SUCCEEDED", "output": output}
@@ -95,9 +97,8 @@ class Attempt:
         try:
             connection.request("POST", f"{base.path.rstrip('/')}/v1/tasks/{self.id}/{what}", body, headers)
             reply = connection.getresponse()
-            retry_after = reply.getheader("Retry-After", "")
-            answer = reply.read() if reply.status == 200 else b""
-            return reply.status, float(retry_after) if retry_after.isdigit() else 0.0, json.loads(answer or "{}")
+            after, answer = reply.getheader("Retry-After", ""), reply.read() if reply.status == 200 else b""
+            return reply.status, float(after) if after.isdigit() else 0.0, json.loads(answer or "{}")
         except (OSError, HTTPException, ValueError):  # unreachable, slow, or no JSON
             return 0, 0.0, {}
         finally:
@@ -106,13 +107,12 @@ class Attempt:
 
 def signed(headers, body):
     at = headers.get("webhook-timestamp", "")
-    if not at.isdigit() or abs(time.time() - int(at)) > 300:
-        return False
+    fresh = at.isdigit() and abs(time.time() - int(at)) <= 300
     content = f"{headers.get('webhook-id')}.{at}.".encode() + body
     keys = [base64.b64decode(secret.removeprefix("whsec_")) for secret in SECRETS]
     wanted = [b"v1," + base64.b64encode(hmac.digest(key, content, "sha256")) for key in keys]
     given = headers.get("webhook-signature", "").encode().split()
-    return any(hmac.compare_digest(a, b) for a in wanted for b in given)
+    return fresh and any(hmac.compare_digest(a, b) for a in wanted for b in given)
 
 
 def accept(attempt):

@@ -14,15 +14,14 @@ from tests.stdio.faulty import FAULTS
 from tests.stdio.talk import WORKER
 
 from windlass.core.error import Invalid
-from windlass.testing.stdio import LANGUAGES, check_worker, read_scripts
-from windlass.testing.stdio.case import CASES
+from windlass.testing.stdio import KIT, LANGUAGES, check_worker, read_scripts
 
 PERL = ["perl", str(ROOT / "examples/stdio_shell_worker.pl")]
 
 
 def problems(command: list[str], language: str = "python") -> dict[int, str]:
     results = check_worker(command, LANGUAGES[language], patience_s=20)
-    assert [result.number for result in results] == list(range(1, len(CASES) + 1))
+    assert [result.number for result in results] == list(range(1, len(KIT.cases) + 1))
     return {result.number: result.problem for result in results if not result.passed}
 
 
@@ -68,7 +67,7 @@ def test_the_command_says_what_was_expected_and_what_came(as_json: bool) -> None
     else:
         assert "failed" in done.stdout
         assert "`outputs` of a COMPLETION is null" in done.stdout
-        assert "1 of 1 cases failed." in done.stdout
+        assert "1 of 1 cases failed: 1 required, 0 hardening." in done.stdout
 
 
 def test_a_language_is_known_or_a_file(tmp_path: Path) -> None:

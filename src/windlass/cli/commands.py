@@ -120,7 +120,7 @@ certs.command("windlass.cli.certs:issue_server", name="server", help="Make a cer
 certs.command("windlass.cli.certs:issue_client", name="client", help="Make a certificate for somebody who may call.")
 app.command(certs)
 
-conformance = App(name="conformance", group=WRITE, help="Hold a worker of your own against its contract.")
+conformance = App(name="conformance", group=WRITE, help="Check whether a worker of your own speaks its contract.")
 conformance.command("windlass.cli.conformance:callback", help="Check a worker that takes pushes and calls back.")
 conformance.command("windlass.cli.conformance:stdio", help="Check a program that speaks JSON lines.")
 app.command(conformance)

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import sys
 import threading
+import time
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,43 @@ def _read_or_die(text: bytes) -> Any:
 
 def refuses_a_newer_attempt() -> None:
     good.accept = lambda attempt: 409 if attempt.id in good.running else accept(attempt)
+
+
+class Deaf:
+    """What a handler that does not look whether it is to stop has in its place."""
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+    def set(self) -> None:
+        pass
+
+
+def works_on_after_its_stop() -> None:
+    def deaf(self: Any) -> dict[str, Any]:
+        self.stop = Deaf()
+        return dict(work(self))
+
+    Attempt.work = deaf
+
+
+def reports_the_cancel_and_works_on() -> None:
+    def hasty(self: Any) -> dict[str, Any]:
+        done: list[dict[str, Any]] = []
+        self.told, self.stop = threading.Event(), Deaf()
+        threading.Thread(target=lambda: done.append(work(self)), daemon=True).start()
+        while not done and not self.told.wait(0.01):
+            pass
+        return done[0] if done else {"outcome": "CANCELLED"}
+
+    def listening(self: Any, what: str, **said: Any) -> Any:
+        answer = call(self, what, **said)
+        if (answer or {}).get("shouldCancel"):
+            self.told.set()
+        return answer
+
+    Attempt.work, Attempt.call = hasty, listening
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from socketserver import ThreadingMixIn
+from urllib.request import urlopen
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from windlass import App, Context, current
@@ -20,24 +21,33 @@ from windlass.sdk.callback import CallbackWorker
 app = App("service", threads=64)
 
 
-async def work(work_ms: int) -> None:
+def probe(url: str) -> None:
+    if url:
+        urlopen(url, b"", 10).close()
+
+
+async def work(work_ms: int, probe_url: str) -> None:
     ctx = current()
     for piece in range(work_ms // 20):
         ctx.progress(piece, work_ms // 20, f"piece {piece}")
+        await asyncio.to_thread(probe, probe_url)
         await asyncio.sleep(0.02)
 
 
 @app.task(kind="conformance")
-async def rehearse(work_ms: int = 0, outcome: str = "SUCCEEDED") -> dict[str, int]:
-    await work(work_ms)
+async def rehearse(work_ms: int = 0, outcome: str = "SUCCEEDED", probe_url: str = "") -> dict[str, int]:
+    await work(work_ms, probe_url)
     if outcome == "FAILED":
         raise RuntimeError("asked to fail")
     return {"ms": work_ms}
 
 
 @app.task(kind="in_thread")
-def rehearse_in_thread(ctx: Context, work_ms: int = 0, outcome: str = "SUCCEEDED") -> dict[str, int]:
+def rehearse_in_thread(
+    ctx: Context, work_ms: int = 0, outcome: str = "SUCCEEDED", probe_url: str = ""
+) -> dict[str, int]:
     for piece in range(work_ms // 20):
+        probe(probe_url)
         if ctx.cancelled:
             raise RuntimeError("stopped")
         ctx.progress(piece, work_ms // 20)

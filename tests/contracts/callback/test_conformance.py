@@ -11,8 +11,8 @@ from tests.contracts.callback.process import ROOT, SECRET, running
 
 from windlass.cli.commands import run
 from windlass.core.error import Invalid
-from windlass.testing.callback import Result, check_worker
-from windlass.testing.callback.cases import CASES
+from windlass.testing.callback import KIT, check_worker
+from windlass.testing.conformance import Level, Result
 
 # Each fault with the cases that must find it.
 FAULTS: dict[str, tuple[int, ...]] = {
@@ -41,6 +41,8 @@ FAULTS: dict[str, tuple[int, ...]] = {
     "refuses_unknown_fields": (7,),
     "ends_with_the_first_garbage": (8,),
     "refuses_a_newer_attempt": (26,),
+    "works_on_after_its_stop": (28, 29),
+    "reports_the_cancel_and_works_on": (29,),
 }
 
 
@@ -95,11 +97,11 @@ def test_services_that_use_the_sdk_pass_every_case(pace: float) -> None:
     results = at_once(examine, SERVICES, len(SERVICES))
 
     assert {service: problems(found) for service, found in results.items() if problems(found)} == {}
-    assert all(len(found) == len(CASES) for found in results.values())
+    assert all(len(found) == len(KIT.cases) for found in results.values())
 
 
 def test_every_case_has_found_a_fault() -> None:
-    assert {number for numbers in FAULTS.values() for number in numbers} == {case.number for case in CASES}
+    assert {number for numbers in FAULTS.values() for number in numbers} == {case.number for case in KIT.cases}
 
 
 def test_the_worker_of_the_examples_passes_and_is_small(pace: float) -> None:
@@ -125,12 +127,26 @@ def test_the_command_says_which_case_failed_and_what_the_worker_should_have_done
         told = capsys.readouterr().out
         assert command("--worker", worker.url, "--secret", SECRET, "--only", "2", "--only", "12", "--json") == 1
 
-    assert "failed 12  refuses an old push" in told
+    assert "failed 12  hardening  refuses an old push" in told
+    assert "1 of 2 cases failed: 0 required, 1 hardening." in told
     assert "a push that was signed an hour ago was answered with 202" in told
     assert "Refuse a `webhook-timestamp`" in told
     answer = json.loads(capsys.readouterr().out)
     assert (answer["passed"], answer["failed"]) == (1, 1)
-    assert [case["number"] for case in answer["cases"]] == [2, 12]
+    assert [(case["number"], case["level"]) for case in answer["cases"]] == [(2, "required"), (12, "hardening")]
+    assert answer["levels"] == {"required": {"passed": 1, "failed": 0}, "hardening": {"passed": 0, "failed": 1}}
+
+
+def test_a_level_decides_which_cases_are_tried_and_so_the_exit_code() -> None:
+    with running("tests/contracts/callback/faulty.py", "believes_old_pushes") as worker:
+        flags = ("--worker", worker.url, "--secret", SECRET, "--only", "2", "--only", "12")
+        assert command(*flags, "--level", "required") == 0
+        assert command(*flags, "--level", "hardening") == 1
+        assert command(*flags, "--level", "all") == 1
+
+    assert {case.number for case in KIT.select(level=Level.REQUIRED)} | {
+        case.number for case in KIT.select(level=Level.HARDENING)
+    } == {case.number for case in KIT.cases}
 
 
 def test_the_command_ends_as_others_do_when_it_is_used_wrongly_or_nobody_is_there() -> None:

@@ -1,4 +1,4 @@
-"""What a case is, and how all of them are held against one worker.
+"""What a case can do with a worker, and how all cases are held against one.
 
 A case waits for what has to happen, with patience, and for a short while that nothing happens which must not. Cases are
 independent of each other, so that any few of them can be run, one after the other or side by side.
@@ -7,16 +7,14 @@ independent of each other, so that any few of them can be run, one after the oth
 from __future__ import annotations
 
 import http.client
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from typing import Any
 
-import msgspec
-
 from windlass.core.check import check_count, check_url
-from windlass.core.error import Invalid, Unavailable
-from windlass.testing.callback.stand_in import Fault, Heard, Pushed, Reply, Script, StandIn
+from windlass.core.error import Unavailable
+from windlass.testing.callback.stand_in import Heard, Pushed, Reply, Script, StandIn
+from windlass.testing.conformance import Broken, Kit, Level, Result, ignore
 from windlass.wire.signature import signing_key
 
 LONG = 10  # intervals
@@ -47,16 +45,16 @@ class Trial:
                 lambda: pushed.status is not None or bool(pushed.heard), self.engine.patience_s
             )
         if not begun:
-            raise Fault(f"the push was not answered within {self.engine.patience_s:g} s")
+            raise Broken(f"the push was not answered within {self.engine.patience_s:g} s")
         if pushed.status == -1:
-            raise Fault("the push was not answered: the connection was refused or broken")
+            raise Broken("the push was not answered: the connection was refused or broken")
         if pushed.status is not None and not (200 <= pushed.status < 300 or pushed.status == 409):
             hint = (
                 ": redirects are not followed; does the URL end with a slash there?"
                 if pushed.status // 100 == 3
                 else ""
             )
-            raise Fault(f"the push was answered with {pushed.status}{hint}")
+            raise Broken(f"the push was answered with {pushed.status}{hint}")
         return pushed
 
     def quiet(self, pushed: Pushed, after: Heard | None, intervals: float = 4) -> None:
@@ -64,35 +62,7 @@ class Trial:
         pushed.quiet(intervals * self.interval_s, after)
 
 
-class Case(msgspec.Struct, frozen=True):
-    """`title` is what a good worker does; `duty` says it in full, for the author of one that does not."""
-
-    number: int
-    title: str
-    duty: str
-    check: Callable[[Trial], None]
-
-
-class Result(msgspec.Struct, frozen=True):
-    """How one case went. `problem` is what the worker did instead."""
-
-    number: int
-    title: str
-    passed: bool
-    duty: str
-    problem: str
-    seconds: float
-
-
-CASES: list[Case] = []
-
-
-def case(title: str, duty: str) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
-    def add(check: Callable[[Trial], None]) -> Callable[[Trial], None]:
-        CASES.append(Case(len(CASES) + 1, title, duty, check))
-        return check
-
-    return add
+KIT = Kit[Trial]("callback", breaks=(OSError, http.client.HTTPException))
 
 
 def check_worker(
@@ -100,34 +70,22 @@ def check_worker(
     secret: str,
     *,
     kind: str = "conformance",
-    only: Sequence[int] = (),
+    only: Collection[int] = (),
+    level: Level | None = None,
     interval_ms: int = 250,
     patience_s: float = 10.0,
     parallel: int = 1,
     callback_url: str | None = None,
-    told: Callable[[Result], None] = lambda _: None,
+    told: Callable[[Result], None] = ignore,
 ) -> list[Result]:
     """Hold the cases against a worker; `told` hears of each as soon as it is over, in the order of their numbers."""
-    import windlass.testing.callback.cases  # noqa: F401 (they add themselves)
-
     check_url("url", url)
     signing_key(secret)
-    check_count("parallel", parallel, least=1, most=64)
     check_count("interval_ms", interval_ms, least=10, most=60_000)
-    unknown = [number for number in only if not 1 <= number <= len(CASES)]
-    if unknown:
-        raise Invalid(f"there is no case {unknown[0]}: they are 1 to {len(CASES)}", field="only")
-    chosen = [case for case in CASES if not only or case.number in only]
-    with (
-        StandIn(url, secret, interval_ms=interval_ms, patience_s=patience_s, callback_url=callback_url) as engine,
-        ThreadPoolExecutor(parallel) as threads,
-    ):
+    chosen = KIT.select(only, level)
+    with StandIn(url, secret, interval_ms=interval_ms, patience_s=patience_s, callback_url=callback_url) as engine:
         _check_reachable(engine)
-        results = []
-        for result in threads.map(lambda case: _run(case, Trial(engine, kind)), chosen):
-            told(result)
-            results.append(result)
-    return results
+        return KIT.run(chosen, lambda: nullcontext(Trial(engine, kind)), parallel=parallel, told=told)
 
 
 def _check_reachable(engine: StandIn) -> None:
@@ -135,14 +93,3 @@ def _check_reachable(engine: StandIn) -> None:
         engine.send(b"{}", message_id="reach", headers={})
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(f"the worker at {engine.worker_url} does not answer: {error}") from None
-
-
-def _run(case: Case, trial: Trial) -> Result:
-    began_s, problem = time.monotonic(), ""
-    try:
-        case.check(trial)
-    except Fault as fault:
-        problem = str(fault)
-    except (OSError, http.client.HTTPException) as error:
-        problem = f"the connection to the worker broke: {type(error).__name__}: {error}"
-    return Result(case.number, case.title, not problem, case.duty, problem, round(time.monotonic() - began_s, 3))

@@ -1,7 +1,7 @@
 """The cases of the callback contract. Numbers are part of what people quote: new ones are added at the end.
 
 The worker under test has one handler, `conformance`, which works for `work_ms` in small pieces, stops when it is told
-to, and ends as `outcome` says.
+to, and ends as `outcome` says. If its payload has a `probe_url`, it sends an empty POST there in each piece.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from windlass.testing.callback.case import CASES, LONG, Trial, case
-from windlass.testing.callback.stand_in import Fault, Heard, Pushed, Reply, Script, delivery_id
+from windlass.testing.callback.case import KIT, LONG, Trial
+from windlass.testing.callback.stand_in import Heard, Pushed, Reply, Script, delivery_id
+from windlass.testing.conformance import Broken
 from windlass.wire.signature import signed_headers
 
-__all__ = ["CASES"]
+required, hardening = KIT.required, KIT.hardening
 
 OTHER_SECRET = "whsec_" + "b3RoZXIgc2VjcmV0IG9mIG5vYm9keSBhdCBhbGwhISE="
 TERMINAL = {"error": "task_already_terminal", "state": "CANCELLED", "message": "the task is over"}
@@ -36,14 +37,14 @@ def answer(to: str, reply: Reply, times: int = 1_000_000, begin: int = 0) -> Scr
 def outcome(pushed: Pushed, wanted: str) -> Heard:
     heard = pushed.wait("completed")
     if heard.body["outcome"] != wanted:
-        raise Fault(f"completed said {heard.body['outcome']}: {json.dumps(heard.body.get('error'))}, not {wanted}")
+        raise Broken(f"completed said {heard.body['outcome']}: {json.dumps(heard.body.get('error'))}, not {wanted}")
     return heard
 
 
 # --------------------------------------------------------------------------------------------- the push and its answer
 
 
-@case(
+@hardening(
     "answers the push at once",
     "Answer the push with 202 (or any 2xx) as soon as it was checked and accepted, and work afterwards: an engine that "
     "waits for the answer takes the delivery for lost and sends it again.",
@@ -52,18 +53,20 @@ def answers_at_once(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(LONG))
     pushed.wait("completed")
     if not pushed.answered.wait(trial.engine.patience_s) or pushed.status_heard >= len(pushed.heard):
-        raise Fault("the push was answered when the work was over")
+        raise Broken("the push was answered when the work was over")
 
 
-@case("says that it started before anything else", "Call …/started before the work begins, before any other callback.")
+@required(
+    "says that it started before anything else", "Call …/started before the work begins, before any other callback."
+)
 def started_first(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(2))
     outcome(pushed, "SUCCEEDED")
     if pushed.heard[0].what != "started":
-        raise Fault(f"the first callback was {pushed.heard[0].what}")
+        raise Broken(f"the first callback was {pushed.heard[0].what}")
 
 
-@case(
+@required(
     "completes with its result, once",
     "Call …/completed once with the outcome and the output of the work. After it was accepted, say nothing more: no "
     "second completed, no heartbeat.",
@@ -73,7 +76,7 @@ def completes_once(trial: Trial) -> None:
     trial.quiet(pushed, outcome(pushed, "SUCCEEDED"))
 
 
-@case(
+@required(
     "tells a failure with its category",
     "When the work fails, call …/completed with outcome FAILED and an error that has a category and a message.",
 )
@@ -81,7 +84,7 @@ def tells_failure(trial: Trial) -> None:
     outcome(trial.push(trial.envelope(1, "FAILED")), "FAILED")
 
 
-@case(
+@required(
     "names its attempt in every callback",
     "Send the attempt of the envelope in every body: it is the fence between an old attempt and a new one.",
 )
@@ -91,7 +94,7 @@ def names_attempt(trial: Trial) -> None:
     pushed.check()
 
 
-@case(
+@required(
     "shows the token of its attempt",
     "Send `Authorization: Bearer` with the taskToken of this envelope in every callback; each attempt has its own.",
 )
@@ -102,7 +105,7 @@ def shows_token(trial: Trial) -> None:
     outcome(first, "SUCCEEDED")
 
 
-@case(
+@hardening(
     "ignores fields that it does not know",
     "Ignore unknown fields in envelopes and answers: workers and engines are not replaced at the same moment.",
 )
@@ -112,7 +115,7 @@ def ignores_unknown(trial: Trial) -> None:
     outcome(pushed, "SUCCEEDED")
 
 
-@case(
+@hardening(
     "lives on after a push that makes no sense",
     "Answer a signed body that is no envelope with 400, and go on: one bad push must not take the worker down.",
 )
@@ -120,14 +123,14 @@ def survives_garbage(trial: Trial) -> None:
     for body in (b"", b"{", b"[]", b"null", b'{"taskId": 7}', b"\xff\xfe"):
         status = trial.engine.send(body, message_id="garbage")
         if not 400 <= status < 500:
-            raise Fault(f"the body {body!r} was answered with {status}")
+            raise Broken(f"the body {body!r} was answered with {status}")
     outcome(trial.push(trial.envelope()), "SUCCEEDED")
 
 
 # --------------------------------------------------------------------------------------------- who may push
 
 
-@case(
+@hardening(
     "refuses a push with a wrong signature",
     "Verify `webhook-signature`: HMAC-SHA256 of `{webhook-id}.{webhook-timestamp}.{body}` with the queue's secret, "
     "compared in constant time. Answer 401 otherwise, and do not run anything.",
@@ -136,12 +139,14 @@ def refuses_wrong_signature(trial: Trial) -> None:
     _refuses(trial, "a push that was signed with another secret", secret=OTHER_SECRET)
 
 
-@case("refuses a push without a signature", "Answer 401 to a push without the three `webhook-` headers, run nothing.")
+@hardening(
+    "refuses a push without a signature", "Answer 401 to a push without the three `webhook-` headers, run nothing."
+)
 def refuses_unsigned(trial: Trial) -> None:
     _refuses(trial, "a push without a signature", headers={})
 
 
-@case(
+@hardening(
     "refuses a body that was changed after it was signed",
     "Verify the signature over the bytes of the body as they came, before they are parsed.",
 )
@@ -149,7 +154,7 @@ def refuses_changed_body(trial: Trial) -> None:
     _refuses(trial, "a push whose body was changed", tail=b" ")
 
 
-@case(
+@hardening(
     "refuses an old push",
     "Refuse a `webhook-timestamp` that is more than five minutes away: somebody may have kept a copy.",
 )
@@ -175,14 +180,14 @@ def _refuses(
         headers = signed_headers([secret or trial.engine.secret], delivery_id(envelope), at_s, body)
     status = trial.engine.send(body + tail, message_id=delivery_id(envelope), headers=headers)
     if status not in (401, 403):
-        raise Fault(f"{why} was answered with {status}")
+        raise Broken(f"{why} was answered with {status}")
     trial.quiet(watched, None, 2)
 
 
 # --------------------------------------------------------------------------------------------- heartbeats
 
 
-@case(
+@required(
     "heartbeats while it works",
     "Call …/heartbeat every heartbeatIntervalMs of the envelope, from started to completed, also while it computes. "
     "After heartbeatTimeoutMs without one the attempt is taken for dead and given to somebody else.",
@@ -194,10 +199,10 @@ def heartbeats(trial: Trial) -> None:
     times = [heard.at_s for heard in pushed.heard]
     gap_s = max(after - before for before, after in pairwise(times))
     if gap_s > 3 * trial.interval_s + SLACK_S:
-        raise Fault(f"it said nothing for {gap_s:.2f} s; its timeout is {3 * trial.interval_s:.2f} s")
+        raise Broken(f"it said nothing for {gap_s:.2f} s; its timeout is {3 * trial.interval_s:.2f} s")
 
 
-@case(
+@required(
     "works on when a heartbeat fails",
     "A heartbeat that gets a 5xx answer or none at all is no reason to stop: try again, and keep working.",
 )
@@ -210,7 +215,7 @@ def survives_lost_heartbeat(trial: Trial) -> None:
     outcome(pushed, "SUCCEEDED")
 
 
-@case(
+@hardening(
     "follows a renewed token",
     "When the answer to a heartbeat has a taskToken, use that one from then on: the first one expires.",
 )
@@ -220,13 +225,13 @@ def follows_token(trial: Trial) -> None:
     pushed.wait("heartbeat", 3, unless="completed")
     outcome(pushed, "SUCCEEDED")
     if {pushed.said("completed")[0].token, pushed.said("heartbeat")[2].token} != {"token.renewed"}:
-        raise Fault("it went on with the token that had been replaced")
+        raise Broken("it went on with the token that had been replaced")
 
 
 # --------------------------------------------------------------------------------------------- cancel and abort
 
 
-@case(
+@required(
     "obeys a cancel",
     "When a heartbeat is answered with shouldCancel, stop the work within cancelGracePeriodMs, clean up, and call "
     "…/completed with outcome CANCELLED.",
@@ -238,11 +243,11 @@ def obeys_cancel(trial: Trial) -> None:
     grace_s = 20 * trial.interval_s + SLACK_S
     completed = pushed.wait("completed", patience_s=grace_s)
     if completed.body["outcome"] != "CANCELLED":
-        raise Fault(f"it was told to cancel and completed with {completed.body['outcome']}")
+        raise Broken(f"it was told to cancel and completed with {completed.body['outcome']}")
     trial.quiet(pushed, completed)
 
 
-@case(
+@required(
     "does not run what it is refused at the start",
     "When …/started is answered with 409 the task is over or somebody else's: do not run it, and say nothing more.",
 )
@@ -251,7 +256,7 @@ def gives_up_at_start(trial: Trial) -> None:
     trial.quiet(pushed, pushed.wait("started"), 8)
 
 
-@case(
+@required(
     "stops at once when its attempt has expired",
     "When a heartbeat is answered with 410, abort the work at once and say nothing more: no heartbeat, no completed.",
 )
@@ -260,7 +265,7 @@ def stops_at_410(trial: Trial) -> None:
     trial.quiet(pushed, pushed.wait("heartbeat", unless="completed"), LONG)
 
 
-@case(
+@hardening(
     "stops when a newer attempt has taken over",
     "When a heartbeat is answered with 409 attempt_mismatch, abort the work and say nothing more.",
 )
@@ -269,7 +274,7 @@ def stops_at_409(trial: Trial) -> None:
     trial.quiet(pushed, pushed.wait("heartbeat", unless="completed"), LONG)
 
 
-@case(
+@hardening(
     "accepts that its result is refused",
     "When …/completed is answered with 409, the result is not wanted any more: do not send it again.",
 )
@@ -281,7 +286,7 @@ def accepts_refusal(trial: Trial) -> None:
 # --------------------------------------------------------------------------------------------- retries
 
 
-@case(
+@hardening(
     "repeats started until it is answered",
     "When …/started gets a 5xx answer or none, send it again with a growing delay, and only then begin.",
 )
@@ -294,7 +299,7 @@ def repeats_started(trial: Trial) -> None:
     outcome(pushed, "SUCCEEDED")
 
 
-@case(
+@hardening(
     "repeats completed after a 503, and waits as long as it is asked to",
     "When …/completed is answered with 503 or 429, send the same again, not before Retry-After has passed: a result "
     "that is not delivered is lost.",
@@ -304,11 +309,11 @@ def repeats_completed(trial: Trial) -> None:
     first, second = pushed.wait("completed"), pushed.wait("completed", 2)
     _same(first.body, second.body)
     if second.at_s - first.at_s < 0.9:
-        raise Fault(f"it was asked to wait 1 s and came back after {second.at_s - first.at_s:.2f} s")
+        raise Broken(f"it was asked to wait 1 s and came back after {second.at_s - first.at_s:.2f} s")
     trial.quiet(pushed, second)
 
 
-@case(
+@hardening(
     "repeats completed when the answer is lost",
     "When the connection breaks before …/completed was answered, send the same again: the engine answers a repeat "
     "as it answered the first.",
@@ -323,13 +328,13 @@ def repeats_lost_answer(trial: Trial) -> None:
 def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
     for field in ("outcome", "output", "error"):
         if first.get(field) != second.get(field):
-            raise Fault(f"the repeated completed has another {field}")
+            raise Broken(f"the repeated completed has another {field}")
 
 
 # --------------------------------------------------------------------------------------------- duplicates, neighbours
 
 
-@case(
+@hardening(
     "runs a push that comes twice once",
     "A push may be delivered more than once. While its task and attempt still run here, answer the second with 409 (or "
     "503) and do not run it again.",
@@ -339,14 +344,14 @@ def runs_once(trial: Trial) -> None:
     pushed.wait("started")
     status = trial.engine.push_again(pushed)
     if not (200 <= status < 300 or status in (409, 429, 503)):
-        raise Fault(f"the second delivery was answered with {status}")
+        raise Broken(f"the second delivery was answered with {status}")
     trial.quiet(pushed, outcome(pushed, "SUCCEEDED"), LONG)
     for what in ("started", "completed"):
         if len(pushed.said(what)) > 1:
-            raise Fault(f"{what} came {len(pushed.said(what))} times: the task ran twice")
+            raise Broken(f"{what} came {len(pushed.said(what))} times: the task ran twice")
 
 
-@case(
+@hardening(
     "does not complete again what is over",
     "A push that comes again after the end: do not run it, or give up when …/started is answered with 409.",
 )
@@ -360,11 +365,11 @@ def does_not_repeat(trial: Trial) -> None:
         trial.engine.news.wait_for(lambda: len(pushed.said("started")) > 1, 2 * trial.interval_s)
         last = pushed.heard[-1]
     if last is not completed and last.what != "started":
-        raise Fault(f"it ran again, and said {last.what} about what is over")
+        raise Broken(f"it ran again, and said {last.what} about what is over")
     trial.quiet(pushed, last, 6)
 
 
-@case(
+@hardening(
     "lets a newer attempt take over",
     "The next attempt at a task may be pushed to the worker that still runs the last one: run the new one with its own "
     "number and token. The old one says nothing more after its 409.",
@@ -378,13 +383,54 @@ def newer_attempt(trial: Trial) -> None:
     outcome(new, "SUCCEEDED")
     refused = [heard for heard in old.heard if heard.status == 409]
     if len(refused) > 1:
-        raise Fault("the old attempt went on after it was refused with 409")
+        raise Broken("the old attempt went on after it was refused with 409")
 
 
-@case("keeps tasks apart", "Run several tasks side by side, each with its own token, attempt and heartbeats.")
+@required("keeps tasks apart", "Run several tasks side by side, each with its own token, attempt and heartbeats.")
 def keeps_apart(trial: Trial) -> None:
     many = [trial.push(trial.envelope(LONG, attempt=number)) for number in (1, 2, 3)]
     for pushed in many:
         pushed.wait("heartbeat", 2, unless="completed")
     for pushed in many:
         outcome(pushed, "SUCCEEDED")
+
+
+# --------------------------------------------------------------------------------------------- handlers
+
+
+@required(
+    "stops its handler when its attempt has expired",
+    "When a heartbeat is answered with 410, stop the handler itself, not only its callbacks: somebody else does the "
+    "same work now. A handler that cannot be stopped must ask whether it is to stop.",
+)
+def stops_handler_at_410(trial: Trial) -> None:
+    pushed = _watched(trial, answer("heartbeat", Reply(410, EXPIRED)))
+    pushed.wait("heartbeat", unless="completed")
+    _stops(trial, pushed, "its attempt had expired")
+
+
+@required(
+    "stops its handler when it is told to cancel",
+    "When a heartbeat is answered with shouldCancel, stop the handler before you call …/completed with CANCELLED: a "
+    "handler that goes on works for nobody and keeps its place.",
+)
+def stops_handler_at_cancel(trial: Trial) -> None:
+    cancel = Reply(200, {"acknowledged": True, "shouldCancel": True, "cancelReason": "user_requested"})
+    pushed = _watched(trial, answer("heartbeat", cancel))
+    pushed.wait("heartbeat", unless="completed")
+    _stops(trial, pushed, "it was told to cancel")
+
+
+def _watched(trial: Trial, script: Script) -> Pushed:
+    """A long task whose handler was seen to work."""
+    envelope = trial.envelope(20 * LONG)
+    envelope["payload"]["probe_url"] = trial.engine.probe_url(envelope["taskId"])
+    pushed = trial.push(envelope, script)
+    with trial.engine.lock:
+        if not trial.engine.news.wait_for(lambda: bool(pushed.probes_s), trial.engine.patience_s):
+            raise Broken("its handler did not POST to the probe_url of its payload while it worked")
+    return pushed
+
+
+def _stops(trial: Trial, pushed: Pushed, since: str) -> None:
+    pushed.stops_working(since, quiet_s=max(4 * trial.interval_s, SLACK_S), limit_s=20 * trial.interval_s)

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 from windlass.core.error import Unavailable
+from windlass.testing.conformance import Broken
 from windlass.wire.id import ulid
 from windlass.wire.signature import signed_headers
 
@@ -29,10 +30,7 @@ BODY_MAX_BYTES = 8 * 1024 * 1024
 CATEGORIES = ("USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED")
 OUTCOMES = ("SUCCEEDED", "FAILED", "CANCELLED")
 SAYINGS = ("started", "heartbeat", "completed")
-
-
-class Fault(Exception):
-    """What a worker did that it should not have done, or the other way round."""
+PROBE = "probe"
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ class Pushed:
         self.engine, self.envelope, self.script = engine, envelope, script
         self.tokens = [str(envelope["taskToken"])]  # and those that replaced it; a call on its way may carry an old one
         self.heard: list[Heard] = []
+        self.probes_s: list[float] = []  # when its handler has called the probe URL of its payload
         self.faults: list[str] = []
         self.answered = threading.Event()
         self.status: int | None = None
@@ -74,6 +73,12 @@ class Pushed:
     def attempt(self) -> int:
         return int(self.envelope["attempt"])
 
+    @property
+    def work_s(self) -> float:
+        """How long its handler was asked to work, if it was."""
+        payload = self.envelope.get("payload")
+        return float(payload.get("work_ms", 0)) / 1000 if isinstance(payload, dict) else 0.0
+
     def said(self, what: str) -> list[Heard]:
         with self.engine.lock:
             return [heard for heard in self.heard if heard.what == what]
@@ -81,11 +86,11 @@ class Pushed:
     def check(self) -> None:
         """Raises the first thing that was wrong in itself."""
         if self.faults:
-            raise Fault(self.faults[0])
+            raise Broken(self.faults[0])
 
     def wait(self, what: str, count: int = 1, *, unless: str = "", patience_s: float | None = None) -> Heard:
         """Until this has been said so many times. To say something else first is a fault."""
-        limit_s = self.engine.patience_s if patience_s is None else patience_s
+        limit_s = self.engine.patience_s + self.work_s if patience_s is None else patience_s
         with self.engine.lock:
 
             def over() -> bool:
@@ -99,7 +104,7 @@ class Pushed:
                 return found[count - 1]
             early = unless and any(heard.what == unless for heard in self.heard)
         when = f"when {unless} was said" if early else f"within {limit_s:g} s"
-        raise Fault(f"{count} × {what} expected, {len(found)} had come {when}; {self.told()}")
+        raise Broken(f"{count} × {what} expected, {len(found)} had come {when}; {self.told()}")
 
     def quiet(self, seconds: float, after: Heard | None = None) -> None:
         """Nothing more may be said after this one (None: at all)."""
@@ -108,7 +113,16 @@ class Pushed:
             self.engine.news.wait_for(lambda: len(self.heard) > before, seconds)
             extra = self.heard[before:]
         if extra:
-            raise Fault(f"it went on with {extra[0].what}")
+            raise Broken(f"it went on with {extra[0].what}")
+
+    def stops_working(self, since: str, quiet_s: float, limit_s: float) -> None:
+        """Its handler calls the probe URL no more: not for `quiet_s`, after at most `limit_s`."""
+        until_s = time.monotonic() + limit_s + quiet_s
+        with self.engine.lock:
+            while (last_s := self.probes_s[-1]) + quiet_s > time.monotonic():
+                if time.monotonic() > until_s:
+                    raise Broken(f"its handler still worked {limit_s:g} s after {since}")
+                self.engine.news.wait(max(last_s + quiet_s - time.monotonic(), 0.001))
 
     def told(self) -> str:
         push = "the push was not answered" if self.status is None else f"the push was answered with {self.status}"
@@ -212,6 +226,8 @@ class StandIn:
         """One callback: written down, and answered as the push was told to."""
         words = path.split("?")[0].rstrip("/").split("/")
         what, task_id = words[-1], words[-2] if len(words) > 1 else ""
+        if what == PROBE:
+            return self._probed(task_id)
         with self.lock:
             candidates = self._pushed.get(task_id)
             if candidates is None or what not in SAYINGS:
@@ -223,6 +239,17 @@ class StandIn:
             pushed.heard.append(Heard(what, body or {}, token, time.monotonic(), reply.status))
             self.news.notify_all()
             return reply
+
+    def probe_url(self, task_id: str) -> str:
+        """What the handler of the cases calls while it works, so that it can be seen to stop."""
+        return f"{self.base_url}/{task_id}/{PROBE}"
+
+    def _probed(self, task_id: str) -> Reply:
+        with self.lock:
+            for pushed in self._pushed.get(task_id, ()):
+                pushed.probes_s.append(time.monotonic())
+            self.news.notify_all()
+        return Reply(200)
 
     def _reply(self, pushed: Pushed, what: str, token: str, body: dict[str, Any] | None) -> Reply:
         if token not in pushed.tokens:

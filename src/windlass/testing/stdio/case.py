@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from windlass.core.error import Invalid
-from windlass.testing.callback.case import Result
+from windlass.testing.conformance import Broken, Kit, Level, Result, expect, ignore
 from windlass.testing.stdio.script import Scripts
-from windlass.testing.stdio.trial import ENDS, Broken, Trial, expect
+from windlass.testing.stdio.trial import ENDS, Trial
 
-
-class Case(msgspec.Struct, frozen=True):
-    """One thing that is asked of a worker."""
-
-    number: int
-    title: str
-    duty: str
-    check: Callable[[Trial], None]
-
-
-CASES: list[Case] = []
-
-
-def case(title: str, duty: str) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
-    def add(check: Callable[[Trial], None]) -> Callable[[Trial], None]:
-        CASES.append(Case(len(CASES) + 1, title, duty, check))
-        return check
-
-    return add
+KIT = Kit[Trial]("stdio")
+required, hardening = KIT.required, KIT.hardening
 
 
 def check_worker(
@@ -41,42 +22,34 @@ def check_worker(
     scripts: Scripts,
     *,
     only: Collection[int] = (),
+    level: Level | None = None,
     patience_s: float = 10.0,
-    told: Callable[[Result], None] = lambda _: None,
+    parallel: int = 1,
+    told: Callable[[Result], None] = ignore,
 ) -> list[Result]:
     """Hold the cases against the program that `command` starts; `told` hears of each as it ends."""
-    unknown = set(only) - {each.number for each in CASES}
-    if unknown:
-        raise Invalid(f"there is no case {min(unknown)}", field="only")
-    results = []
-    for each in CASES:
-        if not only or each.number in only:
-            result = _tried(each, command, scripts, patience_s)
-            told(result)
-            results.append(result)
-    return results
+
+    @contextmanager
+    def start() -> Iterator[Trial]:
+        with tempfile.TemporaryDirectory(prefix="windlass-conformance-") as folder:
+            try:
+                trial = Trial(command, scripts, patience_s, Path(folder))
+            except OSError as error:
+                raise Invalid(f"cannot be started: {error}", field="command") from None
+            try:
+                yield trial
+            finally:
+                trial.end()
+
+    return KIT.run(KIT.select(only, level), start, parallel=parallel, told=told)
 
 
-def _tried(case: Case, command: Sequence[str], scripts: Scripts, patience_s: float) -> Result:
-    began, problem = time.monotonic(), ""
-    with tempfile.TemporaryDirectory(prefix="windlass-conformance-") as folder:
-        try:
-            trial = Trial(command, scripts, patience_s, Path(folder))
-        except OSError as error:
-            raise Invalid(f"cannot be started: {error}", field="command") from None
-        try:
-            case.check(trial)
-        except Broken as broken:
-            problem = str(broken)
-        finally:
-            trial.end()
-    return Result(case.number, case.title, not problem, case.duty, problem, time.monotonic() - began)
+# --------------------------------------------------------------------------------------------- tasks and their ends
 
 
-# --------------------------------------------------------------------------------------------- the document
-
-
-@case("a task is launched and completed", "answer EXECUTE with LAUNCH, and with COMPLETION and `outputs` at its end")
+@required(
+    "a task is launched and completed", "answer EXECUTE with LAUNCH, and with COMPLETION and `outputs` at its end"
+)
 def _completes(trial: Trial) -> None:
     task = trial.execute(trial.scripts.echo, {"x": "hello"})
     expect("the result", "hello", trial.result(task))
@@ -84,20 +57,20 @@ def _completes(trial: Trial) -> None:
     trial.lives()  # and nothing more comes about a task that has ended
 
 
-@case("inputs arrive as they were sent", "decode JSON as it is, also escaped, outside of ASCII, and long")
+@required("inputs arrive as they were sent", "decode JSON as it is, also escaped, outside of ASCII, and long")
 def _inputs(trial: Trial) -> None:
     for text in ('"quotes" \\ and / \t tabs', "äöü € 𝄞 \u2028", "x" * 20_000):
         expect("the result", text, trial.result(trial.execute(trial.scripts.echo, {"x": text})))
 
 
-@case("a request without inputs is fine", "take missing `inputs` as none, and ignore fields that are not known")
+@required("a request without inputs is fine", "take missing `inputs` as none, and ignore fields that are not known")
 def _no_inputs(trial: Trial) -> None:
     expect("the result", "x" * 100_000, trial.result(trial.execute(trial.scripts.big)))
     task = trial.execute(trial.scripts.big, {}, queue=None, unheard_of={"a": [1]})
     expect("the result", "x" * 100_000, trial.result(task))
 
 
-@case("progress is told", "send UPDATE with `message`, `current` and `maximum`, before the end")
+@required("progress is told", "send UPDATE with `message`, `current` and `maximum`, before the end")
 def _updates(trial: Trial) -> None:
     if trial.scripts.update is None:
         return
@@ -109,7 +82,7 @@ def _updates(trial: Trial) -> None:
     trial.lives()
 
 
-@case("a script that fails, fails its task", "send FAILURE with the reason in `error`, and live on")
+@required("a script that fails, fails its task", "send FAILURE with the reason in `error`, and live on")
 def _fails(trial: Trial) -> None:
     failure = trial.until(trial.execute(trial.scripts.fail, {}), "FAILURE")
     if "no good" not in str(failure.get("error")):
@@ -117,13 +90,13 @@ def _fails(trial: Trial) -> None:
     trial.lives()
 
 
-@case("what is no script fails its task", "send FAILURE for a script that cannot be understood, and live on")
+@required("what is no script fails its task", "send FAILURE for a script that cannot be understood, and live on")
 def _broken(trial: Trial) -> None:
     trial.until(trial.execute(trial.scripts.broken, {}), "FAILURE")
     trial.lives()
 
 
-@case("a cancel reaches the script", "tell a running script of CANCEL, and send CANCELATION when it stops for that")
+@required("a cancel reaches the script", "tell a running script of CANCEL, and send CANCELATION when it stops for that")
 def _cancels(trial: Trial) -> None:
     task = trial.execute(trial.scripts.wait, {})
     trial.until(task, "LAUNCH")
@@ -132,7 +105,7 @@ def _cancels(trial: Trial) -> None:
     trial.lives()
 
 
-@case("a cancel of nothing harms nothing", "ignore CANCEL of a task that is unknown or has ended")
+@required("a cancel of nothing harms nothing", "ignore CANCEL of a task that is unknown or has ended")
 def _cancels_nothing(trial: Trial) -> None:
     task = trial.execute(trial.scripts.echo, {"x": "done"})
     trial.result(task)
@@ -142,7 +115,7 @@ def _cancels_nothing(trial: Trial) -> None:
     expect("messages about an unknown task", [], trial.said.get("no-such-task", []))
 
 
-@case("tasks run side by side", "let a task run while another one does")
+@hardening("tasks run side by side", "let a task run while another one does")
 def _side_by_side(trial: Trial) -> None:
     file = str(trial.folder / "meet")
     waiting = trial.execute(trial.scripts.await_file, {"x": file})
@@ -151,7 +124,7 @@ def _side_by_side(trial: Trial) -> None:
     expect("the result", file, trial.result(waiting))
 
 
-@case("the queue `main` keeps its order", 'run tasks with `"queue": "main"` one after the other, first come first')
+@required("the queue `main` keeps its order", 'run tasks with `"queue": "main"` one after the other, first come first')
 def _main_in_order(trial: Trial) -> None:
     file = trial.folder / "order"
     words = [chr(ord("a") + number) for number in range(12)]
@@ -164,13 +137,13 @@ def _main_in_order(trial: Trial) -> None:
 # --------------------------------------------------------------------------------------------- one message per line
 
 
-@case("prints do not disturb", "keep what scripts print, with or without a newline, away from the messages")
+@hardening("prints do not disturb", "keep what scripts print, with or without a newline, away from the messages")
 def _prints(trial: Trial) -> None:
     for number in range(5):
         expect("the result", str(number), trial.result(trial.execute(trial.scripts.noise, {"x": str(number)})))
 
 
-@case("a script cannot eat requests", "keep stdin away from scripts")
+@hardening("a script cannot eat requests", "keep stdin away from scripts")
 def _eats(trial: Trial) -> None:
     eater = trial.execute(trial.scripts.eat, {"x": "fed"})
     others = [trial.execute(trial.scripts.echo, {"x": str(number)}) for number in range(10)]
@@ -178,13 +151,13 @@ def _eats(trial: Trial) -> None:
     trial.until(eater, *ENDS)
 
 
-@case("large answers stay whole", "write every message as one line, also when many large ones end at once")
+@required("large answers stay whole", "write every message as one line, also when many large ones end at once")
 def _large(trial: Trial) -> None:
     tasks = [trial.execute(trial.scripts.big, {}) for _ in range(16)]
     expect("the results", {"x" * 100_000}, {trial.result(task) for task in tasks})
 
 
-@case("large requests are read", "read lines of a megabyte")
+@hardening("large requests are read", "read lines of a megabyte")
 def _large_requests(trial: Trial) -> None:
     task = trial.execute(trial.scripts.big, {"ignored": "y" * 1_000_000})
     expect("the result", "x" * 100_000, trial.result(task))
@@ -193,21 +166,23 @@ def _large_requests(trial: Trial) -> None:
 # --------------------------------------------------------------------------------------------- what goes wrong
 
 
-@case("malformed lines are survived", "report a line that is not JSON on stderr, and live on")
+@hardening("malformed lines are survived", "report a line that is not JSON on stderr, and live on")
 def _malformed(trial: Trial) -> None:
     trial.send(b"this is no JSON")
     trial.send(b'{"task": ')
     trial.lives()
 
 
-@case("blank lines are survived", "ignore blank lines")
+@hardening("blank lines are survived", "ignore blank lines")
 def _blank(trial: Trial) -> None:
     trial.send(b"")
     trial.send(b"  ")
     trial.lives()
 
 
-@case("what is no request is survived", "live on after JSON that is no object, or names no task or type that is known")
+@hardening(
+    "what is no request is survived", "live on after JSON that is no object, or names no task or type that is known"
+)
 def _no_request(trial: Trial) -> None:
     for line in (b"[1, 2]", b"null", b'"text"', b"{}", b'{"task": 5, "requestType": "EXECUTE"}'):
         trial.send(line)
@@ -215,7 +190,7 @@ def _no_request(trial: Trial) -> None:
     trial.lives()
 
 
-@case("a running task is not harmed by others", "let what goes wrong concern only the task that it is about")
+@hardening("a running task is not harmed by others", "let what goes wrong concern only the task that it is about")
 def _unharmed(trial: Trial) -> None:
     file = str(trial.folder / "go")
     waiting = trial.execute(trial.scripts.await_file, {"x": file})
@@ -227,7 +202,9 @@ def _unharmed(trial: Trial) -> None:
     expect("the result", file, trial.result(waiting))
 
 
-@case("it ends with its input, and not before its work", "at the end of stdin finish what was accepted, and end with 0")
+@hardening(
+    "it ends with its input, and not before its work", "at the end of stdin finish what was accepted, and end with 0"
+)
 def _ends(trial: Trial) -> None:
     tasks = [trial.execute(trial.scripts.echo, {"x": str(number)}) for number in range(5)]
     tasks += [trial.execute(trial.scripts.echo, {"x": str(number)}, queue="main") for number in range(5)]

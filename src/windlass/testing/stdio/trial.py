@@ -15,15 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from windlass.testing.conformance import Broken, expect
 from windlass.testing.stdio.script import Scripts
 
 ENDS = ("COMPLETION", "CANCELATION", "FAILURE")
 KNOWN = ("LAUNCH", "UPDATE", *ENDS)
 LAST_LINES_S = 2.0
-
-
-class Broken(Exception):
-    """The worker did something else than it should; the text says what."""
 
 
 class Trial:
@@ -153,8 +150,3 @@ def _checked(line: bytes) -> dict[str, Any]:
     if not isinstance(message.get("task"), str) or message.get("responseType") not in KNOWN:
         raise Broken(f"a message without a task, or of an unknown type: {line[:200]!r}")
     return message
-
-
-def expect(what: str, wanted: object, came: object) -> None:
-    if wanted != came:
-        raise Broken(f"{what}: expected {wanted!r:.200}, came {came!r:.200}")

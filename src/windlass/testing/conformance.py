@@ -1,0 +1,130 @@
+"""What all conformance kits share: numbered cases with a level, how they are chosen and run, and their results.
+
+A kit knows one contract. It stands in for the engine, drives one worker per case, and raises `Broken` with what the
+worker did wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+import msgspec
+
+from windlass.core.check import check_count
+from windlass.core.error import Invalid
+
+T = TypeVar("T")
+PARALLEL_MAX = 64
+
+
+class Level(StrEnum):
+    """How much a case matters."""
+
+    REQUIRED = "required"
+    HARDENING = "hardening"
+
+
+MEANING = {
+    Level.REQUIRED: "the document of the contract demands it; a worker that fails such a case does not speak it",
+    Level.HARDENING: "the document leaves it open; a worker that fails such a case loses work or harms others one day",
+}
+
+
+class Broken(Exception):
+    """What the worker did that it must not do, or did not do."""
+
+
+class Case(msgspec.Struct, Generic[T], frozen=True):
+    """`title` is what a good worker does; `duty` says it in full, for the author of one that does not."""
+
+    number: int
+    title: str
+    duty: str
+    level: Level
+    check: Callable[[T], None]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How one case went. `problem` is what the worker did instead."""
+
+    number: int
+    title: str
+    level: Level
+    passed: bool
+    duty: str
+    problem: str
+    seconds: float
+
+
+def ignore(_result: Result) -> None:
+    """For callers that only want the results."""
+
+
+class Kit(Generic[T]):
+    """The cases of one contract. Numbers are part of what people quote: new cases are added at the end."""
+
+    def __init__(self, contract: str, breaks: tuple[type[Exception], ...] = ()) -> None:
+        """`breaks`: errors in a case that mean that the connection to the worker broke."""
+        self.contract, self.cases = contract, list[Case[T]]()
+        self._breaks = breaks
+
+    def required(self, title: str, duty: str) -> Callable[[Callable[[T], None]], Callable[[T], None]]:
+        return self._case(title, duty, Level.REQUIRED)
+
+    def hardening(self, title: str, duty: str) -> Callable[[Callable[[T], None]], Callable[[T], None]]:
+        return self._case(title, duty, Level.HARDENING)
+
+    def _case(self, title: str, duty: str, level: Level) -> Callable[[Callable[[T], None]], Callable[[T], None]]:
+        def add(check: Callable[[T], None]) -> Callable[[T], None]:
+            self.cases.append(Case(len(self.cases) + 1, title, duty, level, check))
+            return check
+
+        return add
+
+    def select(self, only: Collection[int] = (), level: Level | None = None) -> list[Case[T]]:
+        """The cases with these numbers, of this level; by default all. Raises Invalid for a number that is none."""
+        unknown = set(only) - {case.number for case in self.cases}
+        if unknown:
+            raise Invalid(f"there is no case {min(unknown)}: they are 1 to {len(self.cases)}", field="only")
+        chosen = [case for case in self.cases if not only or case.number in only]
+        return [case for case in chosen if level is None or case.level == level]
+
+    def run(
+        self,
+        cases: Sequence[Case[T]],
+        start: Callable[[], AbstractContextManager[T]],
+        *,
+        parallel: int = 1,
+        told: Callable[[Result], None] = ignore,
+    ) -> list[Result]:
+        """Hold each case against what `start` gives; `told` hears of each as it ends, in the order of their numbers."""
+        check_count("parallel", parallel, least=1, most=PARALLEL_MAX)
+        results = []
+        with ThreadPoolExecutor(parallel) as threads:
+            for result in threads.map(lambda case: self._try(case, start), cases):
+                told(result)
+                results.append(result)
+        return results
+
+    def _try(self, case: Case[T], start: Callable[[], AbstractContextManager[T]]) -> Result:
+        began_s, problem = time.monotonic(), ""
+        try:
+            with start() as trial:
+                case.check(trial)
+        except Broken as broken:
+            problem = str(broken)
+        except self._breaks as error:
+            problem = f"the connection to the worker broke: {type(error).__name__}: {error}"
+        seconds = round(time.monotonic() - began_s, 3)
+        return Result(case.number, case.title, case.level, not problem, case.duty, problem, seconds)
+
+
+def expect(what: str, wanted: object, came: object) -> None:
+    """Raises Broken unless both are equal."""
+    if wanted != came:
+        raise Broken(f"{what}: expected {wanted!r:.200}, came {came!r:.200}")
