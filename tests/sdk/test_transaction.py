@@ -12,6 +12,7 @@ from uuid import uuid4
 import asyncpg
 import psycopg
 import pytest
+from tests.sdk.test_transaction_kinds import django_atomic, sqlalchemy_connection
 
 from windlass import App, Conflict, Invalid, InvalidState, State
 
@@ -99,7 +100,7 @@ async def test_everything_that_a_submission_can_say_arrives(shop: App, database:
     at = datetime(2040, 1, 2, 3, 4, 5, tzinfo=UTC)
     options = {"queue": "slow", "priority": -4, "available_at": at, "deadline_at": at, "concurrency_key": "ada",
                "idempotency_key": "order 7"}  # fmt: skip
-    async with connect(database) as connection:
+    async with connect(database) as connection, connection.transaction():
         first = await send.options(**options, connection=connection).submit("ä\u20ac")
         again = await send.options(**options, connection=connection).submit("ä\u20ac")
         many = await send.options(connection=connection, delay="1h").submit_many([("bob",), ("eve", 2)])
@@ -119,7 +120,8 @@ async def test_everything_that_a_submission_can_say_arrives(shop: App, database:
 async def test_a_codec_of_the_callers_connection_changes_nothing(shop: App, database: str) -> None:
     async with of_asyncpg(database) as connection:
         await connection.set_type_codec("jsonb", encoder=repr, decoder=str, schema="pg_catalog")
-        handle = await shop.handlers["shop.send"].submit("ada", connection=connection)
+        async with connection.transaction():
+            handle = await shop.handlers["shop.send"].submit("ada", connection=connection)
     async with shop:
         seen: Any = await shop.client.wait(handle.id, 0)
     assert shop.handlers["shop.send"].schema.arguments(seen.payload) == {"to": "ada", "copies": 1}
@@ -154,21 +156,11 @@ async def test_what_is_wrong_is_an_error_of_ours(shop: App, database: str, conne
             await send.submit("a\x00b", connection=connection)
         with pytest.raises(Invalid, match="run_id"):
             await send.options(run_id=uuid4(), connection=connection).submit("ada")
-        await send.options(idempotency_key="k", connection=connection).submit("ada")
+        async with connection.transaction():
+            await send.options(idempotency_key="k", connection=connection).submit("ada")
         with pytest.raises(Conflict, match="other content"):
-            await send.options(idempotency_key="k", connection=connection).submit("bob")
-    assert await count(database) == 1
-
-
-@ASYNC
-async def test_many_are_all_or_none_also_without_a_transaction(shop: App, database: str, connect: Any) -> None:
-    send = shop.handlers["shop.send"]
-    async with connect(database) as connection:
-        await send.options(idempotency_key="k", connection=connection).submit("ada")
-        with pytest.raises(Conflict):
-            await send.options(idempotency_key="k", connection=connection).submit_many([("ada",), ("bob",)])
-        with pytest.raises(Conflict):
-            await send.options(idempotency_key="j", connection=connection).submit_many([("ada",), ("bob",)])
+            async with connection.transaction():
+                await send.options(idempotency_key="k", connection=connection).submit("bob")
     assert await count(database) == 1
 
 
@@ -176,7 +168,8 @@ async def test_many_are_all_or_none_also_without_a_transaction(shop: App, databa
 async def test_a_database_without_windlass_is_named(shop: App, bare_database: str, connect: Any) -> None:
     async with connect(bare_database) as connection:
         with pytest.raises(InvalidState, match="windlass migrate"):
-            await shop.handlers["shop.send"].submit("ada", connection=connection)
+            async with connection.transaction():
+                await shop.handlers["shop.send"].submit("ada", connection=connection)
 
 
 async def test_a_connection_of_the_wrong_kind_is_refused(shop: App, database: str) -> None:
@@ -202,27 +195,15 @@ async def test_a_parameter_of_the_function_with_that_name_is_its_own(app: App) -
         await dial.submit(connection="fast")
 
 
-class Wrapped:
-    """A connection as Django has it: cursors with %s, and errors of its own around those of the driver."""
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
-    @contextmanager
-    def cursor(self) -> Iterator[Any]:
-        try:
-            with self._connection.cursor() as cursor:
-                yield cursor
-        except psycopg.Error as error:
-            raise RuntimeError(str(error)) from error
-
-
 def test_errors_are_recognised_inside_those_of_a_framework(shop: App, database: str) -> None:
     send = shop.handlers["shop.send"]
+    for opened in (django_atomic, sqlalchemy_connection):
+        with opened(database) as (connection, _):
+            send.options(idempotency_key="k", connection=connection).submit_sync("ada")
+        with pytest.raises(Conflict, match="other content"), opened(database) as (connection, _):
+            send.options(idempotency_key="k", connection=connection).submit_sync("bob")
     with blocking(database) as connection:
-        send.options(idempotency_key="k", connection=Wrapped(connection)).submit_sync("ada")
-        with pytest.raises(Conflict, match="other content"):
-            send.options(idempotency_key="k", connection=Wrapped(connection)).submit_sync("bob")
         connection.execute("drop schema windlass cascade")
-        with pytest.raises(InvalidState, match="windlass migrate"):
-            send.submit_sync("ada", connection=Wrapped(connection))
+    for opened in (django_atomic, sqlalchemy_connection):
+        with pytest.raises(InvalidState, match="windlass migrate"), opened(database) as (connection, _):
+            send.submit_sync("ada", connection=connection)

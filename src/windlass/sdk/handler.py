@@ -60,7 +60,7 @@ class SubmitOptions(TypedDict, total=False):
     concurrency_key: str
     run_id: UUID
     after: Sequence[UUID]
-    connection: Any  # of asyncpg or psycopg: joins its transaction
+    connection: Any  # of asyncpg, psycopg, SQLAlchemy or Django: joins its transaction, which must have begun
 
 
 class Handler(Generic[P, R]):
