@@ -199,7 +199,7 @@ async def test_lists_are_newest_first_and_page_exactly(engine: Engine) -> None:
     made = [await engine.schedules.create(spec(queue="mail" if n % 2 else "default")) for n in range(5)]
     await engine.schedules.create(spec(), namespace="other")
     first = await engine.schedules.page(limit=3)
-    rest = await engine.schedules.page(after=first[-1].id)
+    rest = await engine.schedules.page(after=(first[-1].created_at, first[-1].id))
     assert [s.id for s in (*first, *rest)] == sorted([s.id for s in made], reverse=True)
     assert {s.id for s in await engine.schedules.page(queue="mail")} == {made[3].id, made[1].id}
 

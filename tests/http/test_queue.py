@@ -314,7 +314,7 @@ async def test_dead_effects_are_listed_retried_and_discarded(
     async def dead() -> list[str]:
         return [item["id"] for item in (await api.get("/api/v1/outbox", params={"dead": True})).json()["items"]]
 
-    assert await dead() == sorted(map(str, ids[:2]))
+    assert await dead() == [str(id_) for id_ in sorted(ids[:2], reverse=True)]
     assert len((await api.get("/api/v1/outbox")).json()["items"]) == 3
     page = (await api.get("/api/v1/outbox", params={"limit": 2})).json()
     assert len((await api.get("/api/v1/outbox", params={"after": page["next"]})).json()["items"]) == 1

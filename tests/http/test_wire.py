@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -36,14 +37,15 @@ def test_what_cannot_be_an_id_is_none(text: str) -> None:
 
 @given(id_=ids, name=st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])))
 def test_a_cursor_leads_back_to_its_position(id_: UUID, name: str) -> None:
-    assert cursor.to_id(cursor.of_id(id_)) == id_
+    at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    assert cursor.to_position(cursor.of_position((at, id_))) == (at, id_)
     assert cursor.to_name(cursor.of_name(name)) == name
     assert cursor.to_pair(cursor.of_pair((3, -1))) == (3, -1)
 
 
 @given(text=st.text(max_size=40))
 def test_any_text_is_a_cursor_or_refused(text: str) -> None:
-    for read in (cursor.to_id, cursor.to_name, cursor.to_pair):
+    for read in (cursor.to_position, cursor.to_name, cursor.to_pair):
         with contextlib.suppress(Malformed):
             read(text)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 from tests.support.work import CRASH, begin, job, jobs, settle, soon, worker
 
 from windlass import Engine, NotFound, State
+from windlass.core.id import derived_id, uuid7
 from windlass.engine import retention
 from windlass.engine.retention import PARTITIONS_AHEAD
 from windlass.testing.clock import VirtualClock
@@ -68,6 +70,39 @@ async def test_a_walk_goes_on_past_tasks_that_live_long(
     await clock.advance(8 * DAY)
     await tidy(engine)
     assert await count(somebody, "task") == 25
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    [UUID(int=1), derived_id("child", "a"), UUID("d5a7f4f1-38a5-4a36-9a54-5c2b2b0c7a11"), UUID(int=(1 << 128) - 1)],
+    ids=str,
+)
+async def test_retention_reaches_an_ended_task_whatever_its_id(
+    engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, task_id: UUID
+) -> None:
+    """Ids of children, chains and keyed groups are derived, and callers may give their own."""
+    monkeypatch.setattr(retention, "BATCH", 10)
+    await engine.complete(await begin(engine, id=task_id))
+    now_ms = int((await clock.advance(8 * DAY)).timestamp() * 1000)
+    await engine.submit_many([job(id=uuid7(now_ms, n)) for n in range(25)])
+    await tidy(engine)
+    with pytest.raises(NotFound):
+        await engine.views.get(task_id)
+
+
+async def test_retention_goes_through_every_namespace(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 4)
+    for n in range(7):
+        await engine.submit_many(jobs(3, namespace=f"n{n}", queue="idle"))
+        for _ in range(3):
+            await engine.cancel(await engine.submit(job(namespace=f"n{n}")))
+    await clock.advance(8 * DAY)
+    await engine.submit_many(jobs(5, namespace="n3", queue="young"))
+    await tidy(engine)
+    assert await somebody.fetchval("select count(*) from windlass.task where queue = 'idle'") == 21
+    assert await count(somebody, "task") == 21 + 5
 
 
 async def test_what_hangs_on_a_task_goes_with_it(

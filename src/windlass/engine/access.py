@@ -16,6 +16,7 @@ from uuid import UUID
 from windlass.core.access import ApiKey, Principal, Role, check_grant
 from windlass.core.check import check_count, check_name, check_type
 from windlass.core.error import NotFound, Unauthenticated
+from windlass.core.position import Position, check_position
 from windlass.engine.chance import Chance
 from windlass.store.access_table import Namespace
 from windlass.store.store import Store
@@ -78,8 +79,11 @@ class Access:
         async with self._store.single() as tx:
             return _known_key(await tx.access.get_key(key_id), key_id)
 
-    async def list_keys(self, namespace: str | None, *, after: UUID | None = None, limit: int = 100) -> list[ApiKey]:
+    async def list_keys(
+        self, namespace: str | None, *, after: Position | None = None, limit: int = 100
+    ) -> list[ApiKey]:
         check_count("limit", limit, least=1, most=LIST_MAX + 1)
+        check_position("after", after)
         async with self._store.single() as tx:
             return await tx.access.list_keys(namespace, after, limit)
 

@@ -29,7 +29,8 @@ class SystemChance:
         self._last_ms = self._tail = 0
 
     def new_id(self) -> UUID:
-        """Later than all before it, also within a millisecond or when the clock goes back: lists are newest first."""
+        """Later than all before it, also within a millisecond or when the clock goes back: a list shows tasks of one
+        submission in their order."""
         now_ms = time.time_ns() // 1_000_000
         if now_ms > self._last_ms:
             self._last_ms, self._tail = now_ms, self._fast.getrandbits(RANDOM_BITS - 1)  # which leaves room for more

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Generic, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_count, check_instant, check_type
+from windlass.core.check import check_count, check_type
+from windlass.core.position import Position, check_position
 from windlass.store.dataset_table import EventView, PublishView
 from windlass.store.store import Store
 
 __all__ = ["Datasets", "EventView", "PublishView", "Records"]
 
 T = TypeVar("T")
-Position = tuple[datetime, UUID]
 PAGE_DEFAULT, PAGE_MAX = 50, 1000
 
 
@@ -56,6 +55,4 @@ class Datasets:
 def _check(task_id: object, after: Position | None, limit: object) -> None:
     check_type("task_id", task_id, UUID)
     check_count("limit", limit, least=1, most=PAGE_MAX)
-    if after is not None:
-        check_instant("after", after[0])
-        check_type("after", after[1], UUID)
+    check_position("after", after)

@@ -228,19 +228,19 @@ class Engine:
         asked, after all others were: then ask again."""
         check_type("run_id", run_id, UUID)
         reason = clean_text("reason", reason, 1000)
-        position, asked, busy = UUID(int=0), 0, None
+        position, asked, busy = None, 0, None
         while True:
             async with self.store.begin() as tx:
-                ids = await tx.runs.run_task_ids(run_id, position, RUN_PAGE)
-            if not ids and busy is not None:
+                found = await tx.runs.run_task_ids(run_id, position, RUN_PAGE)
+            if not found and busy is not None:
                 raise busy
-            if not ids:
+            if not found:
                 return asked
-            for outcome in await self._commands.call_all([command.Cancel(id_, reason) for id_ in ids]):
+            for outcome in await self._commands.call_all([command.Cancel(id_, reason) for _, id_ in found]):
                 if isinstance(outcome, Unavailable):
                     busy = outcome
                 asked += isinstance(outcome, Task)  # one that ended meanwhile needed no cancel
-            position = ids[-1]
+            position = found[-1]
 
     async def wait(self, task_id: UUID, timeout_s: float) -> TaskView:
         """The task when it has ended, or as it is after `timeout_s`. Told by a notification, not by polling."""

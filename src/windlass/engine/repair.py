@@ -11,6 +11,7 @@ from windlass.core import command
 from windlass.core.check import check_count, check_name, check_type
 from windlass.core.command import Command
 from windlass.core.error import Invalid, InvalidState, NotFound
+from windlass.core.position import Position, check_position
 from windlass.core.reference import is_reference
 from windlass.core.replay import REPLAYABLE, replay
 from windlass.core.submission import Submission
@@ -37,7 +38,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
     matched: int
     task_ids: list[UUID]
-    next: UUID | None
+    next: Position | None
 
 
 class Repair:
@@ -67,7 +68,7 @@ class Repair:
         kind: str | None = None,
         run_id: UUID | None = None,
         created: Created = ALWAYS,
-        after: UUID | None = None,
+        after: Position | None = None,
         limit: int = REPLAY_MAX,
         dry_run: bool = False,
     ) -> Replayed:
@@ -92,10 +93,11 @@ class Repair:
     # ----------------------------------------------------------------------------------------- the outbox
 
     async def effects(
-        self, namespace: str = "default", *, dead: bool | None = None, after: UUID | None = None, limit: int = 50
+        self, namespace: str = "default", *, dead: bool | None = None, after: Position | None = None, limit: int = 50
     ) -> list[EffectView]:
-        """Effects that wait, were given up (`dead`), or both."""
+        """Effects that wait, were given up (`dead`), or both, newest first."""
         check_name("namespace", namespace)
+        check_position("after", after)
         check_count("limit", limit, least=1, most=EFFECTS_MAX + 1)
         async with self._store.views() as views:
             return await views.list_effects(namespace, dead, after, limit)

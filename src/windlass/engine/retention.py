@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from uuid import UUID
 
+from windlass.store.retention_table import Walked
 from windlass.store.store import Store
 
 BATCH = 1000
 PARTITIONS_AHEAD = 3
 WORKERS_KEPT_DAYS = 7
-FIRST = UUID(int=0)
 
 
 @dataclass(slots=True)
 class Retention:
-    """How long finished tasks and their history are kept. A walk goes through the tasks by age, batch by batch."""
+    """How long finished tasks and their history are kept. A walk goes through the old tasks of each
+    namespace by age, batch by batch."""
 
     keep_s: float
-    position: UUID = FIRST
+    position: Walked | None = None
 
     async def tick(self, store: Store) -> int:
         """One batch of the walk; at its end the history is looked after, and the next walk begins with the oldest."""
         async with store.begin() as tx:
             now = await tx.now()
             before = now - timedelta(seconds=self.keep_s)
-            gone, reached, seen = await tx.retention.delete_finished(before, self.position, BATCH)
-        if reached is not None and seen == BATCH and made_at_ms(reached) < before.timestamp() * 1000:
+            gone, seen, reached = await tx.retention.delete_finished(before, self.position, BATCH)
+        if seen == BATCH:
             self.position = reached
             return BATCH  # there is more to look at
-        self.position = FIRST
+        self.position = None
         async with store.begin() as tx:
             await tx.retention.delete_empty_runs(before, BATCH)
             await tx.retention.delete_default_history(before)
@@ -42,8 +42,3 @@ class Retention:
     async def _keep_partitions(self, store: Store, now: datetime, before: datetime) -> None:
         async with store.begin() as tx:
             await tx.retention.keep_partitions(now.date(), PARTITIONS_AHEAD, before.date())
-
-
-def made_at_ms(task_id: UUID) -> int:
-    """The time part of a UUIDv7; an id of another kind counts as old, so that the walk goes on behind it."""
-    return task_id.int >> 80 if task_id.version == 7 else 0

@@ -9,6 +9,7 @@ import msgspec
 
 from windlass.core.check import check_count, check_name, check_type
 from windlass.core.error import NotFound
+from windlass.core.position import Position, check_position
 from windlass.core.transition import State
 from windlass.store.store import Store
 
@@ -38,10 +39,13 @@ class Runs:
                 raise NotFound(f"there is no run {run_id}", run_id=run_id)
             return RunView(*found, await views.run_counts(run_id))
 
-    async def list(self, namespace: str = "default", *, after: UUID | None = None, limit: int = 50) -> list[RunView]:
+    async def list(
+        self, namespace: str = "default", *, after: Position | None = None, limit: int = 50
+    ) -> list[RunView]:
         """Newest first; runs without a task are left out."""
         check_name("namespace", namespace)
         check_count("limit", limit, least=1, most=LIST_MAX + 1)
+        check_position("after", after)
         async with self._store.views() as views:
             found = await views.list_runs(namespace, after, limit)
             counts = await views.runs_counts([id_ for id_, _, _ in found])

@@ -26,6 +26,7 @@ from windlass.core.cron import parse_cron
 from windlass.core.error import Conflict, Invalid, InvalidState, NotFound
 from windlass.core.fire import first_fires
 from windlass.core.id import derived_id
+from windlass.core.position import Position, check_position
 from windlass.core.schedule import Overlap, Schedule, ScheduleSpec
 from windlass.engine.chance import Chance
 from windlass.engine.fire import cancel_replaced, with_policy
@@ -79,10 +80,11 @@ class Schedules:
             return await _found(tx, which, namespace)
 
     async def page(
-        self, namespace: str = "default", *, queue: str | None = None, after: UUID | None = None, limit: int = 100
+        self, namespace: str = "default", *, queue: str | None = None, after: Position | None = None, limit: int = 100
     ) -> list[Schedule]:
-        """Newest first; `after` is the last of the page before."""
+        """Newest first; `after` is where the page before ended."""
         check_name("namespace", namespace)
+        check_position("after", after)
         check_count("limit", limit, least=1, most=LIST_MAX + 1)
         async with self._store.begin() as tx:
             return await tx.schedules.page(namespace, queue, after, limit)
@@ -143,11 +145,18 @@ class Schedules:
             await cancel_replaced(tx, unended if known.overlap is Overlap.CANCEL else [], now)
         return task_id
 
-    async def task_ids(self, schedule_id: UUID, *, after: UUID | None = None, limit: int = 50) -> Sequence[UUID]:
+    async def task_ids(self, schedule_id: UUID, *, limit: int = 50) -> Sequence[UUID]:
         """What it has submitted, newest first."""
+        return [id_ for _, id_ in await self.task_page(schedule_id, limit=limit)]
+
+    async def task_page(
+        self, schedule_id: UUID, *, after: Position | None = None, limit: int = 50
+    ) -> Sequence[Position]:
+        """The same, each id with the time at which its task was made; `after` is where the page before ended."""
         check_type("schedule_id", schedule_id, UUID)
+        check_position("after", after)
         async with self._store.begin() as tx:
-            return await tx.schedules.task_ids(schedule_id, after, limit)
+            return await tx.schedules.task_page(schedule_id, after, limit)
 
     async def preview(self, schedule_id: UUID, count: int = 10, *, after: datetime | None = None) -> list[datetime]:
         """Its next fires, also while it is paused."""

@@ -12,6 +12,7 @@ from windlass.core.check import check_count, check_instant, check_list, check_na
 from windlass.core.delivery import OUTGOING_EFFECTS, PULL, Delivery, QueueSettings, Wakeup, type_of
 from windlass.core.error import Invalid, NotFound
 from windlass.core.lease import Lease
+from windlass.core.position import Position, check_position
 from windlass.core.queue import admit
 from windlass.core.sent import effect_of
 from windlass.core.step import Step, StepKind
@@ -33,7 +34,7 @@ class Page(msgspec.Struct, frozen=True):
     """Newest first. `next` is the position to go on from, None at the end."""
 
     tasks: list[TaskRow]
-    next: UUID | None
+    next: Position | None
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ class TaskViews:
         queue: str | None = None,
         kind: str | None = None,
         run_id: UUID | None = None,
-        after: UUID | None = None,
+        after: Position | None = None,
         limit: int = PAGE_DEFAULT,
         created: Created = ALWAYS,
     ) -> Page:
@@ -105,11 +106,11 @@ class TaskViews:
                 check_instant(field, at)
         async with self._store.views() as views:
             rows = await views.list_tasks(
-                namespace, before=after, states=states, queue=queue, kind=kind, run_id=run_id, limit=limit + 1,
+                namespace, after=after, states=states, queue=queue, kind=kind, run_id=run_id, limit=limit + 1,
                 created=created,
             )  # fmt: skip
         page = rows[:limit]
-        return Page(page, page[-1].task.id if len(rows) > limit else None)
+        return Page(page, (page[-1].created_at, page[-1].task.id) if len(rows) > limit else None)
 
     async def counts(self, namespace: str = "default") -> dict[str, dict[State, int]]:
         """By queue and state, successes left out: they are most of the table, and `totals` counts them."""
@@ -328,9 +329,9 @@ def _check_filter(
     for field, name in (("queue", queue), ("kind", kind)):
         if name is not None:
             check_name(field, name)
-    for field, id_ in (("run_id", run_id), ("after", after)):
-        if id_ is not None:
-            check_type(field, id_, UUID)
+    if run_id is not None:
+        check_type("run_id", run_id, UUID)
+    check_position("after", after)
     if states is not None and (isinstance(states, str) or not isinstance(states, Sequence)):
         raise Invalid("must be a list of states", field="states")
     for state in states or ():

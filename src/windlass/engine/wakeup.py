@@ -20,6 +20,7 @@ from windlass.core.check import check_count, check_name, check_type, clean_text
 from windlass.core.delivery import QueueSettings, Wakeup, type_of
 from windlass.core.error import InvalidState, NotFound, Unavailable
 from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
+from windlass.core.position import Position, check_position
 from windlass.core.queue import Admission, QueueName, admit
 from windlass.core.transition import Effect
 from windlass.core.wakeup import WAKEUP, Letter
@@ -242,11 +243,12 @@ class Wakeups(DueQueues):
         log.warning("a message of %r in %r was buried: %.200r", queue, namespace, reason)
 
     async def dead_messages(
-        self, namespace: str = "default", *, queue: str | None = None, after: UUID | None = None, limit: int = 50
+        self, namespace: str = "default", *, queue: str | None = None, after: Position | None = None, limit: int = 50
     ) -> list[DeadMessage]:
         """The newest first."""
         check_name("namespace", namespace)
         check_count("limit", limit, least=1, most=LISTED_MAX + 1)
+        check_position("after", after)
         async with self._store.single() as tx:
             return await tx.wakeups.list_dead_messages(namespace, queue, after, limit)
 

@@ -19,6 +19,7 @@ from windlass.core.command import Claimed
 from windlass.core.delivery import check_claimable
 from windlass.core.error import Invalid, NotFound, WindlassError
 from windlass.core.lease import Lease
+from windlass.core.position import Position, check_position
 from windlass.core.queue import QueueConfig
 from windlass.core.worker import Beat, Registration, Worker, WorkerState, check_registration, label_of
 from windlass.engine.chance import Chance
@@ -47,7 +48,7 @@ class WorkerPage(msgspec.Struct, frozen=True):
     """Newest first. `next` is the position to go on from, None at the end; `total` counts all that match."""
 
     workers: list[Worker]
-    next: UUID | None
+    next: Position | None
     total: int
 
 
@@ -138,7 +139,7 @@ class Workers:
         *,
         queue: str | None = None,
         states: Sequence[WorkerState] | None = None,
-        after: UUID | None = None,
+        after: Position | None = None,
         limit: int = 100,
     ) -> WorkerPage:
         check_name("namespace", namespace)
@@ -148,11 +149,12 @@ class Workers:
             if state not in WorkerState.__members__.values():
                 raise Invalid(f"{state!r} is not a state of a worker", field="states")
         check_count("limit", limit, least=1, most=PAGE_MAX)
+        check_position("after", after)
         async with self._store.begin() as tx:
-            found = await tx.workers.list_workers(namespace, before=after, queue=queue, states=states, limit=limit + 1)
+            found = await tx.workers.list_workers(namespace, after=after, queue=queue, states=states, limit=limit + 1)
             total = await tx.workers.count_workers(namespace, queue, states)
         page = found[:limit]
-        return WorkerPage(page, page[-1].id if len(found) > limit else None, total)
+        return WorkerPage([worker for _, worker in page], page[-1][0] if len(found) > limit else None, total)
 
     # ----------------------------------------------------------------------------------------- what operators do
 

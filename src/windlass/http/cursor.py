@@ -5,29 +5,31 @@ from __future__ import annotations
 import binascii
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from windlass.core.error import Malformed
+from windlass.core.position import Position
+from windlass.wire.position import position_bytes, read_position
 
-_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+T = TypeVar("T")
 
 
-def of_id(position: UUID | None) -> str | None:
-    return None if position is None else _spelled(position.bytes)
+def of_position(position: Position | None) -> str | None:
+    return None if position is None else _spelled(position_bytes(position))
 
 
 def of_name(position: str | None) -> str | None:
     return None if position is None else _spelled(position.encode())
 
 
-def to_id(cursor: str | None) -> UUID | None:
+def to_position(cursor: str | None) -> Position | None:
     if cursor is None:
         return None
-    content = _read(cursor)
-    if len(content) != 16:
+    position = read_position(_read(cursor))
+    if position is None:
         raise Malformed("is not a cursor of this list", field="after")
-    return UUID(bytes=content)
+    return position
 
 
 def to_name(cursor: str | None) -> str | None:
@@ -58,22 +60,10 @@ def to_pair(cursor: str | None) -> tuple[int, int] | None:
     return first, second
 
 
-def of_moment(position: tuple[datetime, UUID] | None) -> str | None:
-    if position is None:
-        return None
-    at, id_ = position
-    return _spelled(struct.pack(">q", (at - _EPOCH) // _MICROSECOND) + id_.bytes)
-
-
-def to_moment(cursor: str | None) -> tuple[datetime, UUID] | None:
-    if cursor is None:
-        return None
-    content = _read(cursor)
-    try:
-        [microseconds] = struct.unpack(">q", content[:8])
-        return _EPOCH + microseconds * _MICROSECOND, UUID(bytes=content[8:])
-    except (struct.error, ValueError, OverflowError):
-        raise Malformed("is not a cursor of this list", field="after") from None
+def page_of(found: Sequence[T], limit: int, position_of: Callable[[T], Position]) -> tuple[list[T], str | None]:
+    """Of up to `limit` + 1 rows those of the page, and where the next begins."""
+    page = list(found[:limit])
+    return page, of_position(position_of(page[-1])) if len(found) > limit else None
 
 
 def _spelled(content: bytes) -> str:

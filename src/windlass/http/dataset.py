@@ -60,16 +60,16 @@ class PublishForm(Struct, frozen=True, kw_only=True):
 async def task_events(call: Call[Page, None]) -> Listed[EventForm]:
     """What a task has told of its datasets, oldest first."""
     view, query = await seen(call), call.query
-    page = await call.engine.datasets.events(view.task.id, after=cursor.to_moment(query.after), limit=query.limit)
-    return Listed([_event(one) for one in page.items], cursor.of_moment(page.next))
+    page = await call.engine.datasets.events(view.task.id, after=cursor.to_position(query.after), limit=query.limit)
+    return Listed([_event(one) for one in page.items], cursor.of_position(page.next))
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}/publishes", Role.VIEWER)
 async def task_publishes(call: Call[Page, None]) -> Listed[PublishForm]:
     """The batches that a task has handed over, oldest first."""
     view, query = await seen(call), call.query
-    page = await call.engine.datasets.publishes(view.task.id, after=cursor.to_moment(query.after), limit=query.limit)
-    return Listed([_publish(one) for one in page.items], cursor.of_moment(page.next))
+    page = await call.engine.datasets.publishes(view.task.id, after=cursor.to_position(query.after), limit=query.limit)
+    return Listed([_publish(one) for one in page.items], cursor.of_position(page.next))
 
 
 def _event(one: EventView) -> EventForm:

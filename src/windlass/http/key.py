@@ -43,9 +43,9 @@ async def list_keys(call: Call[Paged, None]) -> Listed[ApiKey]:
     """Keys, newest first; those of one namespace, or all that this key reaches."""
     query = call.query
     namespace = call.principal.namespace if query.namespace is None else call.namespace(query.namespace)
-    found = await call.engine.access.list_keys(namespace, after=cursor.to_id(query.after), limit=query.limit + 1)
-    page = found[: query.limit]
-    return Listed(page, cursor.of_id(page[-1].id if len(found) > query.limit else None))
+    found = await call.engine.access.list_keys(namespace, after=cursor.to_position(query.after), limit=query.limit + 1)
+    page, more = cursor.page_of(found, query.limit, lambda key: (key.created_at, key.id))
+    return Listed(page, more)
 
 
 @table.add("DELETE", "/api/v1/keys/{key_id}", Role.ADMIN)

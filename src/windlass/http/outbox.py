@@ -19,13 +19,13 @@ class OutboxFilter(Paged, frozen=True, forbid_unknown_fields=True):
 
 @table.add("GET", "/api/v1/outbox", Role.VIEWER)
 async def list_outbox(call: Call[OutboxFilter, None]) -> Listed[EffectView]:
-    """Effects that wait or were given up."""
+    """Effects that wait or were given up, newest first."""
     query = call.query
     found = await call.engine.repair.effects(
-        call.namespace(query.namespace), dead=query.dead, after=cursor.to_id(query.after), limit=query.limit + 1
+        call.namespace(query.namespace), dead=query.dead, after=cursor.to_position(query.after), limit=query.limit + 1
     )
-    page = found[: query.limit]
-    return Listed(page, cursor.of_id(page[-1].id if len(found) > query.limit else None))
+    page, more = cursor.page_of(found, query.limit, lambda effect: (effect.created_at, effect.id))
+    return Listed(page, more)
 
 
 @table.add("POST", "/api/v1/outbox/{effect_id}/retry", Role.OPERATOR)

@@ -118,11 +118,10 @@ async def list_runs(call: Call[Paged, None]) -> Listed[RunForm]:
     """Runs, newest first."""
     query = call.query
     found = await call.engine.runs.list(
-        call.namespace(query.namespace), after=cursor.to_id(query.after), limit=query.limit + 1
+        call.namespace(query.namespace), after=cursor.to_position(query.after), limit=query.limit + 1
     )
-    page = found[: query.limit]
-    more = page[-1].id if len(found) > query.limit else None
-    return Listed([RunForm(*_fields(run)) for run in page], cursor.of_id(more))
+    page, more = cursor.page_of(found, query.limit, lambda run: (run.created_at, run.id))
+    return Listed([RunForm(*_fields(run)) for run in page], more)
 
 
 @table.add("GET", "/api/v1/runs/{run_id}", Role.VIEWER)
@@ -130,9 +129,9 @@ async def get_run(call: Call[TaskPage, None]) -> RunTasks:
     """One run with its counts and its tasks."""
     run = await _seen(call)
     page = await call.engine.views.page(
-        namespace=run.namespace, run_id=run.id, after=cursor.to_id(call.query.after), limit=call.query.limit
+        namespace=run.namespace, run_id=run.id, after=cursor.to_position(call.query.after), limit=call.query.limit
     )
-    return RunTasks(*_fields(run), await listed(call, page.tasks), cursor.of_id(page.next))
+    return RunTasks(*_fields(run), await listed(call, page.tasks), cursor.of_position(page.next))
 
 
 @table.add("POST", "/api/v1/runs/{run_id}/cancel", Role.SUBMITTER)

@@ -168,11 +168,10 @@ async def list_schedules(call: Call[SchedulePage, None]) -> Listed[ScheduleForm]
     """Schedules, newest first."""
     query = call.query
     found = await call.engine.schedules.page(
-        call.namespace(query.namespace), queue=query.queue, after=cursor.to_id(query.after), limit=query.limit + 1
+        call.namespace(query.namespace), queue=query.queue, after=cursor.to_position(query.after), limit=query.limit + 1
     )
-    page = found[: query.limit]
-    more = page[-1].id if len(found) > query.limit else None
-    return Listed([_form(schedule) for schedule in page], cursor.of_id(more))
+    page, more = cursor.page_of(found, query.limit, lambda schedule: (schedule.created_at, schedule.id))
+    return Listed([_form(schedule) for schedule in page], more)
 
 
 @table.add("GET", "/api/v1/schedules/{schedule}", Role.VIEWER)
@@ -225,9 +224,9 @@ async def preview_schedule(call: Call[PreviewQuery, None]) -> PreviewForm:
 async def list_schedule_tasks(call: Call[TaskPage, None]) -> Listed[TaskForm]:
     """The tasks that it has submitted, newest first."""
     known, limit = await _seen(call), call.query.limit
-    ids = await call.engine.schedules.task_ids(known.id, after=cursor.to_id(call.query.after), limit=limit + 1)
-    views = await call.engine.views.get_many(ids[:limit])
-    return Listed(await listed(call, views), cursor.of_id(ids[limit - 1] if len(ids) > limit else None))
+    found = await call.engine.schedules.task_page(known.id, after=cursor.to_position(call.query.after), limit=limit + 1)
+    page, more = cursor.page_of(found, limit, lambda position: position)
+    return Listed(await listed(call, await call.engine.views.get_many([id_ for _, id_ in page])), more)
 
 
 @table.add("GET", "/api/v1/cron", Role.VIEWER)

@@ -173,10 +173,10 @@ async def list_tasks(call: Call[TaskFilter, None]) -> Listed[TaskForm]:
         kind=query.kind,
         run_id=None if query.run_id is None else read_id("run_id", query.run_id),
         created=Created(query.created_since, query.created_before),
-        after=cursor.to_id(query.after),
+        after=cursor.to_position(query.after),
         limit=query.limit,
     )
-    return Listed(await listed(call, page.tasks), cursor.of_id(page.next))
+    return Listed(await listed(call, page.tasks), cursor.of_position(page.next))
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}", Role.VIEWER)
@@ -262,8 +262,8 @@ async def replay_tasks(call: Call[None, ReplayOrder]) -> Replays:
         kind=body.kind,
         run_id=None if body.run_id is None else read_id("run_id", body.run_id),
         created=Created(body.created_since, body.created_before),
-        after=cursor.to_id(body.after),
+        after=cursor.to_position(body.after),
         limit=body.limit,
         dry_run=body.dry_run,
     )
-    return Replays(done.matched, done.task_ids, cursor.of_id(done.next), body.dry_run)
+    return Replays(done.matched, done.task_ids, cursor.of_position(done.next), body.dry_run)

@@ -43,11 +43,10 @@ async def list_letters(call: Call[LetterFilter, None]) -> Listed[LetterForm]:
     """Messages that were given up, newest first."""
     query = call.query
     found = await call.engine.wakeups.dead_messages(
-        call.namespace(query.namespace), queue=query.queue, after=cursor.to_id(query.after), limit=query.limit + 1
+        call.namespace(query.namespace), queue=query.queue, after=cursor.to_position(query.after), limit=query.limit + 1
     )
-    page = found[: query.limit]
-    more = page[-1].id if len(found) > query.limit else None
-    return Listed([_form(one) for one in page], cursor.of_id(more))
+    page, more = cursor.page_of(found, query.limit, lambda letter: (letter.dead_at, letter.id))
+    return Listed([_form(one) for one in page], more)
 
 
 @table.add("POST", "/api/v1/letters/{letter_id}/replay", Role.OPERATOR)

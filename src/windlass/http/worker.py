@@ -67,10 +67,10 @@ async def list_workers(call: Call[WorkerFilter, None]) -> Listed[WorkerForm]:
         call.namespace(query.namespace),
         queue=query.queue,
         states=HERE if query.state is None else (query.state,),
-        after=cursor.to_id(query.after),
+        after=cursor.to_position(query.after),
         limit=query.limit,
     )
-    return Listed([_form(worker) for worker in page.workers], cursor.of_id(page.next))
+    return Listed([_form(worker) for worker in page.workers], cursor.of_position(page.next))
 
 
 @table.add("GET", "/api/v1/workers/{worker_id}", Role.VIEWER)

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.access import ApiKey, Role
+from windlass.core.position import NOWHERE, Position
 from windlass.store.record import Row
 from windlass.store.session import Session
 
@@ -38,8 +39,8 @@ class AccessTable:
     async def get_key(self, key_id: UUID) -> ApiKey | None:
         return _one(await self._session.fetch("get_key", key_id))
 
-    async def list_keys(self, namespace: str | None, before: UUID | None, limit: int) -> list[ApiKey]:
-        return [_key(row) for row in await self._session.fetch("list_keys", namespace, before, limit)]
+    async def list_keys(self, namespace: str | None, after: Position | None, limit: int) -> list[ApiKey]:
+        return [_key(row) for row in await self._session.fetch("list_keys", namespace, *(after or NOWHERE), limit)]
 
     async def revoke_key(self, key_id: UUID) -> ApiKey | None:
         return _one(await self._session.fetch("revoke_key", key_id))

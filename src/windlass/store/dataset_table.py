@@ -7,6 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from windlass.core.dataset import DatasetEvent, Publish
+from windlass.core.position import NOWHERE, Position
 from windlass.store.session import Session
 
 
@@ -54,10 +55,10 @@ class DatasetTable:
     async def publish_queued(self, publish_id: UUID) -> None:
         await self._session.fetch("publish_queued", publish_id)
 
-    async def task_events(self, task_id: UUID, after: tuple[datetime, UUID] | None, limit: int) -> list[EventView]:
-        rows = await self._session.fetch("task_events", task_id, *(after or (None, None)), limit)
+    async def task_events(self, task_id: UUID, after: Position | None, limit: int) -> list[EventView]:
+        rows = await self._session.fetch("task_events", task_id, *(after or NOWHERE), limit)
         return [EventView(*row) for row in rows]
 
-    async def task_publishes(self, task_id: UUID, after: tuple[datetime, UUID] | None, limit: int) -> list[PublishView]:
-        rows = await self._session.fetch("task_publishes", task_id, *(after or (None, None)), limit)
+    async def task_publishes(self, task_id: UUID, after: Position | None, limit: int) -> list[PublishView]:
+        rows = await self._session.fetch("task_publishes", task_id, *(after or NOWHERE), limit)
         return [PublishView(*row) for row in rows]

@@ -22,7 +22,7 @@ SAID_BY_CLAIM = frozenset(
 )
 STARTED_COLUMNS = tuple(name for name in TASK_COLUMNS if name not in SAID_BY_CLAIM)
 _NAME = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
-_USE = re.compile(r"\{(\w+)\((.*?)\)\}")
+_USE = re.compile(r"\{(\w+)\((.*?)\)\}", re.DOTALL)
 _COLUMNS = {
     "{task_columns}": ", ".join(f"t.{name}" for name in TASK_COLUMNS),
     "{started_columns}": ", ".join(f"t.{name}" for name in STARTED_COLUMNS),

@@ -6,11 +6,20 @@ A daily partition is there before its day begins; should one be missing, the def
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from windlass.store.session import Session
 
 LOCK_TIMEOUT_MS = 1000
+
+
+class Walked(NamedTuple):
+    """How far a walk through old tasks has come: namespace by namespace, the oldest first."""
+
+    namespace: str
+    created_at: datetime
+    id: UUID
 
 
 class RetentionTable:
@@ -21,10 +30,13 @@ class RetentionTable:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def delete_finished(self, before: datetime, after: UUID, limit: int) -> tuple[int, UUID | None, int]:
-        """How many are gone, the last id that was looked at, and how many were looked at."""
-        [[gone, reached, seen]] = await self._session.fetch("delete_finished", before, after, limit)
-        return gone, reached, seen
+    async def delete_finished(
+        self, before: datetime, after: Walked | None, limit: int
+    ) -> tuple[int, int, Walked | None]:
+        """How many are gone, how many were looked at, and the last of those."""
+        position = ("", None, None) if after is None else after
+        [[gone, seen, *reached]] = await self._session.fetch("delete_finished", before, *position, limit)
+        return gone, seen, Walked(*reached) if seen else None
 
     async def delete_empty_runs(self, before: datetime, limit: int) -> None:
         await self._session.fetch("delete_empty_runs", before, limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
+from windlass.core.position import NOWHERE, Position
 from windlass.core.run import Edge
 from windlass.core.transition import State
 from windlass.store.session import Session
@@ -56,5 +57,7 @@ class RunTable:
     async def open_edges(self, task_ids: Iterable[UUID]) -> dict[UUID, int]:
         return {row[0]: row[1] for row in await self._session.fetch("open_edges", sorted(task_ids))}
 
-    async def run_task_ids(self, run_id: UUID, after: UUID, limit: int) -> list[UUID]:
-        return [row[0] for row in await self._session.fetch("run_task_ids", run_id, after, limit)]
+    async def run_task_ids(self, run_id: UUID, after: Position | None, limit: int) -> list[Position]:
+        """Ids with the time at which each task was made."""
+        rows = await self._session.fetch("run_task_ids", run_id, *(after or NOWHERE), limit)
+        return [(row[0], row[1]) for row in rows]

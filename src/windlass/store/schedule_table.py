@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
+from windlass.core.position import NOWHERE, Position
 from windlass.core.schedule import OpenTask, Schedule, Scheduler
 from windlass.store import record
 from windlass.store.record import Row
@@ -42,8 +43,8 @@ class ScheduleTable:
         rows = await self._session.fetch("lock_declared_schedules", namespace, app, names)
         return [record.schedule_from(row) for row in rows]
 
-    async def page(self, namespace: str, queue: str | None, before: UUID | None, limit: int) -> list[Schedule]:
-        rows = await self._session.fetch("list_schedules", namespace, before, queue, limit)
+    async def page(self, namespace: str, queue: str | None, after: Position | None, limit: int) -> list[Schedule]:
+        rows = await self._session.fetch("list_schedules", namespace, *(after or NOWHERE), queue, limit)
         return [record.schedule_from(row) for row in rows]
 
     async def lock_due(self, limit: int) -> tuple[list[Schedule], datetime | None]:
@@ -82,8 +83,9 @@ class ScheduleTable:
             found.setdefault(schedule_id, []).append(OpenTask(task_id, grouped))
         return found
 
-    async def task_ids(self, schedule_id: UUID, before: UUID | None, limit: int) -> Sequence[UUID]:
-        return [row[0] for row in await self._session.fetch("list_schedule_tasks", schedule_id, before, limit)]
+    async def task_page(self, schedule_id: UUID, after: Position | None, limit: int) -> Sequence[Position]:
+        rows = await self._session.fetch("list_schedule_tasks", schedule_id, *(after or NOWHERE), limit)
+        return [(row[0], row[1]) for row in rows]
 
     # ----------------------------------------------------------------------------------------- the scheduler
 

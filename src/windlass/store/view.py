@@ -11,6 +11,7 @@ import msgspec
 
 from windlass.core.delivery import QueueSettings
 from windlass.core.lease import Lease
+from windlass.core.position import NOWHERE, Position
 from windlass.core.queue import QueueConfig, QueueName, Usage
 from windlass.core.step import Step
 from windlass.core.task import Task
@@ -104,7 +105,7 @@ class Views:
         self,
         namespace: str,
         *,
-        before: UUID | None,
+        after: Position | None,
         states: Sequence[State] | None,
         queue: str | None,
         kind: str | None,
@@ -113,8 +114,8 @@ class Views:
         created: Created = ALWAYS,
     ) -> list[TaskRow]:
         rows = await self._session.fetch(
-            "list_tasks", namespace, before, states, queue, kind, run_id, limit, created.since, created.before,
-            LISTED_PAYLOAD_MAX_BYTES,
+            "list_tasks", namespace, *(after or NOWHERE), states, queue, kind, run_id, limit, created.since,
+            created.before, LISTED_PAYLOAD_MAX_BYTES,
         )  # fmt: skip
         return [TaskRow(*_viewed(row)) for row in rows]
 
@@ -134,8 +135,8 @@ class Views:
         rows = await self._session.fetch("get_run", run_id)
         return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
 
-    async def list_runs(self, namespace: str, before: UUID | None, limit: int) -> list[tuple[UUID, str, datetime]]:
-        rows = await self._session.fetch("list_runs", namespace, before, limit)
+    async def list_runs(self, namespace: str, after: Position | None, limit: int) -> list[tuple[UUID, str, datetime]]:
+        rows = await self._session.fetch("list_runs", namespace, *(after or NOWHERE), limit)
         return [(row[0], row[1], row[2]) for row in rows]
 
     async def runs_counts(self, run_ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
@@ -151,8 +152,11 @@ class Views:
     async def lease_loads(self, namespace: str) -> dict[UUID, int]:
         return {row[0]: row[1] for row in await self._session.fetch("lease_loads", namespace)}
 
-    async def list_effects(self, namespace: str, dead: bool | None, after: UUID | None, limit: int) -> list[EffectView]:
-        return [EffectView(*row) for row in await self._session.fetch("list_effects", namespace, dead, after, limit)]
+    async def list_effects(
+        self, namespace: str, dead: bool | None, after: Position | None, limit: int
+    ) -> list[EffectView]:
+        rows = await self._session.fetch("list_effects", namespace, *(after or NOWHERE), dead, limit)
+        return [EffectView(*row) for row in rows]
 
     async def get_effect(self, effect_id: UUID) -> EffectView | None:
         rows = await self._session.fetch("get_effect", effect_id)

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.fairness import Lane, LanePick
+from windlass.core.position import NOWHERE, Position
 from windlass.core.queue import Usage
 from windlass.store.session import Session
 
@@ -144,9 +145,9 @@ class WakeupTable:
         )
 
     async def list_dead_messages(
-        self, namespace: str, queue: str | None, after: UUID | None, limit: int
+        self, namespace: str, queue: str | None, after: Position | None, limit: int
     ) -> list[DeadMessage]:
-        rows = await self._session.fetch("list_dead_messages", namespace, queue, after, limit)
+        rows = await self._session.fetch("list_dead_messages", namespace, *(after or NOWHERE), queue, limit)
         return [DeadMessage(*row) for row in rows]
 
     async def count_dead_messages(self) -> int:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core.lease import Lease
+from windlass.core.position import NOWHERE, Position
 from windlass.core.task import Task
 from windlass.core.worker import Beat, Contract, Registration, Worker, WorkerState
 from windlass.store.record import Row, as_json, tasks_with_time
@@ -67,11 +68,11 @@ class WorkerTable:
         return (await self._with_loads(rows))[0] if rows else None
 
     async def list_workers(
-        self, namespace: str, *, before: UUID | None, queue: str | None, states: Sequence[str] | None, limit: int
-    ) -> list[Worker]:
-        return await self._with_loads(
-            await self._session.fetch("list_workers", namespace, before, queue, states, limit)
-        )
+        self, namespace: str, *, after: Position | None, queue: str | None, states: Sequence[str] | None, limit: int
+    ) -> list[tuple[Position, Worker]]:
+        rows = await self._session.fetch("list_workers", namespace, *(after or NOWHERE), queue, states, limit)
+        workers = await self._with_loads([row[:-1] for row in rows])
+        return [((row[-1], worker.id), worker) for row, worker in zip(rows, workers, strict=True)]
 
     async def count_workers(self, namespace: str, queue: str | None, states: Sequence[str] | None) -> int:
         [[count]] = await self._session.fetch("count_workers", namespace, queue, states)

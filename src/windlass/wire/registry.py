@@ -18,11 +18,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from windlass.core.check import PAYLOAD_MAX_BYTES, check_payload, check_text
 from windlass.core.error import Invalid
 from windlass.core.failure import Category, Failure
+from windlass.core.position import Position
 from windlass.core.reference import is_reference
 from windlass.core.retry import Policy
 from windlass.core.task import Outcome, Task
 from windlass.core.transition import State
 from windlass.wire.id import parse_id
+from windlass.wire.position import position_bytes, read_position
 from windlass.wire.protos import kagzi_pb2 as pb
 
 DEFAULT_NAMESPACE = "default"
@@ -97,17 +99,20 @@ def page_size(given: int, default: int = PAGE_DEFAULT) -> int:
     return default if given <= 0 else min(given, PAGE_MAX)
 
 
-def page_token(position: UUID | None) -> str:
-    return "" if position is None else base64.urlsafe_b64encode(position.bytes).decode()
+def page_token(position: Position | None) -> str:
+    return "" if position is None else base64.urlsafe_b64encode(position_bytes(position)).decode()
 
 
-def read_page_token(token: str) -> UUID | None:
+def read_page_token(token: str) -> Position | None:
     if not token:
         return None
     try:
-        return UUID(bytes=base64.b64decode(token, altchars=b"-_", validate=True))
+        position = read_position(base64.b64decode(token, altchars=b"-_", validate=True))
     except (ValueError, binascii.Error):
-        raise Invalid("is not one that was given", field="page_token") from None
+        position = None
+    if position is None:
+        raise Invalid("is not one that was given", field="page_token")
+    return position
 
 
 def timestamp(at: datetime | None) -> Timestamp | None:

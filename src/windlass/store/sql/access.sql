@@ -18,8 +18,8 @@ select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
 -- Newest first, beyond a position; of one namespace, or all.
 select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
   from windlass.api_key k
- where ($1::text is null or k.namespace = $1) and ($2::uuid is null or k.id < $2)
- order by k.id desc limit $3
+ where ($1::text is null or k.namespace = $1) and (k.created_at, k.id) < {beyond($2, $3)}
+ order by k.created_at desc, k.id desc limit $4
 
 -- name: revoke_key
 -- From now on this key opens nothing. It stays in the list, with the first time that it was revoked.

@@ -26,14 +26,14 @@ select p.id, p.dataset_version, p.record_count from windlass.publish p where p.i
 -- What a task has told of, in order (index event_task).
 select e.id, e.namespace, e.task_id, e.attempt, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key, e.first,
        e.last, e.declared, e.caller, e.at, e.routed_at
-  from windlass.event e where e.task_id = $1 and ($2::timestamptz is null or (e.at, e.id) > ($2, $3::uuid))
+  from windlass.event e where e.task_id = $1 and (e.at, e.id) > {from_position($2, $3)}
  order by e.at, e.id limit $4
 
 -- name: task_publishes
 -- What a task has handed over, in order (index publish_task).
 select p.id, p.namespace, p.task_id, p.attempt, p.dataset_uuid, p.dataset_version, p.batch_uri, p.record_count,
        p.caller, p.at, p.queued_at
-  from windlass.publish p where p.task_id = $1 and ($2::timestamptz is null or (p.at, p.id) > ($2, $3::uuid))
+  from windlass.publish p where p.task_id = $1 and (p.at, p.id) > {from_position($2, $3)}
  order by p.at, p.id limit $4
 
 -- name: event_routed

@@ -1,14 +1,26 @@
 -- name: delete_finished
--- Forgets tasks that ended before an instant, oldest ids first (ids sort by the time they were made), with all that
--- hangs on them. $2 is the position reached: tasks that live long are not scanned again and again. One that others still
--- wait for is kept until they have been told of its end, and that of a workflow until the workflow has ended, or is gone
--- too if it refers to its result. What is kept as an object is deleted by an effect.
-with old as (
-    select t.id, t.namespace, t.idempotency_key,
+-- Forgets tasks that ended before an instant, namespace by namespace and the oldest first, with all that hangs on them
+-- (index task_created). $2, $3 and $4 are the position reached: tasks that live long are not read again and again. One
+-- that others still wait for is kept until they have been told of its end, and that of a workflow until the workflow has
+-- ended, or is gone too if it refers to its result. What is kept as an object is deleted by an effect.
+with recursive space(name) as (
+    (select t.namespace from windlass.task t where t.namespace >= $2 order by t.namespace limit 1)
+    union all
+    select (select t.namespace from windlass.task t where t.namespace > s.name order by t.namespace limit 1)
+      from space s where s.name is not null
+), old as (
+    select t.id, t.namespace, t.idempotency_key, t.created_at,
            t.finished_at < $1 and not exists (select from windlass.edge e where e.upstream_id = t.id)
              and coalesce((select p.finished_at is not null and substring(t.result from 1 for 1) is distinct from '@'::bytea
                              from windlass.task p where p.id = t.parent_id), true) as gone
-      from windlass.task t where t.id > $2 order by t.id limit $3
+      from space s
+     cross join lateral (
+           select t.* from windlass.task t
+            where t.namespace = s.name and t.created_at < $1
+              and (t.created_at, t.id) > {from_position((case when s.name = $2 then $3::timestamptz end),
+                                                        (case when s.name = $2 then $4::uuid end))}
+            order by t.created_at, t.id limit $5) t
+     limit $5
 ), gone as (
     delete from windlass.task t
      where t.id = any(array(select o.id from old o where o.gone)) and t.finished_at < $1
@@ -49,7 +61,10 @@ with old as (
      where k.key like 'tasks/' || k.task_id || '/%'
     on conflict (id) do update set available_at = excluded.available_at
 )
-select (select count(*) from gone), (select max(o.id::text)::uuid from old o), (select count(*) from old)
+select (select count(*) from gone), (select count(*) from old), o.namespace, o.created_at, o.id
+  from (select) nothing
+  left join lateral (select o.namespace, o.created_at, o.id from old o
+                      order by o.namespace desc, o.created_at desc, o.id desc limit 1) o on true
 
 -- name: delete_empty_runs
 -- Forgets runs without tasks that are older than an instant.

@@ -48,9 +48,11 @@ delete from windlass.edge e
 select e.task_id, count(*) from windlass.edge e where e.task_id = any($1::uuid[]) group by e.task_id
 
 -- name: run_task_ids
--- The unfinished tasks of a run, page by page.
-select t.id from windlass.task t
- where t.run_id = $1 and t.id > $2 and t.finished_at is null order by t.id limit $3
+-- The unfinished tasks of a run, page by page, the oldest first (index task_run).
+select t.created_at, t.id from windlass.task t
+ where t.run_id = $1 and (t.created_at, t.id) > {from_position($2, $3)}
+   and t.finished_at is null
+ order by t.created_at, t.id limit $4
 
 -- name: run_counts
 -- How many tasks of a run are in each state.

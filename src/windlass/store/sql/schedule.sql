@@ -28,8 +28,8 @@ select {schedule_columns} from windlass.schedule s
 -- name: list_schedules
 -- Newest first, beyond a position (index schedule_list).
 select {schedule_columns} from windlass.schedule s
- where s.namespace = $1 and ($2::uuid is null or s.id < $2) and ($3::text is null or s.queue = $3)
- order by s.id desc limit $4
+ where s.namespace = $1 and (s.created_at, s.id) < {beyond($2, $3)} and ($4::text is null or s.queue = $4)
+ order by s.created_at desc, s.id desc limit $5
 
 -- name: lock_due_schedules
 -- Locks what is due and what nobody else fires just now, the longest due first (index schedule_due).
@@ -70,11 +70,12 @@ update windlass.schedule s set declared_at = windlass.now() where s.id = any($1:
 -- The tasks of these schedules that have not ended, in the order in which they were made (index task_schedule_open); and
 -- whether others can wait for them.
 select t.schedule_id, t.id, t.run_id is not distinct from t.schedule_id from windlass.task t
- where t.schedule_id = any($1::uuid[]) and t.finished_at is null order by t.id
+ where t.schedule_id = any($1::uuid[]) and t.finished_at is null order by t.created_at, t.id
 
 -- name: list_schedule_tasks
 -- The tasks of a schedule, newest first, beyond a position (index task_schedule).
-select t.id from windlass.task t where t.schedule_id = $1 and ($2::uuid is null or t.id < $2) order by t.id desc limit $3
+select t.created_at, t.id from windlass.task t where t.schedule_id = $1 and (t.created_at, t.id) < {beyond($2, $3)}
+ order by t.created_at desc, t.id desc limit $4
 
 -- name: scheduler
 -- When an engine last looked, the outages before, the time, and when the next schedule is due (index schedule_due).

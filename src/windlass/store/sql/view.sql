@@ -13,16 +13,17 @@ select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t
 select t.id, coalesce(t.result, 'null') from windlass.task t where t.id = any($1::uuid[]) and t.state = 'succeeded'
 
 -- name: list_tasks
--- Newest first, beyond a position, by any of the filters that are given (primary key, or task_rare for rare states).
--- A payload longer than $10 bytes is left out, so that a page has a bound.
-select {task_columns}, t.created_at, case when octet_length(t.payload) <= $10::integer then t.payload end, t.requires,
+-- Newest first, beyond a position, by any of the filters that are given (index task_created, or task_rare for rare
+-- states).
+-- A payload longer than $11 bytes is left out, so that a page has a bound.
+select {task_columns}, t.created_at, case when octet_length(t.payload) <= $11::integer then t.payload end, t.requires,
        t.idempotency_key, t.wire, t.replay_of, t.schedule_id
   from windlass.task t
- where t.namespace = $1 and ($2::uuid is null or t.id < $2)
-   and ($3::text[] is null or t.state = any($3)) and ($4::text is null or t.queue = $4)
-   and ($5::text is null or t.kind = $5) and ($6::uuid is null or t.run_id = $6)
-   and ($8::timestamptz is null or t.created_at >= $8) and ($9::timestamptz is null or t.created_at < $9)
- order by t.id desc limit $7
+ where t.namespace = $1 and (t.created_at, t.id) < {beyond($2, $3)}
+   and ($4::text[] is null or t.state = any($4)) and ($5::text is null or t.queue = $5)
+   and ($6::text is null or t.kind = $6) and ($7::uuid is null or t.run_id = $7)
+   and t.created_at >= coalesce($9::timestamptz, '-infinity') and t.created_at < coalesce($10::timestamptz, 'infinity')
+ order by t.created_at desc, t.id desc limit $8
 
 -- name: count_unfinished
 -- How much waits and runs, by queue and state (indexes task_ready, task_running, task_rare: one branch each).
@@ -88,8 +89,9 @@ select r.id, r.namespace, r.created_at from windlass.run r where r.id = $1
 -- name: list_runs
 -- Runs that have tasks, newest first, beyond a position (index run_list).
 select r.id, r.namespace, r.created_at from windlass.run r
- where r.namespace = $1 and ($2::uuid is null or r.id < $2) and exists (select from windlass.task t where t.run_id = r.id)
- order by r.id desc limit $3
+ where r.namespace = $1 and (r.created_at, r.id) < {beyond($2, $3)}
+   and exists (select from windlass.task t where t.run_id = r.id)
+ order by r.created_at desc, r.id desc limit $4
 
 -- name: runs_counts
 -- How many tasks of these runs are in each state (index task_run).
@@ -105,11 +107,13 @@ select t.run_id from windlass.idempotency i join windlass.task t on t.id = i.tas
 select t.lease_id, count(*) from windlass.task t where t.namespace = $1 and t.state = 'running' group by t.lease_id
 
 -- name: list_effects
--- Effects by id, beyond a position: those that wait ($2 false), were given up (true), or both (null).
+-- Effects, newest first, beyond a position: those that wait ($4 false), were given up (true: index outbox_dead), or both
+-- (null).
 select o.id, o.kind, o.namespace, o.task_id, o.attempt, o.tries, o.created_at, o.available_at, o.dead_at, o.error
   from windlass.outbox o
- where o.namespace = $1 and ($2::boolean is null or $2 = (o.dead_at is not null)) and ($3::uuid is null or o.id > $3)
- order by o.id limit $4
+ where o.namespace = $1 and (o.created_at, o.id) < {beyond($2, $3)}
+   and ($4::boolean is null or $4 = (o.dead_at is not null))
+ order by o.created_at desc, o.id desc limit $5
 
 -- name: get_effect
 -- One effect.

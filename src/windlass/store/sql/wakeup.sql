@@ -119,8 +119,8 @@ on conflict (namespace, queue, message_id, md5(body)) do nothing
 -- name: list_dead_messages
 -- The newest first, beyond a position (index dead_message_newest).
 select d.id, d.namespace, d.queue, d.message_id, d.task_id, d.body, d.deliveries, d.reason, d.dead_at from windlass.dead_message d
- where d.namespace = $1 and ($2::text is null or d.queue = $2) and ($3::uuid is null or d.id < $3)
- order by d.id desc limit $4
+ where d.namespace = $1 and (d.dead_at, d.id) < {beyond($2, $3)} and ($4::text is null or d.queue = $4)
+ order by d.dead_at desc, d.id desc limit $5
 
 -- name: count_dead_messages
 -- In all namespaces.

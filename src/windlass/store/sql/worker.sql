@@ -94,10 +94,10 @@ select v.* from windlass.worker_now v where v.id = $1
 
 -- name: list_workers
 -- Newest first, beyond a position, by any of the filters that are given (index worker_list).
-select v.* from windlass.worker_now v
- where v.namespace = $1 and ($2::uuid is null or v.id < $2) and ($3::text is null or $3 = any(v.queues))
-   and ($4::text[] is null or v.state = any($4))
- order by v.id desc limit $5
+select v.*, w.created_at from windlass.worker_now v join windlass.worker w on w.id = v.id
+ where w.namespace = $1 and (w.created_at, w.id) < {beyond($2, $3)} and ($4::text is null or $4 = any(v.queues))
+   and ($5::text[] is null or v.state = any($5))
+ order by w.created_at desc, w.id desc limit $6
 
 -- name: count_workers
 -- How many there are in all by the same filters (index worker_list).

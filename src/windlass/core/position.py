@@ -1,0 +1,22 @@
+"""Where a list goes on. A list is ordered by a time that never changes, and by id where two times are the same. Many
+ids are not made in the order of time: an id alone says nothing about age.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from windlass.core.check import check_instant
+from windlass.core.error import Invalid
+
+Position = tuple[datetime, UUID]
+NOWHERE = (None, None)  # how a query is told to begin at the first row
+
+
+def check_position(field: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], UUID):
+        raise Invalid("must be a time and an id", field=field)
+    check_instant(field, value[0])
