@@ -66,7 +66,7 @@ DRIVERS: dict[str, set[str]] = {
     "h11": {"wire"},
     "jwt": {"wire"},
     "cryptography": {"wire"},
-    "grpc": {"wire", "contracts", "sdk"},
+    "grpc": {"wire", "contracts", "sdk", "testing"},
     "grpc_health": {"contracts"},
     "grpc_reflection": {"contracts"},
     "google": {"wire"},

@@ -96,6 +96,36 @@ def stdio(
     return _tell_all(" ".join(command), results, json=json)
 
 
+def registry(
+    *command: Command,
+    level: LevelName = "all",
+    only: Only = (),
+    heartbeat: int = 1,
+    patience: Patience = 10.0,
+    parallel: Parallel = 1,
+    json: Json = False,
+) -> int:
+    """Start a worker that speaks `kagzi.WorkflowService`, serve it, and report where it breaks the contract, as in:
+    `windlass conformance registry -- ./worker`. Each case starts it anew. The environment names the server, the queue
+    and the namespace; the page "Check a worker of your own" lists these and the workflow types that it needs. Exit
+    code 1 if a case fails.
+
+    Parameters
+    ----------
+    heartbeat
+        Seconds between two heartbeats, as the worker is told.
+    """
+    from windlass.testing.registry import check_worker
+
+    _check_command("registry", command)
+    with _usable():
+        results = check_worker(
+            command, only=only, level=_level(level), heartbeat_s=heartbeat, patience_s=patience, parallel=parallel,
+            told=_teller(json),
+        )  # fmt: skip
+    return _tell_all(" ".join(command), results, json=json)
+
+
 # --------------------------------------------------------------------------------------------- what all of them share
 
 

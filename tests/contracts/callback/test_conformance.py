@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.contracts.callback.process import ROOT, SECRET, running
+from tests.support.conformance import at_once, missed, problems, untested
 
 from windlass.cli.commands import run
 from windlass.core.error import Invalid
@@ -55,17 +54,6 @@ SERVICES = {
 }
 
 
-def at_once(examine: Callable[[str], list[Result]], names: Iterable[str], most: int) -> dict[str, list[Result]]:
-    """Some at the same time, since most of it is waiting."""
-    names = list(names)
-    with ThreadPoolExecutor(most) as threads:
-        return dict(zip(names, threads.map(examine, names), strict=True))
-
-
-def problems(results: list[Result]) -> list[tuple[int, str]]:
-    return [(result.number, result.problem) for result in results if not result.passed]
-
-
 def test_every_planted_fault_is_found_by_its_cases() -> None:
     def examine(fault: str) -> list[Result]:
         """On a busy machine a fault may show later than one looks: then one looks for longer."""
@@ -78,12 +66,7 @@ def test_every_planted_fault_is_found_by_its_cases() -> None:
                     break
             return results
 
-    found = at_once(examine, FAULTS, 9)
-
-    assert {fault: [result.number for result in found[fault] if not result.passed] for fault in FAULTS} == {
-        fault: list(cases) for fault, cases in FAULTS.items()
-    }
-    assert all(result.problem and result.duty for results in found.values() for result in results)
+    assert missed(examine, FAULTS, 9) == {}
 
 
 def test_services_that_use_the_sdk_pass_every_case(pace: float) -> None:
@@ -101,7 +84,7 @@ def test_services_that_use_the_sdk_pass_every_case(pace: float) -> None:
 
 
 def test_every_case_has_found_a_fault() -> None:
-    assert {number for numbers in FAULTS.values() for number in numbers} == {case.number for case in KIT.cases}
+    assert untested(KIT, FAULTS) == []
 
 
 def test_the_worker_of_the_examples_passes_and_is_small(pace: float) -> None:
