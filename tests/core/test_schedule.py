@@ -72,9 +72,14 @@ def test_two_outages_are_each_bounded() -> None:
     most=st.integers(1, 7),
     bounds=st.lists(st.integers(0, 90), min_size=4, max_size=4, unique=True).map(sorted),
     end=st.integers(90, 120),
+    extra=st.none() | st.integers(0, 180),
 )
-def test_settled_in_portions_the_fires_are_the_same(catchup: int, most: int, bounds: list[int], end: int) -> None:
+def test_settled_in_portions_the_fires_are_the_same(
+    catchup: int, most: int, bounds: list[int], end: int, extra: int | None
+) -> None:
     schedule, at = made(max_catchup=catchup), NOW + minutes(end)
+    if extra is not None:
+        schedule = rules.fire_next_at(schedule, NOW + minutes(extra / 2), NOW)
     first, second, third, fourth = (NOW + minutes(bound) for bound in bounds)
     outages = Outage(first, second), Outage(third, fourth)
     whole = due(schedule, at, *outages)
@@ -116,10 +121,44 @@ def test_another_cron_begins_now_and_an_unchanged_one_goes_on() -> None:
     assert (paused.paused, paused.next_fire_at) == (True, NOW + minutes(60))
 
 
-def test_a_fire_can_be_put_off_but_not_brought_back() -> None:
-    schedule = rules.not_before(made(), NOW + minutes(5), UTC, NOW)
-    assert schedule.next_fire_at == NOW + minutes(5)
-    assert rules.not_before(schedule, NOW + minutes(1), UTC, NOW).next_fire_at == NOW + minutes(5)
+def settled(schedule: Schedule, at: datetime, *outages: Outage) -> Schedule:
+    fires, settled_at = rules.due_fires(schedule, UTC, at, outages, 1000)
+    return rules.settle(schedule, UTC, rules.plan_fires(schedule, fires, [], IDS[: len(fires)]), settled_at)
+
+
+def test_the_next_fire_is_where_a_person_sets_it_and_then_the_cron_goes_on() -> None:
+    between = NOW + minutes(5.5)
+    schedule = rules.fire_next_at(made(), between, NOW)
+    assert schedule.next_fire_at == between
+    assert due(schedule, NOW + minutes(5)) == []
+    assert due(schedule, NOW + minutes(7)) == [between, NOW + minutes(6), NOW + minutes(7)]
+    after = settled(schedule, between)
+    assert (after.next_fire_at, after.last_fire_at) == (NOW + minutes(6), between)
+
+
+def test_a_next_fire_in_the_past_is_due_now_and_nothing_of_the_cron_comes_twice() -> None:
+    schedule = settled(made(), NOW + minutes(3))
+    back = rules.fire_next_at(schedule, NOW + minutes(1.5), NOW + minutes(3.5))
+    assert back.next_fire_at == NOW + minutes(1.5)
+    assert due(back, NOW + minutes(4)) == [NOW + minutes(1.5), NOW + minutes(4)]
+    sooner = rules.fire_next_at(rules.fire_next_at(made(), NOW + minutes(9), NOW), NOW + minutes(2.5), NOW)
+    assert sooner.next_fire_at == NOW + minutes(2.5)
+
+
+def test_a_next_fire_that_was_missed_counts_like_any_other() -> None:
+    outage = Outage(NOW + minutes(1), NOW + minutes(4.5))
+    at = NOW + minutes(1.5)
+    schedule = rules.fire_next_at(made(max_catchup=4), at, NOW)
+    assert due(schedule, NOW + minutes(5), outage) == [at, *(NOW + minutes(n) for n in (2, 3, 4, 5))]
+    schedule = rules.fire_next_at(made(max_catchup=2), at, NOW)
+    assert due(schedule, NOW + minutes(5), outage) == [NOW + minutes(n) for n in (3, 4, 5)]
+    assert settled(schedule, NOW + minutes(5), outage).extra_fire_at is None
+    paused = rules.pause(rules.fire_next_at(made(max_catchup=2), at, NOW), NOW)
+    assert due(rules.resume(paused, UTC, NOW + minutes(2)), NOW + minutes(2)) == [at, NOW + minutes(2)]
+    assert due(rules.resume(paused, UTC, NOW + minutes(9)), NOW + minutes(9)) == [NOW + minutes(8), NOW + minutes(9)]
+    early = rules.resume(paused, UTC, NOW + minutes(1))
+    assert early.next_fire_at == at
+    assert rules.change(paused, {"cron": "*/5 * * * *"}, UTC, NOW + minutes(1)).next_fire_at == NOW + minutes(5)
 
 
 def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
@@ -137,6 +176,8 @@ def test_silence_of_all_servers_is_an_outage() -> None:
     assert known == Scheduler(NOW + minutes(0.5))
     silent = rules.give_sign(known, NOW + minutes(10), minutes(1))
     assert silent == Scheduler(NOW + minutes(10), (Outage(NOW + minutes(0.5), NOW + minutes(10)),))
+    alive = rules.give_sign(known, NOW + minutes(10), minutes(1), NOW + minutes(9.5))
+    assert alive == Scheduler(NOW + minutes(10))
     for hour in range(1, 100):
         silent = rules.give_sign(silent, NOW + timedelta(hours=hour), minutes(1))
     assert len(silent.outages) == rules.OUTAGES_KEPT

@@ -13,7 +13,7 @@ from tests.conftest import NewEngine
 from tests.support.work import only_direct, settle, soon, state, until, work_off, worker
 
 from windlass import Engine, State
-from windlass.core.error import Conflict, Invalid, InvalidState, NotFound
+from windlass.core.error import Conflict, Invalid, InvalidState, NotFound, StoreBusy
 from windlass.core.schedule import Overlap, Schedule, ScheduleSpec
 from windlass.engine.fire import Pace
 from windlass.engine.metrics import Tally
@@ -40,10 +40,10 @@ async def tick(engine: Engine) -> int:
     return done
 
 
-async def live(engine: Engine, clock: VirtualClock, seconds: float) -> None:
+async def live(engine: Engine, clock: VirtualClock, seconds: float, *, every_s: float = 5) -> None:
     """Let this much time go by on a server that ticks."""
-    for _ in range(int(seconds / 5)):
-        await clock.advance(5)
+    for _ in range(int(seconds / every_s)):
+        await clock.advance(every_s)
         await tick(engine)
 
 
@@ -103,6 +103,61 @@ async def test_after_an_outage_the_newest_are_made_up_for_and_no_others(
     assert await keys(somebody, none) == at(noon, 1, 2)
     await live(engine, clock, 60)
     assert await keys(somebody, none) == at(noon, 1, 2, days + 3)
+
+
+async def test_a_short_outage_is_bounded_too(
+    new_engine: NewEngine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    noon = await at_noon(clock)
+    first = await new_engine()
+    made = await first.schedules.create(spec(cron="* * * * * *", max_catchup=2))
+    await live(first, clock, 3, every_s=1)
+    await first.close()
+    await clock.advance(8)
+    second = await new_engine()
+    await tick(second)
+    await live(second, clock, 2, every_s=1)
+
+    seconds = [1, 2, 3, 10, 11, 12, 13]
+    assert await keys(somebody, made) == [(noon + timedelta(seconds=second)).isoformat() for second in seconds]
+
+
+async def test_a_database_that_was_away_is_an_outage(
+    engine: Engine, clock: VirtualClock, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noon = await at_noon(clock)
+    made = await engine.schedules.create(spec(cron="* * * * * *", max_catchup=2))
+    await live(engine, clock, 3, every_s=1)
+
+    def away() -> None:
+        raise StoreBusy
+
+    with monkeypatch.context() as broken:
+        broken.setattr(engine.store, "single", away)
+        for _ in range(8):
+            await clock.advance(1)
+            with pytest.raises(StoreBusy):
+                await engine.loops.schedule_tick()
+    await tick(engine)
+
+    seconds = [1, 2, 3, 10, 11]
+    assert await keys(somebody, made) == [(noon + timedelta(seconds=second)).isoformat() for second in seconds]
+
+
+async def test_an_engine_that_starts_beside_another_takes_nothing_from_it(
+    new_engine: NewEngine, clock: VirtualClock, somebody: asyncpg.Connection
+) -> None:
+    noon = await at_noon(clock)
+    first = await new_engine()
+    made = await first.schedules.create(spec(cron="* * * * * *", max_catchup=0))
+    await tick(first)
+    for second in range(12):
+        await clock.advance(1)
+        await tick(first)
+        if second % 3 == 0:
+            await tick(await new_engine())
+
+    assert await keys(somebody, made) == [(noon + timedelta(seconds=n)).isoformat() for n in range(1, 13)]
 
 
 async def test_what_a_live_server_is_late_with_is_never_left_out(
@@ -176,8 +231,10 @@ async def test_an_update_changes_only_what_is_named(engine: Engine, clock: Virtu
     assert changed.next_fire_at.hour in (7, 8)
     assert changed == await engine.schedules.get("one")
     put_off = await engine.schedules.update(made.id, {}, next_fire_at=noon + timedelta(days=10))
-    assert put_off.next_fire_at is not None
-    assert put_off.next_fire_at > noon + timedelta(days=9)
+    assert put_off.next_fire_at == noon + timedelta(days=10)
+    [first, second] = await engine.schedules.preview(made.id, 2)
+    assert first == noon + timedelta(days=10)
+    assert second > first
     with pytest.raises(Conflict):
         await engine.schedules.update(made.id, {"name": "two"})
     for wrong in ({"timezone": "Mars/Base"}, {"cron": "never"}, {"id": uuid4()}, {"timezone": "localtime"}):

@@ -59,7 +59,7 @@ async def test_a_change_changes_only_what_is_named(api: httpx.AsyncClient) -> No
     cleared = (await api.patch(f"{S}/weekly", json={"retry": None, "concurrency_key": None, "name": "other"})).json()
     assert (cleared["retry"], cleared["concurrency_key"], cleared["name"]) == (None, None, "other")
     later = (await api.patch(f"{S}/other", json={"next_fire_at": "2090-01-01T00:00:00Z"})).json()
-    assert later["next_fire_at"].startswith("2090-01-02T09:00:00")
+    assert later["next_fire_at"] == "2090-01-01T00:00:00Z"
     problem(await api.get(f"{S}/weekly"), 404, "not_found")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -31,7 +30,7 @@ from windlass.contracts.registry.call import ACTIVE, LEASE_TOKEN, WORKER_ID, Cal
 from windlass.core.access import Principal, Role
 from windlass.core.error import Unavailable, WindlassError
 from windlass.core.lease import Lease
-from windlass.engine.fire import SILENT_INTERVALS, Pace
+from windlass.engine.fire import Pace
 from windlass.wire.protos import kagzi_pb2 as pb
 from windlass.wire.registry_worker import read_token
 
@@ -77,8 +76,7 @@ class RegistryWorld(World):
     def born(self, host: Host) -> None:
         options = Options(poll_timeout_s=POLL_S, heartbeat_s=0.5, stale_s=STALE_S, gather_s=0.05)
         self.houses[id(host)] = House(host.engine, options)
-        fires = host.engine.fires
-        fires.pace, fires._silence = Pace(PACE_S), timedelta(seconds=PACE_S * SILENT_INTERVALS)
+        host.engine.fires.pace = Pace(PACE_S)
 
     def workers(self) -> list[Any]:
         count = max(self.plan.workers, len(self.plan.queues))

@@ -92,9 +92,10 @@ def fires_twice() -> AbstractContextManager[None]:
 def fire_lost_in_between() -> AbstractContextManager[None]:
     """That a schedule has fired is written first, and its tasks in the next transaction."""
 
-    async def fire_in_two(self: Any, outages: Any) -> int:
+    async def fire_in_two(self: Any) -> int:
         async with self._store.begin() as tx:
             due, now = await tx.schedules.lock_due(self.pace.batch)
+            outages = await tx.schedules.outages()
             planned = [self._planned(one, now, outages, 1000, []) for one in due if now is not None]
             await tx.schedules.settle([after for after, _ in planned])
         async with self._store.begin() as tx:

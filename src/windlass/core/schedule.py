@@ -3,8 +3,11 @@
 A fire at or before `settled_at` is settled: submitted, skipped, or not to be made up for. `settled_at` only ever moves
 forward, under the lock of the schedule, so that no fire is settled twice, whatever the clock does.
 
-`max_catchup` bounds what was missed while no server ticked (an outage) or while the schedule was paused; what is late
-because a server had much to do is never left out. Time zones are arguments, as the time is.
+`max_catchup` bounds what was missed while no server ticked (an outage, however short) or while the schedule was paused;
+what is late because a server had much to do is never left out. Time zones are arguments, as the time is.
+
+A person may say when the next fire is. That instant is kept as `extra_fire_at`, since the cron may not name it; it is
+never after `settled_at`, so that it is the oldest of all fires that are not settled.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ CATCHUP_DEFAULT, CATCHUP_MAX = 100, 10_000
 OUTAGES_KEPT = 20
 WAITED_FOR_MAX = 20
 BROKEN_DELAY = timedelta(minutes=1)
+MOMENT = timedelta(microseconds=1)
 
 
 class Overlap(StrEnum):
@@ -78,6 +82,7 @@ class Schedule(ScheduleSpec, frozen=True, kw_only=True):
     problem: str | None = None
     app: str | None = None
     declared_at: Instant | None = None
+    extra_fire_at: Instant | None = None
 
     @property
     def spec(self) -> ScheduleSpec:
@@ -159,17 +164,18 @@ def change(schedule: Schedule, changes: Mapping[str, Any], zone: tzinfo, now: In
     cron = check_spec(after)
     if (after.cron, after.timezone) != (schedule.cron, schedule.timezone):
         begin = max(schedule.settled_at, now)
-        after = replace(after, settled_at=begin, next_fire_at=_first(cron, zone, begin), problem=None)
+        first = _first(cron, zone, begin)
+        after = replace(after, settled_at=begin, next_fire_at=first, extra_fire_at=None, problem=None)
     if paused == after.paused:
         return after
     return pause(after, now) if paused else resume(after, zone, now)
 
 
-def not_before(schedule: Schedule, at: Instant, zone: tzinfo, now: Instant) -> Schedule:
-    """Let the next fire be the first at or after an instant. What was settled stays so: it can only be put off."""
-    settled_at = max(schedule.settled_at, at - SECOND)
-    first = next_fire(parse_cron(schedule.cron), zone, settled_at)
-    return replace(schedule, settled_at=settled_at, next_fire_at=first, updated_at=now)
+def fire_next_at(schedule: Schedule, at: Instant, now: Instant) -> Schedule:
+    """Let the next fire be at an instant, whatever the cron says; one in the past is due now. Fires of the cron up
+    to it are left out, and what was settled stays so."""
+    settled_at = max(schedule.settled_at, at)
+    return replace(schedule, settled_at=settled_at, next_fire_at=at, extra_fire_at=at, updated_at=now)
 
 
 def pause(schedule: Schedule, now: Instant) -> Schedule:
@@ -180,12 +186,15 @@ def resume(schedule: Schedule, zone: tzinfo, now: Instant) -> Schedule:
     """What was missed meanwhile is made up for, the newest `max_catchup` of it."""
     if not schedule.paused:
         return schedule
-    cron, settled_at = parse_cron(schedule.cron), schedule.settled_at
-    kept = newest_fires(cron, zone, settled_at, now, schedule.max_catchup)
-    if len(kept) == schedule.max_catchup:
+    line, settled_at, extra = Line(schedule, zone), schedule.settled_at, schedule.extra_fire_at
+    kept = line.newest(line.begin_at, now, schedule.max_catchup)
+    if len(kept) == schedule.max_catchup and extra not in kept:
         settled_at = max(settled_at, kept[0] - SECOND if kept else now)
-    first = next_fire(cron, zone, settled_at)
-    return replace(schedule, paused=False, settled_at=settled_at, next_fire_at=first, updated_at=now)
+        extra = None if extra is not None and extra <= now else extra
+    first = extra or next_fire(line.cron, zone, settled_at)
+    return replace(
+        schedule, paused=False, settled_at=settled_at, next_fire_at=first, extra_fire_at=extra, updated_at=now
+    )
 
 
 def check_free(schedule: Schedule, now: Instant, silence: timedelta) -> None:
@@ -206,32 +215,59 @@ def _first(cron: Cron, zone: tzinfo, after: Instant) -> Instant:
 # --------------------------------------------------------------------------------------------- what the engine does
 
 
-def give_sign(scheduler: Scheduler, now: Instant, silence: timedelta) -> Scheduler:
-    """A server ticks. If none did for so long, that was an outage."""
+def give_sign(scheduler: Scheduler, now: Instant, silence: timedelta, alive_at: Instant | None = None) -> Scheduler:
+    """A server ticks. If none did for so long, that was an outage. `alive_at` is when this server itself last ticked,
+    which it need not have written down."""
     if now <= scheduler.ticked_at:  # the clock was put back: wait for it
         return scheduler
     outages = scheduler.outages
-    if now - scheduler.ticked_at > silence:
-        outages = (*outages, Outage(scheduler.ticked_at, now))[-OUTAGES_KEPT:]
+    last_at = scheduler.ticked_at if alive_at is None else max(alive_at, scheduler.ticked_at)
+    if now - last_at > silence:
+        outages = (*outages, Outage(last_at, now))[-OUTAGES_KEPT:]
     return Scheduler(now, outages)
+
+
+class Line:
+    """The fires of a schedule that are not settled, in the order of their times: those of its cron, and before them the
+    one that a person set."""
+
+    __slots__ = ("_extra", "_settled_at", "_zone", "begin_at", "cron")
+
+    def __init__(self, schedule: Schedule, zone: tzinfo) -> None:
+        self.cron, self._zone, self._settled_at = parse_cron(schedule.cron), zone, schedule.settled_at
+        self._extra = schedule.extra_fire_at
+        self.begin_at = self._settled_at if self._extra is None else self._extra - MOMENT
+
+    def first(self, after: Instant, count: int, until: Instant) -> list[Instant]:
+        """The first `count` fires in (after, until]."""
+        head = self._head(after, until)[:count]
+        return [*head, *first_fires(self.cron, self._zone, max(after, self._settled_at), count - len(head), until)]
+
+    def newest(self, after: Instant, until: Instant, count: int) -> list[Instant]:
+        """The last `count` fires in (after, until], the oldest first."""
+        found = newest_fires(self.cron, self._zone, max(after, self._settled_at), until, count)
+        return [*self._head(after, until), *found] if len(found) < count else found
+
+    def _head(self, after: Instant, until: Instant) -> list[Instant]:
+        return [self._extra] if self._extra is not None and after < self._extra <= until else []
 
 
 def due_fires(
     schedule: Schedule, zone: tzinfo, now: Instant, outages: Sequence[Outage], most: int
 ) -> tuple[list[Instant], Instant]:
     """The fires to settle now, at most so many, the oldest first; and up to when all are settled then."""
-    cron, settled_at = parse_cron(schedule.cron), schedule.settled_at
+    line = Line(schedule, zone)
+    settled_at = line.begin_at
     fires: list[Instant] = []
     for outage in outages:
         if outage.to_at <= settled_at:
             continue
-        fires += first_fires(cron, zone, settled_at, most - len(fires), outage.from_at)
-        begin = max(settled_at, outage.from_at)
-        fires += newest_fires(cron, zone, begin, outage.to_at, schedule.max_catchup)
+        fires += line.first(settled_at, most - len(fires), outage.from_at)
+        fires += line.newest(max(settled_at, outage.from_at), outage.to_at, schedule.max_catchup)
         if len(fires) > most or (len(fires) == most and fires[-1] < outage.to_at):
             return fires[:most], fires[most - 1]
         settled_at = outage.to_at
-    fires += first_fires(cron, zone, settled_at, most - len(fires), now)
+    fires += line.first(settled_at, most - len(fires), now)
     return fires, fires[-1] if len(fires) == most else max(settled_at, now)
 
 
@@ -266,10 +302,13 @@ def submission(schedule: Schedule, task_id: UUID, key: str, after: tuple[UUID, .
 def settle(schedule: Schedule, zone: tzinfo, fires: Sequence[Fire], settled_at: Instant) -> Schedule:
     """These fires are settled, and all others up to an instant."""
     made = [fire for fire in fires if fire.task_id is not None]
+    extra = schedule.extra_fire_at
+    extra = None if extra is not None and extra <= settled_at else extra
     return replace(
         schedule,
         settled_at=max(schedule.settled_at, settled_at),
-        next_fire_at=next_fire(parse_cron(schedule.cron), zone, max(schedule.settled_at, settled_at)),
+        next_fire_at=extra or next_fire(parse_cron(schedule.cron), zone, max(schedule.settled_at, settled_at)),
+        extra_fire_at=extra,
         last_fire_at=made[-1].at if made else schedule.last_fire_at,
         last_task_id=made[-1].task_id if made else schedule.last_task_id,
         fired=schedule.fired + len(made),

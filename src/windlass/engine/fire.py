@@ -35,7 +35,9 @@ from windlass.store.tx import Tx
 
 log = logging.getLogger("windlass.schedule")
 
-SILENT_INTERVALS = 6  # of all engines: then there was an outage
+SILENT_INTERVALS = 6  # of all engines: then even one that lives through it calls it an outage
+START_SILENCE_S = 2.0  # of all engines: then one that has just started, or could not reach the database, does
+TOUCH_S = 0.5
 BYTES_MAX = 16 * 1024 * 1024  # of payloads in one transaction
 LOCKED_S = 1.0
 
@@ -70,25 +72,40 @@ class Fires:
         check_count("pace.batch", pace.batch, least=1)
         check_count("pace.fires_max", pace.fires_max, least=1)
         self._store, self._chance, self._timers, self.pace = store, chance, timers, pace
-        self._silence = timedelta(seconds=pace.interval_s * SILENT_INTERVALS)
         self.tally: Tally | None = None
         self.on_due: Callable[[], None] = lambda: None  # called when a tick would have something to do
         self._alarm: Any = None
+        self._alive_at: datetime | None = None  # when this engine last looked, unless that failed
 
     async def tick(self) -> int:
         """Fire what is due, and set the alarm for what comes next; returns how many schedules were settled."""
+        alive_at, self._alive_at = self._alive_at, None
         async with self._store.single() as tx:
             scheduler, now, due_at = await tx.schedules.scheduler()
-        if due_at is None:
-            return 0
-        if now - scheduler.ticked_at >= timedelta(seconds=self.pace.interval_s):
-            async with self._store.begin() as tx:
-                scheduler = rules.give_sign(await tx.schedules.lock_scheduler(), await tx.now(), self._silence)
-                await tx.schedules.put_scheduler(scheduler)
+        if due_at is not None:
+            if alive_at is None or now - scheduler.ticked_at >= timedelta(seconds=self.pace.interval_s):
+                await self._give_sign(alive_at)
+            done = await self._fire_due(due_at, now)
+        else:
+            done = 0
+        self._alive_at = now
+        return done
+
+    async def _give_sign(self, alive_at: datetime | None) -> None:
+        """A live engine may be late, and what it is late with is not missed. One that starts knows of no other that
+        lived; and what an engine that lives fires is settled, so that a moment without a sign is enough for it."""
+        interval_s = self.pace.interval_s
+        silence_s = min(START_SILENCE_S, interval_s) if alive_at is None else interval_s * SILENT_INTERVALS
+        async with self._store.begin() as tx:
+            known = await tx.schedules.lock_scheduler()
+            sign = rules.give_sign(known, await tx.now(), timedelta(seconds=silence_s), alive_at)
+            await tx.schedules.put_scheduler(sign)
+
+    async def _fire_due(self, due_at: datetime, now: datetime) -> int:
         if due_at > now:
             self._wake_in((due_at - now).total_seconds())
             return 0
-        done = await self._fire(scheduler.outages)
+        done = await self._fire()
         if done == 0:
             self._wake_in(LOCKED_S)  # somebody else fires it; should that one die, we are there
         return done
@@ -102,23 +119,23 @@ class Fires:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    async def _fire(self, outages: Sequence[Outage]) -> int:
+    async def _fire(self) -> int:
         """All that is due in one transaction; where somebody holds a task, one by one."""
         taken: list[UUID] = []
         try:
             async with self._store.begin() as tx:
                 due, now = await tx.schedules.lock_due(self.pace.batch)
                 taken = [schedule.id for schedule in due]
-                settled = NOTHING if now is None else await self._settle(tx, due, now, outages)
+                settled = NOTHING if now is None else await self._settle(tx, due, now)
             return self._counted(settled)
         except (LockHeld, Rejected):
-            return sum([await self._fire_alone(schedule_id, outages) for schedule_id in taken])
+            return sum([await self._fire_alone(schedule_id) for schedule_id in taken])
 
-    async def _fire_alone(self, schedule_id: UUID, outages: Sequence[Outage]) -> int:
+    async def _fire_alone(self, schedule_id: UUID) -> int:
         try:
             async with self._store.begin() as tx:
                 due, now = await tx.schedules.lock_due_one(schedule_id)
-                settled = NOTHING if now is None else await self._settle(tx, due, now, outages)
+                settled = NOTHING if now is None else await self._settle(tx, due, now)
             return self._counted(settled)
         except StoreBusy as error:
             log.warning("schedule %s could not fire and is tried again: %s", schedule_id, error)
@@ -140,9 +157,10 @@ class Fires:
             self.tally.fired(settled.late_s, settled.skipped)
         return settled.schedules
 
-    async def _settle(self, tx: Tx, due: Sequence[Schedule], now: datetime, outages: Sequence[Outage]) -> Settled:
+    async def _settle(self, tx: Tx, due: Sequence[Schedule], now: datetime) -> Settled:
         """Under the locks of the schedules."""
         await tx.limit_waits(LONG_MS)
+        outages = await tx.schedules.outages()
         declared = await tx.kinds.policies({(s.namespace, s.kind) for s in due if s.policy is None})
         unended = await tx.schedules.open_tasks([s.id for s in due if s.overlap is not Overlap.ALLOW])
         settled: list[Schedule] = []
@@ -166,6 +184,7 @@ class Fires:
         await add_each(tx, submissions)
         await cancel_replaced(tx, replaced, now)
         await tx.schedules.settle(settled)
+        await tx.schedules.touch_scheduler(now, TOUCH_S)
         before = {schedule.id: schedule.skipped for schedule in due}
         return Settled(len(settled), late_s, sum(after.skipped - before[after.id] for after in settled))
 

@@ -92,7 +92,8 @@ class Schedules:
     async def update(
         self, schedule_id: UUID, changes: Mapping[str, Any], *, next_fire_at: datetime | None = None
     ) -> Schedule:
-        """Change only what is named. `next_fire_at` puts off what is before it."""
+        """Change only what is named. `next_fire_at` is when it fires next, whatever its cron says; fires of the
+        cron before it are left out."""
         changes = check_mapping("changes", changes)
         if next_fire_at is not None:
             check_instant("next_fire_at", next_fire_at)
@@ -102,7 +103,7 @@ class Schedules:
                 rules.check_free(known, now, GONE)
             zone = zone_of(_text("timezone", changes.get("timezone", known.timezone)))
             after = rules.change(known, changes, zone, now)
-            return after if next_fire_at is None else rules.not_before(after, next_fire_at, zone, now)
+            return after if next_fire_at is None else rules.fire_next_at(after, next_fire_at, now)
 
         return await self._change(schedule_id, changed)
 
@@ -163,7 +164,11 @@ class Schedules:
         check_type("schedule_id", schedule_id, UUID)
         async with self._store.begin() as tx:
             known = await _found(tx, schedule_id, "")
-        return await self.preview_cron(known.cron, known.timezone, count, after=after)
+            start = await tx.now() if after is None else after
+        check_instant("after", start)
+        fires = await self.preview_cron(known.cron, known.timezone, count, after=max(start, known.settled_at))
+        extra = known.extra_fire_at
+        return fires if extra is None or (after is not None and extra <= after) else [extra, *fires][:count]
 
     async def preview_cron(
         self, cron: str, timezone: str = "UTC", count: int = 10, *, after: datetime | None = None

@@ -182,7 +182,8 @@ async def get_schedule(call: Call[In, None]) -> ScheduleForm:
 
 @table.add("PATCH", "/api/v1/schedules/{schedule}", Role.SUBMITTER)
 async def update_schedule(call: Call[In, ScheduleChange]) -> ScheduleForm:
-    """Change what is named, and nothing else. `next_fire_at` puts off all that would come before it."""
+    """Change what is named, and nothing else. `next_fire_at` is when it fires next, whatever its cron says; fires
+    before it are left out."""
     known, changes = await _seen(call), _given(call.body)
     next_fire_at = changes.pop("next_fire_at", None)
     return _form(await call.engine.schedules.update(known.id, changes, next_fire_at=next_fire_at))

@@ -203,8 +203,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_interval_s: Annotated[
         float,
         Setting(
-            "Seconds between two looks for schedules that are due; known ones fire at their time. Six of them without "
-            "a look by any server are an outage, after which `max_catchup` bounds what is made up for.",
+            "Seconds between two looks for schedules that are due; known ones fire at their time.",
             check=value.seconds(0.1, 3600.0), alias="KAGZI_SCHEDULER_INTERVAL_SECS",
         ),
     ] = 5.0  # fmt: skip

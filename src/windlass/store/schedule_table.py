@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from windlass.core.position import NOWHERE, Position
-from windlass.core.schedule import OpenTask, Schedule, Scheduler
+from windlass.core.schedule import OpenTask, Outage, Schedule, Scheduler
 from windlass.store import record
 from windlass.store.record import Row
 from windlass.store.session import Session
@@ -58,7 +58,7 @@ class ScheduleTable:
         await self._session.fetch(
             "update_schedule", s.id, s.name, s.kind, s.queue, s.cron, s.timezone, s.payload, s.priority,
             s.concurrency_key, record.as_json(s.policy), s.wire, s.overlap.value, s.max_catchup, s.paused, s.settled_at,
-            s.next_fire_at, s.problem, s.updated_at, s.declared_at,
+            s.next_fire_at, s.problem, s.updated_at, s.declared_at, s.extra_fire_at,
         )  # fmt: skip
 
     async def settle(self, schedules: Sequence[Schedule]) -> None:
@@ -67,7 +67,7 @@ class ScheduleTable:
             await self._session.fetch(
                 "settle_schedules", [x.id for x in s], [x.settled_at for x in s], [x.next_fire_at for x in s],
                 [x.last_fire_at for x in s], [x.last_task_id for x in s], [x.fired for x in s], [x.skipped for x in s],
-                [x.problem for x in s],
+                [x.problem for x in s], [x.extra_fire_at for x in s],
             )  # fmt: skip
 
     async def delete(self, ids: Iterable[UUID]) -> int:
@@ -97,6 +97,13 @@ class ScheduleTable:
     async def lock_scheduler(self) -> Scheduler:
         [[ticked_at, outages]] = await self._session.fetch("lock_scheduler")
         return Scheduler(ticked_at, record.outages_from(outages))
+
+    async def outages(self) -> tuple[Outage, ...]:
+        [[outages]] = await self._session.fetch("outages")
+        return record.outages_from(outages)
+
+    async def touch_scheduler(self, now: datetime, every_s: float) -> None:
+        await self._session.fetch("touch_scheduler", now, every_s)
 
     async def put_scheduler(self, scheduler: Scheduler) -> None:
         await self._session.fetch("put_scheduler", scheduler.ticked_at, record.as_json(scheduler.outages))

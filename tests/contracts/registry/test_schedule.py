@@ -73,13 +73,38 @@ async def test_an_update_changes_only_what_is_given(still_client: Client, clock:
     assert (changed.version, changed.context, changed.task_queue) == ("9", b"[1]", "q")
     later = Timestamp()
     later.FromDatetime(datetime(2090, 1, 1, 0, 0, 30, tzinfo=UTC))
-    assert (await update(next_fire_at=later)).next_fire_at.ToDatetime(tzinfo=UTC) == datetime(
-        2090, 1, 1, 0, 1, tzinfo=UTC
-    )
+    assert (await update(next_fire_at=later)).next_fire_at == later
     changed = await update(cron_expr=StringValue(value="@yearly"), enabled=BoolValue(value=False))
     assert (changed.cron_expr, changed.enabled) == ("@yearly", False)
     changed = await update(context=BytesValue(value=b""), workflow_type=StringValue(value="other"))
     assert (changed.context, changed.workflow_type) == (b"", "other")
+
+
+async def test_the_next_fire_is_taken_as_given(still_client: Client, engine: Engine, clock: VirtualClock) -> None:
+    made = await create(still_client, cron_expr="0 0 3 1 1 ?")
+    now = await clock.now()
+    at = now + timedelta(seconds=90, milliseconds=250)
+    given = Timestamp()
+    given.FromDatetime(at)
+    changed = (await still_client.UpdateSchedule(schedule_id=made.schedule_id, next_fire_at=given)).schedule
+    assert changed.next_fire_at == given
+    assert (await still_client.GetSchedule(schedule_id=made.schedule_id)).schedule == changed
+
+    await clock.advance(90.0)
+    assert await engine.loops.schedule_tick() == 0
+    await clock.advance(0.5)
+    assert await engine.loops.schedule_tick() == 1
+
+    [run] = (await still_client.ListWorkflowRuns()).workflow_runs
+    view = await engine.views.get(UUID(run.run_id))
+    assert view.idempotency_key == f"schedule:{made.schedule_id}:{at.isoformat()}"
+    fired = (await still_client.GetSchedule(schedule_id=made.schedule_id)).schedule
+    assert (fired.last_fired_at, fired.next_fire_at) == (given, made.next_fire_at)
+
+    given.FromDatetime(now)
+    await still_client.UpdateSchedule(schedule_id=made.schedule_id, next_fire_at=given)
+    assert await engine.loops.schedule_tick() == 1  # one in the past is due at once
+    assert len((await still_client.ListWorkflowRuns()).workflow_runs) == 2
 
 
 async def test_enabling_catches_up_from_the_last_fire_within_max_catchup(

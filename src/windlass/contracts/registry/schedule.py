@@ -54,13 +54,13 @@ async def list_schedules(call: Call, request: pb.ListSchedulesRequest) -> pb.Lis
 
 
 async def update_schedule(call: Call, request: pb.UpdateScheduleRequest) -> pb.UpdateScheduleResponse:
-    """Only what is given changes. Another cron begins now; else `next_fire_at` puts off what would come before it."""
+    """Only what is given changes. Another cron begins now; else `next_fire_at` is taken as the next fire."""
     call.may(Role.SUBMITTER, request.namespace_id)
     known = await _seen(call, request.schedule_id, request.namespace_id)
     with in_words_of_the_wire():
         changes = _changes(request, known)
-        put_off = request.HasField("next_fire_at") and "cron" not in changes
-        at = wire.instant("next_fire_at", request.next_fire_at) if put_off else None
+        moves = request.HasField("next_fire_at") and "cron" not in changes
+        at = wire.instant("next_fire_at", request.next_fire_at) if moves else None
         try:
             after = await call.engine.schedules.update(known.id, changes, next_fire_at=at)
         except NotFound:

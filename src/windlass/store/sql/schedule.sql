@@ -46,16 +46,18 @@ select {schedule_columns}, windlass.now() from windlass.schedule s
 update windlass.schedule s
    set name = $2, kind = $3, queue = $4, cron = $5, timezone = $6, payload = $7, priority = $8, concurrency_key = $9,
        policy = $10::text::jsonb, wire = $11, overlap = $12, max_catchup = $13, paused = $14, settled_at = $15,
-       next_fire_at = $16, problem = $17, updated_at = $18, declared_at = $19
+       next_fire_at = $16, problem = $17, updated_at = $18, declared_at = $19, extra_fire_at = $20
  where s.id = $1
 
 -- name: settle_schedules
 -- Writes what fires change, decided under the locks.
 update windlass.schedule s
    set settled_at = u.settled_at, next_fire_at = u.next_fire_at, last_fire_at = u.last_fire_at,
-       last_task_id = u.last_task_id, fired = u.fired, skipped = u.skipped, problem = u.problem
+       last_task_id = u.last_task_id, fired = u.fired, skipped = u.skipped, problem = u.problem,
+       extra_fire_at = u.extra_fire_at
   from unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::bigint[], $7::bigint[],
-              $8::text[]) as u(id, settled_at, next_fire_at, last_fire_at, last_task_id, fired, skipped, problem)
+              $8::text[], $9::timestamptz[])
+       as u(id, settled_at, next_fire_at, last_fire_at, last_task_id, fired, skipped, problem, extra_fire_at)
  where s.id = u.id
 
 -- name: delete_schedules
@@ -87,6 +89,15 @@ select s.ticked_at, s.outages, windlass.now(),
 -- name: lock_scheduler
 -- The same row under its lock. The time is read by a later statement.
 select s.ticked_at, s.outages from windlass.scheduler s for update
+
+-- name: outages
+-- The whiles in which no engine looked.
+select s.outages from windlass.scheduler s
+
+-- name: touch_scheduler
+-- Something was fired, which is a sign of life too. Written at most once in so many seconds.
+update windlass.scheduler s set ticked_at = $1
+ where s.ticked_at < $1::timestamptz - $2::double precision * interval '1 second'
 
 -- name: put_scheduler
 -- Writes a sign of life.
