@@ -73,6 +73,11 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     parent_id: UUID | None = None
 
     @property
+    def current_worker(self) -> str | None:
+        """Who runs it, or ran it to its end. A task that waits is with nobody, whoever had it before."""
+        return self.worker if self.state is State.RUNNING or self.terminal else None
+
+    @property
     def terminal(self) -> bool:
         return self.state in TERMINAL
 

@@ -160,7 +160,7 @@ def task_form(
         payload=raw(None if long_payload else row.payload), result=raw(None if long_result else task.result),
         error=error_form(task.error), reason=_reason(task), progress=progress,
         created_at=row.created_at, available_at=task.available_at, started_at=task.started_at,
-        finished_at=task.finished_at, deadline_at=task.deadline_at, priority=task.priority, worker=task.worker,
+        finished_at=task.finished_at, deadline_at=task.deadline_at, priority=task.priority, worker=task.current_worker,
         run_id=task.run_id, replay_of=row.replay_of, schedule_id=row.schedule_id,
         cancel_requested_at=task.cancel.requested_at if task.cancel else None,
         max_attempts=task.policy.max_attempts, max_losses=task.policy.max_losses, timeout_s=task.policy.timeout_s,

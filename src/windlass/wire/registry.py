@@ -257,7 +257,7 @@ def run_message(task: Task, created_at: datetime, payload: bytes | None, wire: b
         error=error_message(task.error, exhausted=exhausted), attempts=attempts_of(task),
         created_at=timestamp(created_at), started_at=timestamp(task.started_at),
         finished_at=timestamp(task.finished_at), wake_up_at=timestamp(wake_up_at), namespace_id=task.namespace,
-        context=bytes(extra.context), deadline_at=timestamp(task.deadline_at), worker_id=task.worker or "",
+        context=bytes(extra.context), deadline_at=timestamp(task.deadline_at), worker_id=task.current_worker or "",
         version=extra.version,
     )  # fmt: skip
 

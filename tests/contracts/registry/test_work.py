@@ -86,6 +86,7 @@ async def test_an_error_that_may_pass_is_tried_again_within_the_policy(
     await still_client.FailWorkflow(run_id=run_id, error=BOOM)
     run = await still_client.run(run_id)
     assert (await still_client.status(run_id), run.attempts, run.error.message) == ("PENDING", 1, "boom")
+    assert run.worker_id == ""
     waits = run.wake_up_at.ToDatetime() - run.started_at.ToDatetime()
     assert timedelta(seconds=1) <= waits <= timedelta(seconds=1.2)  # jitter only lengthens, by at most a fifth
 
@@ -96,6 +97,7 @@ async def test_an_error_that_may_pass_is_tried_again_within_the_policy(
         await still_client.FailWorkflow(run_id=run_id, error=BOOM)
 
     assert await still_client.status(run_id) == "FAILED"
+    assert (await still_client.run(run_id)).worker_id == worker_id
 
 
 async def test_errors_that_begin_as_the_policy_says_are_final(still_client: Client, worker_id: str) -> None:
@@ -178,6 +180,7 @@ async def test_a_run_sleeps_and_its_wake_up_uses_no_budget(
         run = await still_client.run(run_id)
         assert (await still_client.status(run_id), run.attempts) == ("SLEEPING", 1), n
         assert run.HasField("wake_up_at")
+        assert run.worker_id == ""
         await clock.advance(10)
         await still_client.WorkerHeartbeat(worker_id=worker_id)
         await engine.loops.timer_tick()
@@ -185,7 +188,8 @@ async def test_a_run_sleeps_and_its_wake_up_uses_no_budget(
     await clock.advance(31)
     await engine.loops.expire_tick()  # its worker dies once
 
-    assert (await still_client.status(run_id), (await still_client.run(run_id)).attempts) == ("PENDING", 1)
+    run = await still_client.run(run_id)
+    assert (await still_client.status(run_id), run.attempts, run.worker_id) == ("PENDING", 1, "")
 
 
 async def test_a_sleep_said_twice_is_one(still_client: Client, worker_id: str) -> None:
