@@ -25,6 +25,7 @@ ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 0x1, 0x2, 0x4, 0x8
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 DETACH = 2
 FOLDER = "/task"
+THROUGH_ONLY = 0o111
 
 
 class _Attributes(ctypes.Structure):
@@ -46,7 +47,8 @@ def furnish(base: str, read: Iterable[str], devices: Iterable[str], *, user: int
     """Make the new root at `base`, an empty folder, and move into it. Nothing of the old one can be named then."""
     _mount(None, "/", None, RECURSIVE | PRIVATE)
     _mount("tmpfs", base, "tmpfs", NOSUID | NODEV, "size=4m,nr_inodes=20k,mode=755")
-    for path in _outermost(read):
+    outermost = _outermost(read)
+    for path in outermost:
         _bind(base, path, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV)
     for path in devices:
         _bind(base, path, ATTR_NOSUID | ATTR_NOEXEC)
@@ -55,6 +57,9 @@ def furnish(base: str, read: Iterable[str], devices: Iterable[str], *, user: int
     _mount("tmpfs", folder, "tmpfs", NOSUID | NODEV, f"size={size},nr_inodes=100k,mode=700,uid={user},gid={group}")
     if not (temporary := Path(base, "tmp")).exists():  # what is given to read may be below it
         temporary.symlink_to(FOLDER.lstrip("/"))
+    for above in {above for path in outermost for above in Path(path).parents} - {Path("/")}:
+        if (made := Path(f"{base}{above}")).is_dir():
+            made.chmod(THROUGH_ONLY)  # the names in it, of a home for example, are nobody's business
     Path(f"{base}/proc").mkdir(exist_ok=True)
     with suppress(OSError):  # where a container hides parts of its own, a new one may not be made: then without
         _mount("proc", f"{base}/proc", "proc", NOSUID | NODEV | NOEXEC, "subset=pid")

@@ -9,7 +9,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 38, 22, 24
-PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+PR_SET_CHILD_SUBREAPER = 36
 CAPABILITY_VERSION_3 = 0x20080522
 CAPABILITIES_MAX = 64
 MACHINE = platform.machine()
@@ -40,11 +40,16 @@ def _checked(answer: int, name: str) -> int:
     return int(answer)
 
 
-def die_with_parent() -> None:
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     """Of the thread that started this process, to be exact. A change of the user id undoes it. Only Linux can."""
     if sys.platform != "linux":
         return
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL, name="pdeathsig")
+    prctl(PR_SET_PDEATHSIG, number, name="pdeathsig")
+
+
+def take_orphans() -> None:
+    """Whoever loses its parent among those that are started from here on becomes a child of this process."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1, name="child_subreaper")
 
 
 def gain_nothing() -> None:

@@ -13,13 +13,14 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from windlass.wrapper.isolation import CALL, NONE, Isolation, cage_command, orders_for, read_notes
+from windlass.wrapper.group import Groups
+from windlass.wrapper.isolation import CALL, NONE, Isolation, any_user, cage_command, orders_for, read_notes
 from windlass.wrapper.operator import Answer, Operator, OperatorFailed, Speech, answer_of
 
 CHUNK = 65536
@@ -39,8 +40,9 @@ class TooMuch(Exception):
 class Programs:
     """Runs programs, each with a folder, and where it is not trusted a user id, of its own."""
 
-    def __init__(self, isolation: Isolation) -> None:
-        self.isolation = isolation
+    def __init__(self, isolation: Isolation, groups: Groups | None = None) -> None:
+        """Without `groups`, the keeper of each cage adds up what its processes use."""
+        self.isolation, self._groups = isolation, groups
         _sweep(Path(tempfile.gettempdir()))
         self._base = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
         self._base.chmod(0o711)  # those who run as somebody else pass through, and see nothing
@@ -58,14 +60,27 @@ class Programs:
             why = "; ".join(self.isolation.reasons)
             raise OperatorFailed(f"refused: this machine cannot isolate untrusted code: {why}", retryable=False)
         folder = Path(tempfile.mkdtemp(dir=self._base))
-        slot = next(number for number in range(len(self._taken) + 1) if number not in self._taken)
-        self._taken.add(slot)
+        user = next(user for user in iter(any_user, None) if user not in self._taken)
+        self._taken.add(user)
         try:
             environment = _environment(operator, task, secrets, folder)
-            return await _Run(operator, way, folder, slot).run(task, speech, environment)
+            with self._group(operator, way) as group:
+                return await _Run(operator, way, folder, user, group).run(task, speech, environment)
         finally:
-            self._taken.discard(slot)
+            self._taken.discard(user)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _group(self, operator: Operator, way: str) -> Iterator[Path | None]:
+        if self._groups is None or way == NONE:
+            yield None
+            return
+        limits = operator.enforced
+        group = self._groups.make(memory_bytes=limits.memory_bytes, processes=limits.processes)
+        try:
+            yield group
+        finally:
+            self._groups.remove(group)
 
 
 def command_of(operator: Operator) -> list[str]:
@@ -87,8 +102,9 @@ def _environment(
 
 
 class _Run:
-    def __init__(self, operator: Operator, way: str, folder: Path, slot: int) -> None:
-        self._operator, self._way, self._folder, self._slot = operator, way, folder, slot
+    def __init__(self, operator: Operator, way: str, folder: Path, user: int, group: Path | None) -> None:
+        self._operator, self._way, self._folder, self._user = operator, way, folder, user
+        self._group = group
         self._limits = operator.enforced
         self._rest: list[bytes] = []
         self._errors = b""
@@ -116,8 +132,8 @@ class _Run:
     async def _start(self, notes: int, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
         limits = msgspec.structs.asdict(self._limits)
         orders = orders_for(
-            self._way, command_of(self._operator), folder=self._folder, notes=notes, slot=self._slot, limits=limits,
-            read=self._operator.read,
+            self._way, command_of(self._operator), folder=self._folder, notes=notes, user=self._user, limits=limits,
+            read=self._operator.read, group=None if self._group is None else str(self._group),
         )  # fmt: skip
         return await asyncio.create_subprocess_exec(
             *cage_command(orders), env=dict(environment), cwd="/", pass_fds=(notes,), start_new_session=True,
@@ -187,6 +203,9 @@ class _Run:
             self._errors = (self._errors + chunk)[-STDERR_BYTES:]
 
     def _answer(self, why: str | None, said: Mapping[str, Any], code: int | None) -> Answer:
+        why = why or said.get("killed")
+        if why is None and self._group is not None and Groups.ran_out_of_memory(self._group):
+            why = f"it used more than {self._limits.memory_bytes} bytes of memory, all of its processes together"
         if why is not None:
             raise OperatorFailed(why)
         if "refused" in said:

@@ -20,6 +20,7 @@ from windlass.wrapper.carrier import open_line
 from windlass.wrapper.child import Programs
 from windlass.wrapper.config import Config, read_config
 from windlass.wrapper.dispatcher import Dispatcher, Papers, tls_context
+from windlass.wrapper.group import Groups, open_groups
 from windlass.wrapper.identity import Identity
 from windlass.wrapper.isolation import Isolation, find_isolation
 from windlass.wrapper.wrapper import Wrapper
@@ -110,7 +111,8 @@ async def run(config: Config, isolation: Isolation) -> int:
     files = config.certificate, config.key, config.ca
     papers = Papers(*files)
     dispatcher = Dispatcher(config.server, tls_context(*files), threads=calls, papers=papers)
-    programs = Programs(isolation)
+    groups = open_groups()
+    programs = Programs(isolation, groups if isinstance(groups, Groups) else None)
     wrapper = Wrapper(
         dispatcher, config.operators, programs, worker_id=identity.worker_id, concurrency=config.concurrency,
         environment=os.environ,
@@ -122,7 +124,7 @@ async def run(config: Config, isolation: Isolation) -> int:
             stop, asyncio.gather(*(open_line(config, queue, dispatcher.call) for queue in config.queues))
         )
         if lines is not None:
-            say(ready=identity.worker_id, queues=config.queues, **told(isolation))
+            say(ready=identity.worker_id, queues=config.queues, **told(isolation), memory=memory_told(groups))
             await wrapper.run(lines)
             for line in lines:
                 await line.consumer.close()
@@ -175,6 +177,11 @@ async def _unless(stop: Stop, opening: asyncio.Future[Any]) -> Any:
 def told(isolation: Isolation) -> dict[str, Any]:
     """How untrusted operators would be kept apart, or why they would be refused."""
     return {"isolation": isolation.way, "not": list(isolation.reasons)}
+
+
+def memory_told(groups: Groups | str) -> str:
+    """Who bounds the memory of an untrusted program with all of its processes."""
+    return "control group" if isinstance(groups, Groups) else f"watched: {groups}"
 
 
 def say(**facts: Any) -> None:

@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -23,7 +23,9 @@ from windlass.core.error import Invalid
 
 WAYS = ("namespaces", "landlock")
 NONE = "none"
-FIRST_USER = 61184  # as systemd has for users without an entry; each program that runs has one of its own
+# Users without an entry, as systemd has them; each program that runs has one of its own. Drawn at random, so that other
+# wrappers of this kernel, which may be in other containers, have others.
+FIRST_USER, USERS = 61184, 4336
 TRIAL_TIMEOUT_S = 30.0
 # What a program needs to run at all; all of it the same for everybody on this machine.
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/ld.so.conf",
@@ -53,32 +55,27 @@ def readable(more: Iterable[Path]) -> list[str]:
     return [*SYSTEM, *sorted(python), *(str(path.resolve()) for path in more)]
 
 
+def any_user() -> int:
+    return FIRST_USER + uuid4().int % USERS
+
+
 def orders_for(
     way: str,
     command: Sequence[str],
     *,
     folder: Path,
     notes: int,
-    slot: int,
+    user: int,
     limits: Mapping[str, Any],
     read: Iterable[Path] = (),
     **more: Any,
 ) -> dict[str, Any]:
     """What a cage is told. `folder` is empty and the program's own; in a world of its own it becomes the root."""
-    user = None if way == "landlock" and not _others_reach_python() else FIRST_USER + slot
     return {
         "isolation": way, "command": list(command), "folder": str(folder), "root": str(folder), "notes": notes,
-        "parent": os.getpid(), "user": user, "limits": dict(limits), "read": readable(read),
-        "devices": DEVICES, **more,
+        "parent": os.getpid(), "user": user, "was_root": os.geteuid() == 0, "limits": dict(limits),
+        "read": readable(read), "devices": DEVICES, **more,
     }  # fmt: skip
-
-
-@cache
-def _others_reach_python() -> bool:
-    """Whether a user without rights can run it. Where it lies in somebody's home, a cage keeps the user that it has and
-    gives up all else."""
-    path = Path(sys.executable).resolve()
-    return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))
 
 
 def find_isolation(secrets: Iterable[Path], wanted: str = "auto") -> Isolation:
@@ -106,7 +103,7 @@ def _try(way: str, unreadable: list[str]) -> str | None:
             folder = Path(parent) / "trial"
             folder.mkdir(0o700)
             trial = {"unreadable": unreadable, "pid": os.getpid()}
-            orders = orders_for(way, ["true"], folder=folder, notes=writing, slot=0, limits={}, trial=trial)
+            orders = orders_for(way, ["true"], folder=folder, notes=writing, user=any_user(), limits={}, trial=trial)
             done = subprocess.run(
                 cage_command(orders), env={"PATH": os.defpath}, stdin=subprocess.DEVNULL, capture_output=True,
                 pass_fds=(writing,), start_new_session=True, timeout=TRIAL_TIMEOUT_S, check=False,

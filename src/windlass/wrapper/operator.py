@@ -26,7 +26,8 @@ MIB = 1024 * 1024
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one run may use. Memory and CPU count for each process of it. None: no limit, for trusted ones only."""
+    """What one run may use. Memory counts for each process of it, and for all of them together; CPU and the size of a
+    file for each. None: no limit, for trusted ones only."""
 
     timeout_s: Annotated[float, Meta(gt=0)] | None = None
     cpu_s: Annotated[int, Meta(ge=1)] | None = None
