@@ -1,9 +1,14 @@
-"""JSON from outside as types of ours: whatever is wrong with it is an error that names the field."""
+"""JSON from outside as types of ours: whatever is wrong with it is an error that names the field.
+
+Two things are put right rather than refused. An integer may be written as `1.0`, as many languages do. And the text of
+a report may hold what is no character: whoever reports a failure must be able to.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +16,11 @@ from windlass.core.error import Invalid, Malformed
 
 T = TypeVar("T")
 _FIELD = re.compile(r"(?: - at `\$\.?(?P<path>[^`]*)`)|(?:field `(?P<name>[^`]*)`)")
+_NOT_AN_INTEGER = re.compile(r"Expected `(?:[^`]*\| )?int(?: \|[^`]*)?`, got `float` - at `\$(?P<path>[^`]*)`")
+_PART = re.compile(r"\.([^.\[\]]+)|\[(?:\d+|\.\.\.)\]")
+_EXACT = 2.0**53  # beyond it a float does not say which integer is meant
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 def decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
@@ -18,11 +28,68 @@ def decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
-        raise Invalid(reason_of(error), field=field_of(error)) from None
+        return _with_integers(decoder, content, error)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Malformed(f"the body is not JSON in UTF-8: {error}") from None
     except RecursionError:
         raise Malformed("the body is nested too deeply") from None
+
+
+def decoded_report(decoder: msgspec.json.Decoder[T], content: bytes, only_text: Callable[[T], bool]) -> T:
+    """The same for what a worker reports. Halves of characters and bytes that are not UTF-8 become U+FFFD, if the
+    report holds text for people only: data is never changed."""
+    try:
+        return decoded(decoder, content)
+    except Malformed:
+        form = decoded(decoder, _readable(content))
+        if not only_text(form):
+            raise
+        return form
+
+
+def _readable(content: bytes) -> bytes:
+    def escape(found: re.Match[bytes]) -> bytes:
+        return rb"\ufffd" if _SURROGATE.fullmatch(found[0]) else found[0]
+
+    return _ESCAPE.sub(escape, content.decode("utf-8", "replace").encode())
+
+
+# --------------------------------------------------------------------------------------------- integers
+
+
+def _with_integers(decoder: msgspec.json.Decoder[T], content: bytes, error: msgspec.ValidationError) -> T:
+    """What was sent, with integers where integers are wanted and `1.0` was written. All elements of a list are put
+    right at once, so that there are few rounds."""
+    value: Any = None
+    rounds: set[str] = set()
+    while (found := _NOT_AN_INTEGER.search(str(error))) is not None and found["path"] not in rounds:
+        rounds.add(found["path"])
+        try:
+            value = msgspec.json.decode(content) if value is None else value
+            names = [part[1] or None for part in _PART.finditer(found["path"])]
+            value = _integers(value, names)
+            return decoder.decode(msgspec.json.encode(value))
+        except msgspec.ValidationError as other:
+            error = other
+        except (ValueError, RecursionError, OverflowError):  # cannot be written as it was read
+            break
+    raise Invalid(reason_of(error), field=field_of(error)) from None
+
+
+def _integers(value: Any, path: list[str | None]) -> Any:
+    """The value with each integral number at this path as an integer; None in a path is every element."""
+    if not path:
+        return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT else value
+    name, *rest = path
+    if isinstance(value, dict):
+        keys: Iterable[str] = value if name is None else (key for key in (name,) if key in value)
+        return value | {key: _integers(value[key], rest) for key in keys}
+    if isinstance(value, list) and name is None:
+        return [_integers(item, rest) for item in value]
+    return value
+
+
+# --------------------------------------------------------------------------------------------- what was wrong
 
 
 def reason_of(error: msgspec.ValidationError) -> str:

@@ -1,7 +1,8 @@
 """The envelope that is pushed to a worker of the callback contract, and what the two say to each other afterwards.
 
 Names and numbers are those of the contract, in camelCase; what stands under "ours" is added by us and may be left out
-by anybody. Unknown fields are ignored in both directions, since workers and engines are not replaced together.
+by anybody. Unknown fields are ignored in both directions, since workers and engines are not replaced together. Text for
+people has no limit here: the engine cuts what is too long to be kept, since a report that is refused would be lost.
 """
 
 from __future__ import annotations
@@ -13,13 +14,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from windlass.core.delivery import MS_MAX
-from windlass.core.note import LINES_MAX
 
 Time = Annotated[datetime, Meta(tz=True)]
 Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Ms = Annotated[int, Meta(ge=0, le=MS_MAX)]
 Measure = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Text = Annotated[str, Meta(max_length=64 * 1024)]
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -77,7 +76,7 @@ class Line(_Message, frozen=True, kw_only=True):
 
     number: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-    message: Text
+    message: str
     age_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 0
 
 
@@ -88,21 +87,21 @@ class Heartbeat(_Message, frozen=True, kw_only=True):
     worker_id: Word
     heartbeat_at: Time | None = None
     progress_pct: Annotated[int, Meta(ge=0, le=100)] | None = None
-    message: Text | None = None
+    message: str | None = None
     # ours
     checkpoint: msgspec.Raw | UnsetType = UNSET
-    log: Annotated[tuple[Line, ...], Meta(max_length=LINES_MAX)] = ()
+    log: tuple[Line, ...] = ()
 
 
 class TaskError(_Message, frozen=True, kw_only=True):
     """Why an attempt failed."""
 
     category: Literal["USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED"]
-    message: Text
-    stack_trace: Text | None = None
+    message: str
+    stack_trace: str | None = None
     retryable: bool | None = None
     # ours
-    reason: Annotated[str, Meta(max_length=200)] | None = None
+    reason: str | None = None
     retry_after_ms: Ms | None = None
 
 
@@ -125,7 +124,7 @@ class Completed(_Message, frozen=True, kw_only=True):
     output: msgspec.Raw | UnsetType = UNSET
     error: TaskError | None = None
     metrics: Metrics | None = None
-    cancelled_during_phase: Annotated[str, Meta(max_length=1000)] | None = None
+    cancelled_during_phase: str | None = None
     partial_progress: msgspec.Raw | UnsetType = UNSET
     # ours
     released: bool = False  # a failure that says nothing of the task: the worker stops, another may run it

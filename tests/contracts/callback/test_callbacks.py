@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from tests.contracts.callback.world import Attempt, World, refused
 
 from windlass import Category, State
+from windlass.contracts.callback.form import kept_json
 from windlass.core.delivery import RetryForm
 from windlass.engine.metrics import Tally
 
@@ -505,3 +507,70 @@ async def test_a_success_cannot_be_given_back(world: World) -> None:
     attempt = await world.started()
     await attempt.completed(output=1, released=True)
     assert (await world.task(attempt)).state is State.SUCCEEDED
+
+
+# --------------------------------------------------------------------------------------------- long text
+
+LONG = "é" * 200_000
+
+
+@pytest.mark.parametrize("field", ["message", "stackTrace", "reason"])
+async def test_a_failure_is_recorded_however_long_its_text_is(world: World, field: str) -> None:
+    attempt = await world.started()
+    answer = await attempt.failed(**{field: LONG, "retryable": False})
+    assert (answer.status_code, answer.json().get("finalState")) == (200, "FAILED")
+    error = (await world.task(attempt)).error
+    assert error is not None
+    kept = {"message": error.message, "stackTrace": error.trace, "reason": error.reason}[field]
+    assert LONG.startswith(kept)
+    assert 200 <= len(kept) <= 64 * 1024
+
+
+async def test_what_is_too_long_in_any_report_is_cut(world: World) -> None:
+    attempt = await world.started()
+    lines = [{"number": n, "level": "INFO", "message": LONG[:50_000]} for n in range(10)]
+    assert (await attempt.heartbeat(progressPct=1, message=LONG, log=lines)).status_code == 200
+    many = [{"number": n, "level": "INFO", "message": "a"} for n in range(30, 700)]
+    assert (await attempt.heartbeat(log=many)).status_code == 200
+    answer = await attempt.completed(
+        "CANCELLED", cancelledDuringPhase=LONG, partialProgress={"text": "x" * 500_000}, output="x" * 500_000
+    )
+    assert (answer.status_code, answer.json().get("finalState")) == (200, "CANCELLED")
+
+
+def test_what_is_said_besides_a_failure_is_cut_where_it_is_too_long_for_the_history() -> None:
+    """A server that keeps large outputs reads bodies that are longer than a line of history may be."""
+    kept = kept_json("output", msgspec.Raw(b'"' + b"x" * 3_000_000 + b'"'))
+    assert isinstance(kept, str)
+    assert kept.startswith('"xxx')
+    assert len(kept) == 64 * 1024
+
+
+async def test_a_success_with_a_long_error_beside_it_is_recorded(world: World) -> None:
+    attempt = await world.started()
+    answer = await attempt.completed(error={"category": "USER_CODE", "message": LONG, "stackTrace": LONG}, output=1)
+    assert (answer.status_code, answer.json().get("finalState")) == (200, "SUCCEEDED")
+
+
+async def test_a_failure_whose_text_holds_half_a_character_is_recorded(world: World) -> None:
+    attempt = await world.started()
+    body = (
+        rb'{"attempt": 1, "workerId": "w", "outcome": "FAILED", "error": '
+        rb'{"category": "USER_CODE", "message": "no such file: caf\udce9\u0000", "retryable": false}}'
+    )
+    answer = await attempt.send("completed", body)
+    assert answer.status_code == 200, answer.text
+    error = (await world.task(attempt)).error
+    assert error is not None
+    assert error.message == "no such file: caf\ufffd\ufffd"
+
+
+async def test_integers_may_be_written_with_a_fraction_of_zero(world: World) -> None:
+    attempt = await world.dispatched()
+    assert (await attempt.send("started", b'{"attempt": 1.0, "workerId": "w"}')).status_code == 200
+    assert (
+        await attempt.send("heartbeat", b'{"attempt": 1e0, "workerId": "w", "progressPct": 45.0}')
+    ).status_code == 200
+    body = b'{"attempt": 1.0, "workerId": "w", "outcome": "SUCCEEDED", "output": {"ratio": 1.0}}'
+    assert (await attempt.send("completed", body)).status_code == 200
+    assert (await world.task(attempt)).result == b'{"ratio":1.0}'

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from windlass.core.callback import Refusal
-from windlass.core.check import check_name, check_payload, clean_json
+from windlass.core.check import PAYLOAD_MAX_BYTES, TEXT_MAX, check_name, clean_json, clean_text
 from windlass.core.error import (
     Forbidden,
     Invalid,
@@ -104,11 +104,13 @@ def checked_worker(name: str) -> str:
 
 
 def kept_json(field: str, content: msgspec.Raw | UnsetType) -> object:
-    """JSON of a worker as it can be kept among the history, or UNSET."""
+    """JSON of a worker as it can be kept among the history, or UNSET. What is too long is kept as text, and cut."""
     if isinstance(content, UnsetType):
         return UNSET
-    check_payload(field, bytes(content))
+    text = bytes(content)
+    if len(text) > PAYLOAD_MAX_BYTES:
+        return clean_text(field, text[: TEXT_MAX * 4].decode("utf-8", "replace"))
     try:
-        return clean_json(msgspec.json.decode(content))
+        return clean_json(msgspec.json.decode(text))
     except (msgspec.DecodeError, RecursionError):
         raise Invalid("is no JSON that can be kept", field=field) from None

@@ -24,7 +24,7 @@ from windlass.contracts.callback.form import (
     kept_json,
 )
 from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason
-from windlass.core.check import LARGE_MAX_BYTES, check_payload, clean_text
+from windlass.core.check import LARGE_MAX_BYTES, TEXT_MAX, check_payload, clean_json, clean_text
 from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound, WindlassError
 from windlass.core.failure import Category, Failure
 from windlass.core.note import Amount, Line, Note
@@ -34,7 +34,7 @@ from windlass.core.task import Outcome
 from windlass.core.trace import is_traceparent
 from windlass.core.transition import State
 from windlass.engine.callback import Beat, Callbacks, Heard
-from windlass.wire.decode import decoded
+from windlass.wire.decode import decoded_report
 from windlass.wire.envelope import Completed, Heartbeat, Started, TaskError
 from windlass.wire.id import parse_id
 from windlass.wire.token import Tokens, UnknownKey
@@ -186,12 +186,22 @@ class Service:
 
     async def _read(self, said: Saying, decoder: msgspec.json.Decoder[T]) -> T:
         try:
-            form: Any = decoded(decoder, said.body)
+            form: Any = decoded_report(decoder, said.body, _only_text)
             checked_worker(form.worker_id)
         except Invalid:
             said.scope.check_time(await self._callbacks.now())
             raise
         return form  # type: ignore[no-any-return]
+
+
+def _only_text(form: object) -> bool:
+    """Whether it holds text for people, and nothing that another task or attempt goes on from."""
+    match form:
+        case Heartbeat():
+            return form.checkpoint is UNSET
+        case Completed():
+            return form.outcome != "SUCCEEDED"
+    return False
 
 
 def _watch_clock(worker: str, seen_at: datetime | None, now: datetime) -> None:
@@ -236,7 +246,7 @@ def _finish(said: Saying, form: Completed) -> Finish:
             told["output"] = kept_json("output", form.output)
     failure = None if form.error is None else _failure(form.error)
     if failure is not None and outcome is Outcome.SUCCEEDED:
-        told["error"] = msgspec.to_builtins(form.error)
+        told["error"] = clean_json(msgspec.to_builtins(form.error), TEXT_MAX)
     released = form.released and outcome is Outcome.FAILED
     return Finish(
         said.scope, form.attempt, form.worker_id, outcome, result, failure, told, form.completed_at, released=released

@@ -22,7 +22,7 @@ from windlass.engine.engine import Engine
 from windlass.engine.holder import Held
 from windlass.engine.large import unreadable
 from windlass.engine.objects import too_long
-from windlass.wire.decode import decoded
+from windlass.wire.decode import decoded_report
 from windlass.wire.id import parse_id
 from windlass.wire.lease import (
     AcceptedAnswer,
@@ -187,5 +187,10 @@ def _task_id(text: str) -> UUID:
 
 
 def _read(kind: type[T], body: bytes) -> T:
-    found: T = decoded(_DECODERS[kind], body)
+    found: T = decoded_report(_DECODERS[kind], body, _only_text)
     return found
+
+
+def _only_text(said: object) -> bool:
+    """A failure or a cancel: what it says besides is for people."""
+    return isinstance(said, CompleteRequest) and said.status != "Completed"

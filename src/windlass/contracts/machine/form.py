@@ -18,7 +18,7 @@ from windlass.core.task import Task
 from windlass.core.transition import State
 from windlass.engine.machine import MachineRow
 from windlass.engine.view import TaskView
-from windlass.wire.decode import decoded, field_of, reason_of
+from windlass.wire.decode import decoded, decoded_report, field_of, reason_of
 
 MODS = "mods"
 PI = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -115,7 +115,7 @@ def _fits(format_: str, pi: str) -> bool:
 
 
 def read_callback(body: bytes) -> CallbackForm:
-    form = decoded(_callback, body)
+    form = decoded_report(_callback, body, lambda said: said.status == "error")
     _check_levels("metrics", form.metrics)
     if form.metrics is not None and len(msgspec.json.encode(form.metrics)) > METRICS_MAX_BYTES:
         raise Invalid(f"may have at most {METRICS_MAX_BYTES} bytes", field="metrics")
