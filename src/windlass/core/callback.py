@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
+from windlass.core.delivery import TOKEN_TTL_MAX_S
 from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
 from windlass.core.failure import Failure
 from windlass.core.report import entry, judged
@@ -96,6 +97,16 @@ def tenant_of(namespace: str) -> tuple[str, str]:
     """Tenant and workspace of a namespace: what stands before and behind its first slash."""
     tenant, _, workspace = namespace.partition("/")
     return tenant or namespace, workspace or DEFAULT_WORKSPACE
+
+
+def token_life(task: Task, now: Instant, usual_s: float) -> timedelta:
+    """For how long a token is good: as is usual in its queue, and at least until its attempt is taken away, so that a
+    worker can report until then. Never for more than the contract allows; heartbeats renew it beyond that."""
+    life = timedelta(seconds=usual_s)
+    for end in (task.timer_at, task.deadline_at):
+        if end is not None:
+            life = max(life, end - now)
+    return min(life, timedelta(seconds=TOKEN_TTL_MAX_S))
 
 
 def scope_of(task: Fenced, now: Instant, life: timedelta) -> Scope:

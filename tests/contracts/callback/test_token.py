@@ -11,6 +11,7 @@ import jwt
 import pytest
 from tests.contracts.callback.world import ROOT, Attempt, World, refused
 
+from windlass import Policy
 from windlass.wire.id import ulid
 from windlass.wire.token import AUDIENCE, ISSUER
 
@@ -302,3 +303,35 @@ async def test_other_paths_and_methods_are_refused_in_the_same_words(world: Worl
     )  # fmt: skip
     for other in (f"{path}/stopped", path, f"{path}/started/", "/v1/", "/v1/tasks"):
         refused(await world.http.post(other, json={}), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("fields", "life_s"),
+    [
+        ({}, 3600),
+        ({"deadline_in_s": 600}, 3600),
+        ({"deadline_in_s": 5400}, 5400),
+        ({"deadline_in_s": 86_400}, 7200),
+        ({"policy": Policy(timeout_s=4000)}, 4000),
+        ({"policy": Policy(timeout_s=10_000)}, 7200),
+    ],
+)
+async def test_a_token_covers_the_time_that_its_attempt_has(world: World, fields: dict[str, Any], life_s: int) -> None:
+    if "deadline_in_s" in fields:
+        now = await world.clock.now()
+        fields = {"deadline_at": (now + timedelta(seconds=fields["deadline_in_s"])).replace(microsecond=0)}
+    attempt = await world.dispatched(**fields)
+    claims = jwt.decode(attempt.token, options={"verify_signature": False})
+    assert life_s <= claims["exp"] - claims["nbf"] <= life_s + 1
+
+
+async def test_a_token_is_renewed_beyond_what_the_contract_allows_at_once(world: World) -> None:
+    await world.queue(heartbeat_interval_ms=1_200_000)
+    attempt = await world.started(policy=Policy(timeout_s=20_000))
+    token = attempt.token
+    for _ in range(18):
+        await world.clock.advance(1000)
+        answer = await attempt.heartbeat(token=token)
+        assert answer.status_code == 200
+        token = answer.json().get("taskToken", token)
+    assert (await attempt.completed(token=token)).status_code == 200

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 from msgspec.structs import replace
 
 from windlass.contracts.callback.envelope import make_envelope
 from windlass.contracts.callback.service import Service
-from windlass.core.callback import scope_of
+from windlass.core.callback import scope_of, token_life
 from windlass.core.delivery import Push, QueueSettings
 from windlass.core.error import Forbidden, Invalid, NotFound
 from windlass.core.transition import Effect
@@ -97,7 +97,7 @@ class Pusher:
         """The id, the headers and the body of a push."""
         task = view.task
         begins = now.replace(microsecond=0)
-        scope = scope_of(task, begins, timedelta(seconds=push.token_ttl_seconds))
+        scope = scope_of(task, begins, token_life(task, begins, push.token_ttl_seconds))
         token = (await self._service.tokens()).make(scope)
         checkpoint = await self._engine.checkpoint(task.id) if task.attempt > 1 else None
         body = msgspec.json.encode(make_envelope(view, push, scope, token, self._base_url, checkpoint))
