@@ -24,7 +24,8 @@ from windlass.connect import App
 from windlass.core.error import Invalid, InvalidState
 from windlass.sdk.callback import Answer, CallbackWorker
 from windlass.sdk.callback.worker import BODY_MAX_BYTES
-from windlass.testing.callback.stand_in import Pushed, Reply, StandIn, delivery_id
+from windlass.testing.callback.stand_in import Pushed, StandIn, delivery_id
+from windlass.testing.listener import Reply
 from windlass.wire.signature import signed_headers
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -96,6 +96,38 @@ def stdio(
     return _tell_all(" ".join(command), results, json=json)
 
 
+def machine(
+    *command: Command,
+    program: Literal["any", "mods"] = "any",
+    store: Literal["s3", "url"] = "s3",
+    level: LevelName = "all",
+    only: Only = (),
+    patience: Patience = 20.0,
+    parallel: Parallel = 1,
+    json: Json = False,
+) -> int:
+    """Start a program in the environment of its machine, take its upload and its callback, and report where it breaks
+    the contract, as in: `windlass conformance machine -- ./export`. Exit code 1 if a case fails.
+
+    Parameters
+    ----------
+    program
+        What it exports: mods reads entities from the archive that the environment names; any other program makes what
+        its options say, which the page "Check a worker of your own" describes.
+    store
+        Where it uploads: to a bucket with the keys in R2_…, or by PUT to UPLOAD_URL.
+    """
+    from windlass.testing.machine import check_program
+
+    _check_command("machine", command)
+    with _usable():
+        results = check_program(
+            command, subject=program, store=store, only=only, level=_level(level), patience_s=patience,
+            parallel=parallel, told=_teller(json),
+        )  # fmt: skip
+    return _tell_all(" ".join(command), results, json=json)
+
+
 def registry(
     *command: Command,
     level: LevelName = "all",

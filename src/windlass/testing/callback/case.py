@@ -13,8 +13,9 @@ from typing import Any
 
 from windlass.core.check import check_count, check_url
 from windlass.core.error import Unavailable
-from windlass.testing.callback.stand_in import Heard, Pushed, Reply, Script, StandIn
+from windlass.testing.callback.stand_in import Heard, Pushed, Script, StandIn
 from windlass.testing.conformance import Broken, Kit, Level, Result, ignore
+from windlass.testing.listener import Reply
 from windlass.wire.signature import signing_key
 
 LONG = 10  # intervals

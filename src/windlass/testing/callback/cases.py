@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from windlass.testing.callback.case import KIT, LONG, Trial
-from windlass.testing.callback.stand_in import Heard, Pushed, Reply, Script, delivery_id
+from windlass.testing.callback.stand_in import Heard, Pushed, Script, delivery_id
 from windlass.testing.conformance import Broken
+from windlass.testing.listener import Reply
 from windlass.wire.signature import signed_headers
 
 required, hardening = KIT.required, KIT.hardening

@@ -13,9 +13,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,23 +22,14 @@ from uuid import UUID, uuid4
 
 from windlass.core.error import Unavailable
 from windlass.testing.conformance import Broken
+from windlass.testing.listener import BODY_MAX_BYTES, Listener, Reply, Request
 from windlass.wire.id import ulid
 from windlass.wire.signature import signed_headers
 
-BODY_MAX_BYTES = 8 * 1024 * 1024
 CATEGORIES = ("USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED")
 OUTCOMES = ("SUCCEEDED", "FAILED", "CANCELLED")
 SAYINGS = ("started", "heartbeat", "completed")
 PROBE = "probe"
-
-
-@dataclass(frozen=True)
-class Reply:
-    """How a callback is answered. Status 0: not at all, the connection is closed."""
-
-    status: int = 200
-    body: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,21 +137,18 @@ class StandIn:
         self.lock = threading.RLock()
         self.news = threading.Condition(self.lock)
         self._pushed: dict[str, list[Pushed]] = {}
-        self._server = _Server(("0.0.0.0" if callback_url else own_address(worker_url), 0), self)  # noqa: S104
-        host, port = self._server.server_address[:2]
-        if ssl_context is not None:
-            self._server.socket = ssl_context.wrap_socket(self._server.socket, server_side=True)
-        self.base_url = callback_url or f"{'http' if ssl_context is None else 'https'}://{host!s}:{port}"
+        host = "0.0.0.0" if callback_url else own_address(worker_url)  # noqa: S104
+        self._listener = Listener(self._take, host=host, ssl_context=ssl_context)
+        self.base_url = callback_url or self._listener.url
 
     def __enter__(self) -> StandIn:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._listener.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._listener.__exit__(kind, error, trace)
 
     # ----------------------------------------------------------------------------------------- pushing
 
@@ -222,6 +209,10 @@ class StandIn:
 
     # ----------------------------------------------------------------------------------------- hearing
 
+    def _take(self, request: Request) -> Reply:
+        scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
+        return self.hear(request.target, token if scheme == "Bearer" else "", request.body())
+
     def hear(self, path: str, token: str, raw: bytes) -> Reply:
         """One callback: written down, and answered as the push was told to."""
         words = path.split("?")[0].rstrip("/").split("/")
@@ -263,7 +254,7 @@ class StandIn:
             return Reply(status, {"error": "attempt_mismatch" if status == 409 else "invalid_argument"})
         before = sum(heard.what == what for heard in pushed.heard)
         reply = pushed.script(what, before) or _default(what, body)
-        if "taskToken" in reply.body:
+        if isinstance(reply.body, Mapping) and "taskToken" in reply.body:
             pushed.tokens.append(str(reply.body["taskToken"]))
         return reply
 
@@ -333,40 +324,3 @@ def own_address(worker_url: str) -> str:
             return str(way.getsockname()[0])
     except OSError as error:
         raise Unavailable(f"there is no way to {worker_url}: {error}") from None
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], engine: StandIn) -> None:
-        self.engine = engine
-        super().__init__(address, _Callbacks)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A worker that is killed closes its connections: that is no news."""
-
-
-class _Callbacks(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = 65536  # head and body in one piece
-    server: _Server
-
-    def do_POST(self) -> None:
-        raw = self.rfile.read(min(int(self.headers.get("Content-Length") or 0), BODY_MAX_BYTES))
-        scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
-        reply = self.server.engine.hear(self.path, token if scheme == "Bearer" else "", raw)
-        if reply.status == 0:
-            self.close_connection = True
-            return
-        body = json.dumps(dict(reply.body)).encode()
-        self.send_response(reply.status)
-        for name, value in reply.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name there)
-        pass
