@@ -33,6 +33,8 @@ from windlass.wire.quiet import keep_grpc_quiet
 
 if TYPE_CHECKING:
     from windlass.contracts.callback.option import PushOptions
+    from windlass.contracts.hosting import Limits as GrpcLimits
+    from windlass.http.server import Limits as HttpLimits
     from windlass.launchers.options import MachineOptions
     from windlass.store.embedded import EmbeddedServer
 
@@ -148,15 +150,17 @@ async def open_sessions(
     certificate: Path | None = None,
     key: Path | None = None,
     registry: Mapping[str, Any] | None = None,
+    limits: GrpcLimits | None = None,
 ) -> AsyncIterator[str]:
     """The gRPC server for remote workers and apps on this engine until the block ends; yields its URL. `grpc` is
     HOST:PORT; port 0 takes any that is free. `api_key`: see `open_server`. `certificate` and `key` are PEM files, for
     TLS. `registry` are options of the registry contract, by name."""
     keep_grpc_quiet()
-    from windlass.contracts.hosting import Service, Tls, serving
+    from windlass.contracts.hosting import USUAL_LIMITS, Service, Tls, serving
     from windlass.contracts.registry.call import Options
     from windlass.contracts.registry.server import SERVICE, RegistryServer
     from windlass.contracts.session.server import SessionServer
+    from windlass.wire.admission import Guard
     from windlass.wire.session import MESSAGE_ROOM_BYTES
 
     address = settings.read_address(grpc)
@@ -168,11 +172,15 @@ async def open_sessions(
     if options.open and not settings.is_loopback(address):
         raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
     identify = engine.access.identify
-    services = [Service(name, handler) for name, handler in SessionServer(engine, identify).handlers().items()]
-    services.append(Service(SERVICE, RegistryServer(engine, identify, options).handler()))
+    sessions, workflows = SessionServer(engine, identify), RegistryServer(engine, identify, options)
+    services = [Service(name, handler, sessions.guard) for name, handler in sessions.handlers().items()]
+    services.append(Service(SERVICE, workflows.handler(), workflows.guard))
     tls = None if certificate is None or key is None else Tls(certificate, key)
     most = engine.objects.room_bytes + MESSAGE_ROOM_BYTES
-    async with serving(services, str(address), tls, message_max_bytes=most) as port:
+    async with serving(
+        services, str(address), tls, reflection_guard=Guard(workflows.admit), message_max_bytes=most,
+        limits=limits or USUAL_LIMITS,
+    ) as port:  # fmt: skip
         yield f"{'http' if tls is None else 'https'}://{settings.Address(address.host, port)}"
 
 
@@ -194,13 +202,17 @@ async def open_server(
     http: str | settings.Address = DEFAULT_HTTP,
     api_key: str | None = None,
     open_metrics: bool = False,
+    certificate: Path | None = None,
+    key: Path | None = None,
     push: PushOptions | None = None,
     machines: MachineOptions | None = None,
+    limits: HttpLimits | None = None,
 ) -> AsyncIterator[str]:
     """Our API on this engine until the block ends; yields its URL. `http` is HOST:PORT; port 0 takes any that is free.
 
     `api_key` is an admin's key in all namespaces, for whoever starts the server; others are made with it.
-    `open_metrics` lets everybody read /metrics who can reach the port. With `push`, tasks of queues that push are sent
+    `open_metrics` lets everybody read /metrics who can reach the port. `certificate` and `key` are PEM files, for TLS;
+    files that are replaced hold from the next connection on. With `push`, tasks of queues that push are sent
     out; workers may call back here in any case. With `machines`, those of queues with delivery machine are launched.
     """
     from windlass import __version__
@@ -211,9 +223,16 @@ async def open_server(
     from windlass.contracts.machine.mount import launching, make_machines
     from windlass.http.api import make_api  # an extra that a plain worker does not carry
     from windlass.http.front import Front
-    from windlass.http.server import listening
+    from windlass.http.server import USUAL_LIMITS, Encrypted, listening
+    from windlass.http.tls import reloading, server_context
 
     address = settings.read_address(http)
+    if (certificate is None) != (key is None):
+        raise Invalid("a certificate and its key go together", field="http_certificate")
+    tls: Encrypted | None = None
+    if certificate is not None and key is not None:
+        pem, secret = certificate, key
+        tls = Encrypted(reloading((pem, secret), lambda: server_context(pem, secret, setting="http")))
     if api_key is not None:
         engine.access.accept_root(api_key)
     service, callbacks = make_callbacks(engine, __version__)
@@ -222,7 +241,9 @@ async def open_server(
         raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
     front = Front(api, (callback.PREFIX, callbacks), (machine.PREFIXES, make_machines(engine, machines)))
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(listening(front, address.host, address.port))
+        url = await stack.enter_async_context(
+            listening(front, address.host, address.port, tls, limits=limits or USUAL_LIMITS)
+        )
         if push is not None:
             await stack.enter_async_context(pushing(engine, service, push, url))
             await stack.enter_async_context(holding(engine))
@@ -240,13 +261,14 @@ async def open_internal(
     key: Path | None,
     authority: Path | None,
     scratch_uri: str = settings.Settings().scratch_uri,
+    limits: HttpLimits | None = None,
 ) -> AsyncIterator[str]:
     """`/internal/*` on this engine until the block ends, for callers with a certificate of the authority and for nobody
     else; yields its URL. `internal` is HOST:PORT; port 0 takes any that is free. The files are PEM."""
     from windlass import __version__
     from windlass.contracts.lease.mount import make_lease_app
     from windlass.http.certified import Certificates, guarded
-    from windlass.http.server import listening
+    from windlass.http.server import USUAL_LIMITS, listening
 
     address = settings.read_address(internal)
     files = {"internal_certificate": certificate, "internal_key": key, "internal_ca": authority}
@@ -255,7 +277,7 @@ async def open_internal(
             raise Invalid("the internal port needs it: see `windlass certs`", field=name)
     guard = guarded(Certificates(*(Path(file) for file in files.values() if file is not None)))
     app = make_lease_app(engine, __version__, scratch_uri)
-    async with listening(app, address.host, address.port, guard) as url:
+    async with listening(app, address.host, address.port, guard, limits=limits or USUAL_LIMITS) as url:
         yield url
 
 

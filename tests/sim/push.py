@@ -248,7 +248,8 @@ class PushedJob(Reporter):
 
     def _call(self, service: Service, what: str, body: bytes) -> Callable[[Any], Any]:
         async def call(_engine: Any) -> Any:
-            said = await service.admitted(self.envelope["taskToken"], self.envelope["taskId"], body, None)
+            scope = await service.admitted(self.envelope["taskToken"], self.envelope["taskId"])
+            said = service.saying(scope, body, None)
             answer = await getattr(service, what)(said)
             return msgspec.json.decode(answer, type=HeartbeatAnswer) if isinstance(answer, msgspec.Raw) else answer
 

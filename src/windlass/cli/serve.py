@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -25,13 +26,22 @@ from windlass.cli.output import Unusable, print_json, say
 from windlass.cli.process import keep_for_good, run_async
 from windlass.cli.stop import stop_signal
 from windlass.contracts.callback.option import PushOptions
+from windlass.contracts.hosting import Limits as GrpcLimits
 from windlass.engine.engine import Engine
 from windlass.engine.fire import Pace
 from windlass.engine.metrics import Tally
+from windlass.http.bounded import Bounds
+from windlass.http.server import Limits as HttpLimits
 from windlass.queues.option import CarrierOptions
 from windlass.settings import Settings, without_password
+from windlass.wire.files import raise_limit
+from windlass.wire.memory import Memory
 
 Http = Annotated[str | None, Parameter(help="Where the API listens, HOST:PORT; port 0 takes any that is free.")]
+HttpCertificate = Annotated[
+    Path | None, Parameter(help="PEM file with the certificate of the API, for TLS; read again when it is replaced.")
+]
+HttpKey = Annotated[Path | None, Parameter(help="PEM file with the key of that certificate.")]
 Grpc = Annotated[str | None, Parameter(help="Where remote workers connect, HOST:PORT.")]
 Internal = Annotated[
     str | None, Parameter(help="Where holders of tasks call, HOST:PORT; only those with a certificate are answered.")
@@ -46,6 +56,8 @@ Open = Annotated[
 def serve(
     *,
     http: Http = None,
+    http_certificate: HttpCertificate = None,
+    http_key: HttpKey = None,
     grpc: Grpc = None,
     internal: Internal = None,
     api_key: ApiKey = None,
@@ -54,7 +66,10 @@ def serve(
     log: LogOptions = NO_LOG,
 ) -> None:
     """Serve the API and run the loops of an engine, until Ctrl-C or SIGTERM. Needs a database that was migrated."""
-    settings = database.settings(http=http, grpc=grpc, internal=internal, api_key=api_key, open=open, **log.flags)
+    settings = database.settings(
+        http=http, http_certificate=http_certificate, http_key=http_key, grpc=grpc, internal=internal, api_key=api_key,
+        open=open, **log.flags,
+    )  # fmt: skip
     if settings.database_url is None:
         raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or try `windlass dev`")
     set_up_logs(settings)
@@ -98,16 +113,29 @@ def registry_options(settings: Settings) -> dict[str, Any]:
     }
 
 
+def limits_of(settings: Settings, memory: Memory) -> tuple[HttpLimits, GrpcLimits]:
+    """What callers may use of this process: see the settings of these names."""
+    bounds = Bounds(
+        settings.http_header_bytes, settings.http_header_count, settings.http_request_s, settings.http_connections,
+        settings.http_address_connections,
+    )  # fmt: skip
+    return HttpLimits(bounds, memory), GrpcLimits(settings.grpc_connections, settings.grpc_calls, memory)
+
+
 @asynccontextmanager
 async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str, str]]:
     """All that listens, by what a person calls it, with where it is."""
+    raise_limit()
     async with AsyncExitStack() as stack:
         key, internal = settings.api_key, None
+        memory = Memory(settings.request_memory_bytes)
+        http_limits, grpc_limits = limits_of(settings, memory)
         if settings.internal is not None:  # first, so that a file that cannot be used is told before anything is begun
             internal = await stack.enter_async_context(
                 open_internal(
                     engine, internal=settings.internal, certificate=settings.internal_certificate,
                     key=settings.internal_key, authority=settings.internal_ca, scratch_uri=settings.scratch_uri,
+                    limits=http_limits,
                 )
             )  # fmt: skip
         push = PushOptions(
@@ -117,12 +145,15 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         grpc = await stack.enter_async_context(
             open_sessions(
                 engine, grpc=settings.grpc, api_key=key, certificate=settings.grpc_certificate,
-                key=settings.grpc_key, registry=registry_options(settings),
+                key=settings.grpc_key, registry=registry_options(settings), limits=grpc_limits,
             )
         )  # fmt: skip
         api = await stack.enter_async_context(  # after gRPC: who is told that we are ready may come by either way
-            open_server(engine, http=settings.http, api_key=key, push=push, machines=machines)
-        )
+            open_server(
+                engine, http=settings.http, api_key=key, certificate=settings.http_certificate, key=settings.http_key,
+                push=push, machines=machines, limits=http_limits,
+            )
+        )  # fmt: skip
         engine.workers.drain_timeout_s = settings.drain_timeout_s
         await stack.enter_async_context(
             open_carriers(

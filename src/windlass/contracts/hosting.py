@@ -6,6 +6,7 @@ word (long polls) and streams that are open for ever.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,10 +18,17 @@ from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from windlass.core.error import Invalid
+from windlass.wire.admission import CALLS_MAX, Admission, Guard
+from windlass.wire.files import connections_room
+from windlass.wire.memory import Memory
 from windlass.wire.reflection import ALPHA_SERVICE, V1_SERVICE, pool_of
 from windlass.wire.session import MESSAGE_MAX_BYTES
+from windlass.wire.watched import Watched
+
+log = logging.getLogger("windlass.tls")
 
 METADATA_MAX_BYTES = 1024 * 1024  # a worker may name all that it runs
+HANDSHAKE_S, IDLE_S = 10, 300
 
 OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
@@ -32,14 +40,29 @@ OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # clients may ping while they wait
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),  # an address in use is told at once
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
+    ("grpc.http2.settings_timeout", HANDSHAKE_S * 1000),
+    ("grpc.max_connection_idle_ms", IDLE_S * 1000),  # without any call; who has something to say connects again
 ]
 
 
 class Service(NamedTuple):
-    """What is served under a name."""
+    """What is served under a name, and to whom."""
 
     name: str
     handler: Any
+    guard: Guard
+
+
+class Limits(NamedTuple):
+    """What callers may use of this process; `memory` is shared by all of its servers."""
+
+    connections: int = 4096
+    calls: int = CALLS_MAX
+    memory: Memory | None = None
+
+
+USUAL_LIMITS = Limits()
 
 
 class Tls(NamedTuple):
@@ -51,12 +74,26 @@ class Tls(NamedTuple):
 
 @asynccontextmanager
 async def serving(
-    services: Sequence[Service], address: str, tls: Tls | None = None, *, message_max_bytes: int = MESSAGE_MAX_BYTES
+    services: Sequence[Service],
+    address: str,
+    tls: Tls | None = None,
+    *,
+    reflection_guard: Guard,
+    message_max_bytes: int = MESSAGE_MAX_BYTES,
+    limits: Limits = USUAL_LIMITS,
 ) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes any that is free. Messages that
     are longer are not taken."""
     credentials = None if tls is None else _credentials(tls)
-    server = grpc.aio.server(options=[*OPTIONS, ("grpc.max_receive_message_length", message_max_bytes)])
+    guards = {service.name: service.guard for service in services}
+    guards |= dict.fromkeys((ALPHA_SERVICE, V1_SERVICE), reflection_guard)
+    admission = Admission(guards, limits.memory or Memory(), limits.calls)
+    options = [
+        *OPTIONS,
+        ("grpc.max_receive_message_length", message_max_bytes),
+        ("grpc.max_allowed_incoming_connections", connections_room(limits.connections)),
+    ]
+    server = grpc.aio.server(interceptors=[admission], options=options)
     alive = health.HealthServicer()
     server.add_generic_rpc_handlers([service.handler for service in services])
     health_pb2_grpc.add_HealthServicer_to_server(alive, server)
@@ -98,6 +135,22 @@ def _reflection(services: Sequence[str]) -> list[Any]:
 
 
 def _credentials(tls: Tls) -> Any:
+    """Asked for at each connection: files that were replaced hold from then on, if they can be used."""
+    watched = Watched(tls)
+
+    def newest() -> Any:
+        if not watched.replaced():
+            return None
+        try:
+            return _certificates(tls)
+        except Invalid as error:
+            log.warning("certificates were replaced by what cannot be used: %s", error)
+            return None
+
+    return grpc.dynamic_ssl_server_credentials(_certificates(tls), newest)
+
+
+def _certificates(tls: Tls) -> Any:
     read: dict[str, bytes] = {}
     for field, file in (("grpc_certificate", tls.certificate), ("grpc_key", tls.key)):
         try:
@@ -106,4 +159,4 @@ def _credentials(tls: Tls) -> Any:
             raise Invalid(f"the file {file} cannot be read: {error.strerror}", field=field) from None
         if b"-----BEGIN " not in read[field]:
             raise Invalid(f"the file {file} is not PEM", field=field)
-    return grpc.ssl_server_credentials([(read["grpc_key"], read["grpc_certificate"])])
+    return grpc.ssl_server_certificate_configuration([(read["grpc_key"], read["grpc_certificate"])])

@@ -14,13 +14,12 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from windlass.core.check import clean_text
 from windlass.core.error import Invalid
 from windlass.core.holder import Caller
+from windlass.http.bounded import BoundedProtocol
+from windlass.http.tls import check_file, reloading, server_context
 from windlass.wire.reach import namespaces_of
-from windlass.wire.watched import Watched
 
 log = logging.getLogger("windlass.internal")
 
@@ -44,51 +43,20 @@ class Guard(NamedTuple):
     """For `http.server.listening`."""
 
     context: ssl.SSLContext
-    protocol: type[HttpToolsProtocol]
+    protocol: type[BoundedProtocol]
 
 
 def guarded(files: Certificates) -> Guard:
     """Raises Invalid that names the file which cannot be used."""
-    newest = _Newest(files)
-    newest.context.sni_callback = newest.choose
-    return Guard(newest.context, CertifiedProtocol)
-
-
-class _Newest:
-    """What the files say now. What cannot be used is told in the log, and what was good before stays in force."""
-
-    def __init__(self, files: Certificates) -> None:
-        self._files = files
-        self.context, self._watched = _context_of(files), Watched(files)
-
-    def choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Asked at the beginning of each handshake."""
-        if self._watched.replaced():
-            try:
-                self.context = _context_of(self._files)
-                log.info("certificates were replaced: %s", self._files.certificate)
-            except Invalid as error:
-                log.warning("certificates were replaced by what cannot be used: %s", error)
-        connection.context = self.context
+    return Guard(reloading(files, lambda: _context_of(files)), CertifiedProtocol)
 
 
 def _context_of(files: Certificates) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    check_file(files.authority, "internal_ca")
+    context = server_context(files.certificate, files.key, setting="internal")
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     context.verify_mode = ssl.CERT_REQUIRED
-    for field, file in (
-        ("internal_certificate", files.certificate), ("internal_key", files.key), ("internal_ca", files.authority),
-    ):  # fmt: skip
-        try:
-            file.read_bytes()
-        except OSError as error:
-            raise Invalid(f"the file {file} cannot be read: {error.strerror}", field=field) from None
-    try:
-        context.load_cert_chain(files.certificate, files.key)
-    except (ssl.SSLError, OSError) as error:
-        raise Invalid(f"{files.certificate} and {files.key} are no certificate with its key: {error}",
-                      field="internal_certificate") from None  # fmt: skip
     try:
         context.load_verify_locations(files.authority)
     except (ssl.SSLError, OSError) as error:
@@ -96,13 +64,12 @@ def _context_of(files: Certificates) -> ssl.SSLContext:
     return context
 
 
-class CertifiedProtocol(HttpToolsProtocol):
+class CertifiedProtocol(BoundedProtocol):
     """One connection, whose caller stands in the state of each of its requests."""
 
     good_until_s = 0.0
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
         shown = transport.get_extra_info("ssl_object")
         plain = shown.getpeercert() if shown is not None else None
         if not plain:  # the handshake does not let such a one through; nor do we
@@ -110,9 +77,10 @@ class CertifiedProtocol(HttpToolsProtocol):
             return
         self.good_until_s = ssl.cert_time_to_seconds(plain["notAfter"])
         self.app_state = {**self.app_state, CALLER: caller_of(plain, shown.getpeercert(binary_form=True))}
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if time.time() > self.good_until_s:
+        if self.good_until_s and time.time() > self.good_until_s:
             log.warning("the certificate of %s has run out: its connection is closed", self.app_state.get(CALLER))
             self.transport.abort()
             return

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import uvicorn
 
 from windlass.core.error import Invalid, why_broken
+from windlass.http.bounded import BoundedProtocol, Bounds, Door, Handshake
+from windlass.wire.memory import Memory
 
 GRACE_S = 10
 KEEP_ALIVE_S, GUARDED_KEEP_ALIVE_S = 5, 75  # to begin again costs much where certificates are checked
@@ -44,36 +46,76 @@ class Guarded(Protocol):
     @property
     def context(self) -> ssl.SSLContext: ...
     @property
-    def protocol(self) -> type[asyncio.Protocol]: ...
+    def protocol(self) -> type[BoundedProtocol]: ...
+
+
+class Encrypted(NamedTuple):
+    """TLS for whoever calls."""
+
+    context: ssl.SSLContext
+    protocol: type[BoundedProtocol] = BoundedProtocol
+
+
+class Limits(NamedTuple):
+    """What callers may use of this process; `memory` is shared by all of its servers."""
+
+    bounds: Bounds = Bounds()
+    memory: Memory | None = None
+
+
+USUAL_LIMITS = Limits()
+
+
+class _Remembering:
+    """Gives back the memory of each request when it has been answered."""
+
+    def __init__(self, app: Served, memory: Memory) -> None:
+        self._app, self._memory = app, memory
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with self._memory.request():
+            await self._app(scope, receive, send)
 
 
 @asynccontextmanager
-async def listening(app: Served, host: str, port: int, guard: Guarded | None = None) -> AsyncIterator[str]:
-    """Serve until the block ends; yields the URL. Port 0 takes any that is free. With a `guard`, only to those whom it
-    lets in."""
+async def listening(
+    app: Served, host: str, port: int, guard: Guarded | None = None, *, limits: Limits = USUAL_LIMITS
+) -> AsyncIterator[str]:
+    """Serve until the block ends; yields the URL. Port 0 takes any that is free. With a `guard`, by TLS."""
     bound = _bind(host, port)
+    door = Door(limits.bounds)
     config = uvicorn.Config(
-        app, interface="asgi3", lifespan="off", log_config=None, access_log=False, server_header=False, backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE_S, ws="none", proxy_headers=False,
-        http="auto" if guard is None else guard.protocol,
+        _Remembering(app, limits.memory or Memory()), interface="asgi3", lifespan="off", log_config=None,
+        access_log=False, server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=GRACE_S, ws="none",
+        proxy_headers=False, headers=[("x-content-type-options", "nosniff")],
+        http=_protocols(door, guard),  # type: ignore[arg-type]
         timeout_keep_alive=KEEP_ALIVE_S if guard is None else GUARDED_KEEP_ALIVE_S,
     )  # fmt: skip
-    if guard is not None:
-        config.load()
-        config.ssl = guard.context
     server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[bound]))
-    try:
-        while not server.started and not serving.done():  # noqa: ASYNC110 (it has no event for that)
-            await asyncio.sleep(0.005)
-        if serving.done():
-            await serving
-        yield _url(bound, "http" if guard is None else "https")
-    finally:
-        app.state.closing.set()
-        server.should_exit = True
-        await _ended(server, serving)
-        bound.close()
+    with door.open():
+        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        try:
+            while not server.started and not serving.done():  # noqa: ASYNC110 (it has no event for that)
+                await asyncio.sleep(0.005)
+            if serving.done():
+                await serving
+            yield _url(bound, "http" if guard is None else "https")
+        finally:
+            app.state.closing.set()
+            server.should_exit = True
+            await _ended(server, serving)
+            bound.close()
+
+
+def _protocols(door: Door, guard: Guarded | None) -> Callable[..., asyncio.Protocol]:
+    """What makes the protocol of a new connection."""
+
+    def made(**given: Any) -> asyncio.Protocol:
+        if guard is None:
+            return BoundedProtocol(door=door, **given)
+        return Handshake(door, guard.protocol(door=door, **given), guard.context)
+
+    return made
 
 
 async def _ended(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:

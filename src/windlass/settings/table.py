@@ -63,13 +63,66 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool, Setting("Whether a transaction-mode pooler stands before the database; it is polled then.")
     ] = False
     http: Annotated[Address, Setting("Where the HTTP API listens, as HOST:PORT.")] = Address("127.0.0.1", 8420)
+    http_certificate: Annotated[
+        Path | None,
+        Setting(
+            "PEM file with the certificate (and its chain) of the HTTP API, read again when replaced. None: no TLS."
+        ),
+    ] = None
+    http_key: Annotated[Path | None, Setting("PEM file with the key of that certificate.")] = None
+    http_header_bytes: Annotated[
+        int,
+        Setting("How many bytes the first line and the header of a request may have.", check=value.count(1024, 2**20)),
+    ] = 32 * 1024
+    http_header_count: Annotated[
+        int, Setting("How many header lines a request may have.", check=value.count(10, 10_000))
+    ] = 100
+    http_request_s: Annotated[
+        float,
+        Setting(
+            "Seconds in which the header of a request must arrive, and its body begin to; each 16 KiB of the body give "
+            "it another second.",
+            check=value.seconds(0.1, 3600.0),
+        ),
+    ] = 20.0
+    http_connections: Annotated[
+        int,
+        Setting(
+            "How many connections the API, and the internal port, may each have. Fewer if the process may open too few "
+            "files: a third of those.",
+        ),
+    ] = 4096
+    http_address_connections: Annotated[
+        int,
+        Setting(
+            "How many of them may come from one address; at most three quarters. The oldest idle one makes room for a "
+            "new one.",
+        ),
+    ] = 1024
+    request_memory_bytes: Annotated[
+        int,
+        Setting(
+            "How many bytes of requests are held at the same time, of all callers together. Who finds no room within "
+            "20 seconds is refused (503).",
+            check=value.count(2**20, 2**40),
+        ),
+    ] = 128 * 1024 * 1024
     grpc: Annotated[Address, Setting("Where the gRPC server for remote workers listens, as HOST:PORT.")] = Address(
         "127.0.0.1", 50051
     )
     grpc_certificate: Annotated[
-        Path | None, Setting("PEM file with the certificate (and its chain) of the gRPC server. None: no TLS.")
+        Path | None,
+        Setting(
+            "PEM file with the certificate (and its chain) of the gRPC server, read again when replaced. None: no TLS."
+        ),
     ] = None
     grpc_key: Annotated[Path | None, Setting("PEM file with the key of that certificate.")] = None
+    grpc_connections: Annotated[
+        int, Setting("How many connections the gRPC server may have; fewer if the process may open too few files.")
+    ] = 4096
+    grpc_calls: Annotated[
+        int, Setting("How many gRPC calls may be open at the same time; a worker that waits has one or more.")
+    ] = 10_000
     internal: Annotated[
         Address | None,
         Setting("Where `/internal/*` listens, as HOST:PORT, for callers with a certificate. None: nowhere."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
-from windlass.wire.body import check_declared, too_large
+from windlass.wire.body import Gathering
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,19 +20,16 @@ class Gone(Exception):
 
 
 async def body_of(headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
-    """Mostly one part; a heartbeat is worth saving a generator. Raises TooLarge, Gone."""
-    check_declared(headers.get(b"content-length", b"").decode("latin-1"), limit)
-    parts, size = [], 0
+    """Raises TooLarge, Overloaded, Gone."""
+    gathering = Gathering(headers.get(b"content-length", b"").decode("latin-1"), limit)
+    await gathering.begin()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Gone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            raise too_large(limit)
+        await gathering.add(message.get("body", b""))
         if not message.get("more_body", False):
-            return b"".join(parts)
+            return gathering.whole()
 
 
 async def respond(send: Send, status: int, content: bytes, headers: Iterable[Header]) -> None:

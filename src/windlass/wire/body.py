@@ -1,27 +1,69 @@
-"""Bodies of requests, read up to a limit and no further, whoever serves them; one that is too long is not kept."""
+"""Bodies of requests, read up to a limit and no further, whoever serves them; one that is too long is not kept.
+
+What is read has found room in memory first: see `wire.memory`.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterable
 
 from windlass.core.error import TooLarge
+from windlass.wire.memory import room_for
+
+STEP_BYTES = 64 * 1024  # of a body whose length is not declared
 
 
 async def gathered(declared: str, stream: AsyncIterable[bytes], limit: int) -> bytes:
     """All of a stream. `declared` is what the header says of its length."""
-    check_declared(declared, limit)
-    parts, size = [], 0
+    gathering = Gathering(declared, limit)
+    await gathering.begin()
     async for part in stream:
-        parts.append(part)
-        size += len(part)
-        if size > limit:
-            raise too_large(limit)
-    return b"".join(parts)
+        await gathering.add(part)
+    return gathering.whole()
 
 
-def check_declared(length: str, limit: int) -> None:
-    if length.isdecimal() and int(length[:20]) > limit:
-        raise too_large(limit)
+class Gathering:
+    """A body that arrives in parts. Mostly there is one, which is kept as it is; many are written one behind the other,
+    so that a long body is in memory once."""
+
+    def __init__(self, declared: str, limit: int) -> None:
+        self._declared = int(declared[:20]) if declared.isdecimal() else None
+        self._limit = limit
+        self._first = b""
+        self._more: io.BytesIO | None = None
+        self._size, self._room = 0, 0
+
+    async def begin(self) -> None:
+        """Raises TooLarge before anything is read."""
+        if self._declared is None:
+            return
+        if self._declared > self._limit:
+            raise too_large(self._limit)
+        self._room = self._declared
+        await room_for(self._declared)
+
+    async def add(self, part: bytes) -> None:
+        if not part:
+            return
+        size = self._size + len(part)
+        if size > self._limit:
+            raise too_large(self._limit)
+        if size > self._room:
+            step = max(len(part), min(STEP_BYTES, self._limit - self._room))
+            self._room += step
+            await room_for(step)
+        if not self._size:
+            self._first = part
+        else:
+            if self._more is None:
+                self._more, self._first = io.BytesIO(self._first), b""
+                self._more.seek(0, io.SEEK_END)
+            self._more.write(part)
+        self._size = size
+
+    def whole(self) -> bytes:
+        return self._first if self._more is None else self._more.getvalue()  # which it hands out without a copy
 
 
 def too_large(limit: int) -> TooLarge:

@@ -82,7 +82,12 @@ async def test_every_service_is_found_by_reflection(client: Client, version: str
         reflection_pb2.ServerReflectionRequest.SerializeToString,
         reflection_pb2.ServerReflectionResponse.FromString,
     )
-    [listed] = [answer async for answer in ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))]
+    [listed] = [
+        answer
+        async for answer in ask(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="")]), metadata=client.metadata
+        )
+    ]
     names = [service.name for service in listed.list_services_response.service]
     asked = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in names]
 
@@ -90,7 +95,7 @@ async def test_every_service_is_found_by_reflection(client: Client, version: str
         "kagzi.WorkflowService", "windlass.v1.Worker", "windlass.v1.Client", "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
     }  # fmt: skip
-    for name, answer in zip(names, [one async for one in ask(iter(asked))], strict=True):
+    for name, answer in zip(names, [one async for one in ask(iter(asked), metadata=client.metadata)], strict=True):
         pool = DescriptorPool()
         for file in reversed(answer.file_descriptor_response.file_descriptor_proto):
             pool.AddSerializedFile(file)
@@ -106,7 +111,7 @@ async def test_reflection_says_what_it_does_not_know(client: Client) -> None:
     )
     asked = [reflection_pb2.ServerReflectionRequest(file_containing_symbol="nobody.Knows")]
 
-    [answer] = [one async for one in ask(iter(asked))]
+    [answer] = [one async for one in ask(iter(asked), metadata=client.metadata)]
 
     assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 

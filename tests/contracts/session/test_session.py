@@ -232,6 +232,6 @@ async def test_health_and_reflection_are_served(server: str) -> None:
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         asked = reflection_pb2.ServerReflectionRequest(list_services="")
-        async for reply in stub.ServerReflectionInfo(iter([asked])):
+        async for reply in stub.ServerReflectionInfo(iter([asked]), metadata=[("authorization", f"Bearer {KEY}")]):
             names = {service.name for service in reply.list_services_response.service}
     assert {"windlass.v1.Worker", "windlass.v1.Client", "grpc.health.v1.Health"} <= names

@@ -68,19 +68,15 @@ class CallbackApp:
         if method != "POST":
             return self._refused(405, "method_not_allowed", "only POST is allowed here", [(b"allow", b"POST")])
         token = _bearer(headers)
-        body = await _body(headers, receive, await self._limit(parts[4], token, headers))
+        scope = self._service.known(token, parts[3]) or await self._service.admitted(token, parts[3])
+        try:  # only now: nothing is read from who shows no token of ours
+            body = await body_of(headers, receive, self._large_max_bytes if parts[4] == "completed" else BODY_MAX_BYTES)
+        except TooLarge:
+            await self._service.check_time(scope)
+            raise
         trace = headers.get(b"traceparent")
-        told = token, parts[3], body, None if trace is None else trace.decode("latin-1")
-        said = self._service.admitted_again(*told) or await self._service.admitted(*told)
+        said = self._service.saying(scope, body, None if trace is None else trace.decode("latin-1"))
         return 200, self._encode(await route(said)), []
-
-    async def _limit(self, route: str, token: str, headers: dict[bytes, bytes]) -> int:
-        """How long the body may be. Much is read only from who shows a token of ours."""
-        declared = headers.get(b"content-length", b"")
-        if route != "completed" or (declared.isdigit() and int(declared[:20]) <= BODY_MAX_BYTES):
-            return BODY_MAX_BYTES
-        await self._service.admit(token)
-        return self._large_max_bytes
 
     async def _described(self, method: str, path: str, headers: dict[bytes, bytes]) -> tuple[int, bytes, list[Header]]:
         """The documents tell nothing of anybody's work, but nothing except health answers without a key."""
@@ -101,11 +97,3 @@ def _bearer(headers: dict[bytes, bytes]) -> str:
     if scheme.lower() != b"bearer" or not token:
         raise Unauthenticated("send the token of the task: Authorization: Bearer TOKEN")
     return token.strip().decode("latin-1")
-
-
-async def _body(headers: dict[bytes, bytes], receive: Receive, limit: int) -> bytes | TooLarge:
-    """One that is too long is kept for later, since its sender may still be told something else."""
-    try:
-        return await body_of(headers, receive, limit)
-    except TooLarge as error:
-        return error

@@ -25,7 +25,7 @@ from windlass.contracts.callback.form import (
 )
 from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason
 from windlass.core.check import LARGE_MAX_BYTES, TEXT_MAX, check_payload, clean_json, clean_text
-from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound, WindlassError
+from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound
 from windlass.core.failure import Category, Failure
 from windlass.core.note import Amount, Line, Note
 from windlass.core.report import final_state
@@ -60,7 +60,7 @@ def _task_id(text: str) -> UUID | None:
 
 
 class Saying(Struct):
-    """One callback as it came in: whose token, which task, the body (None: too long), the caller's trace."""
+    """One callback as it came in: whose token, which task, the body, the caller's trace."""
 
     scope: Scope
     task_id: UUID
@@ -97,12 +97,6 @@ class Service:
         except UnknownKey:
             return (await self.tokens(LEARN_AGAIN_S)).read(token)
 
-    def _known(self, token: str) -> Scope | None:
-        """A token that was read a moment ago."""
-        if self._tokens is None or self._stopwatch() - self._learnt_s > KEYS_FRESH_S:
-            return None
-        return self._tokens.known(token)
-
     def make_token(self, tokens: Tokens, scope: Scope, now: datetime) -> tuple[str, datetime]:
         """A token for the same, from now on."""
         begins = now.replace(microsecond=0)
@@ -112,31 +106,31 @@ class Service:
 
     # ----------------------------------------------------------------------------------------- callbacks
 
-    def admitted_again(self, token: str, task: str, body: bytes | WindlassError, trace: str | None) -> Saying | None:
-        """The same at once, for one that has nothing wrong with it and whose token was read a moment ago."""
-        scope = self._known(token)
-        if scope is None or scope.task_id != _task_id(task) or isinstance(body, WindlassError):
+    def known(self, token: str, task: str) -> Scope | None:
+        """What a token is good for that was read a moment ago, if it is for this task."""
+        if self._tokens is None or self._stopwatch() - self._learnt_s > KEYS_FRESH_S:
             return None
-        return Saying(scope, scope.task_id, body, trace if is_traceparent(trace) else None)
+        scope = self._tokens.known(token)
+        return scope if scope is not None and scope.task_id == _task_id(task) else None
 
-    async def admitted(self, token: str, task: str, body: bytes | WindlassError, trace: str | None) -> Saying:
+    async def admitted(self, token: str, task: str) -> Scope:
         """The checks before the body is read. What fails fails in the order of the contract: an expired token is
         nothing but that."""
         scope = await self.admit(token)
         task_id = _task_id(task)
-        problem: WindlassError | None = None
+        if task_id == scope.task_id:
+            return scope
+        await self.check_time(scope)
         if task_id is None:
-            problem = NotFound(f"{task[:100]!r} is not an id of a task")
-        elif task_id != scope.task_id:
-            problem = Forbidden("the token is for another task")
-        elif isinstance(body, WindlassError):
-            problem = body
-        if problem is not None:
-            scope.check_time(await self._callbacks.now())
-            raise problem
-        assert isinstance(task_id, UUID), task
-        assert isinstance(body, bytes), task
-        return Saying(scope, task_id, body, trace if is_traceparent(trace) else None)
+            raise NotFound(f"{task[:100]!r} is not an id of a task")
+        raise Forbidden("the token is for another task")
+
+    async def check_time(self, scope: Scope) -> None:
+        """Raise Unauthenticated for a token that has expired."""
+        scope.check_time(await self._callbacks.now())
+
+    def saying(self, scope: Scope, body: bytes, trace: str | None) -> Saying:
+        return Saying(scope, scope.task_id, body, trace if is_traceparent(trace) else None)
 
     async def started(self, said: Saying) -> StartedAnswer:
         form: Started = await self._read(said, self._started)
@@ -174,7 +168,7 @@ class Service:
         try:
             finish = _finish(said, form)
         except Invalid:
-            said.scope.check_time(await self._callbacks.now())
+            await self.check_time(said.scope)
             raise
         try:
             task, now = await self._callbacks.finish(finish)
@@ -189,7 +183,7 @@ class Service:
             form: Any = decoded_report(decoder, said.body, _only_text)
             checked_worker(form.worker_id)
         except Invalid:
-            said.scope.check_time(await self._callbacks.now())
+            await self.check_time(said.scope)
             raise
         return form  # type: ignore[no-any-return]
 

@@ -102,8 +102,6 @@ class MachineApp:
     async def _export(self, request: Request, format_: str) -> Response:
         principal = await self._principal(request)
         body = await _body(request)
-        if isinstance(body, TooLarge):
-            raise body
         key = request.headers.get("idempotency-key")
         if key is not None and not (0 < len(key) <= KEY_MAX and key.isascii() and key.isprintable()):
             raise Invalid(f"must have 1 to {KEY_MAX} visible ASCII characters", field="idempotency-key")
@@ -126,7 +124,6 @@ class MachineApp:
             "content-disposition": disposition(file),
             "content-length": str(blob.size),
             "cache-control": "no-store",
-            "x-content-type-options": "nosniff",
         }
         if request.method == "HEAD":
             return Response(None, 200, headers, content_type(file))
@@ -135,7 +132,7 @@ class MachineApp:
     # ----------------------------------------------------------------------------------------- machines
 
     async def _callback(self, request: Request, name: str) -> Response:
-        await self._service.callback(name, _signature(request), await _body(request))
+        await self._service.callback(name, _signature(request), lambda: _body(request))
         return _json({"received": True})
 
     async def _upload(self, request: Request, name: str) -> Response:
@@ -187,12 +184,8 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
             yield piece
 
 
-async def _body(request: Request) -> bytes | TooLarge:
-    """One that is too long is kept for later, since its sender may still be told something else."""
-    try:
-        return await gathered(request.headers.get("content-length", ""), request.stream(), BODY_MAX_BYTES)
-    except TooLarge as error:
-        return error
+async def _body(request: Request) -> bytes:
+    return await gathered(request.headers.get("content-length", ""), request.stream(), BODY_MAX_BYTES)
 
 
 def disposition(file: str) -> str:

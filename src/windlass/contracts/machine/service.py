@@ -169,12 +169,11 @@ class MachineService:
 
     # ----------------------------------------------------------------------------------------- machines
 
-    async def callback(self, name: str, signature: str | None, body: bytes | TooLarge) -> None:
-        """A machine says how it went. Raises NotFound, Unauthenticated, Invalid, Conflict, LeaseLost, in this order."""
+    async def callback(self, name: str, signature: str | None, read: Callable[[], Awaitable[bytes]]) -> None:
+        """A machine says how it went. Raises NotFound, Unauthenticated, Invalid, Conflict, LeaseLost, in this order.
+        `read` gets the body, which is not asked for before it is known who sends it."""
         view, attempt = await self._signed(name, signature)
-        if isinstance(body, TooLarge):
-            raise body
-        said, task = form.read_callback(body), view.task
+        said, task = form.read_callback(await read()), view.task
         if said.error is not None:  # which may repeat what the machine was told
             said = msgspec.structs.replace(said, error=await self._machines.discreet(task, said.error))
         if read_export_name(said.task_id) != task.id and said.task_id != str(task.id):

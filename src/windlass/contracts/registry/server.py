@@ -19,6 +19,7 @@ from windlass.contracts.registry.call import Call, Handler, House, Options
 from windlass.core.access import Principal, Role
 from windlass.core.error import WindlassError
 from windlass.engine.engine import Engine
+from windlass.wire.admission import Guard, Metadata
 from windlass.wire.channel import bearer_key
 from windlass.wire.protos import kagzi_pb2 as pb
 from windlass.wire.registry_status import DETAILS_KEY, refusal_of
@@ -71,7 +72,18 @@ class RegistryServer:
             log.exception("a defect in %s", name)
             await _refuse(context, WindlassError("a defect of the server; it has been logged"))
 
-    async def _principal(self, name: str, metadata: dict[str, Any]) -> Principal:
+    @property
+    def guard(self) -> Guard:
+        return Guard(self.admit, _refuse)
+
+    async def admit(self, method: str, metadata: Metadata) -> bool:
+        """Before anything is read of a call. On a server that is open to everybody, all are known."""
+        if method in WITHOUT_KEY:
+            return False
+        await self._principal(method, metadata)
+        return True
+
+    async def _principal(self, name: str, metadata: Metadata) -> Principal:
         if name in WITHOUT_KEY or (self._options.open and "authorization" not in metadata):
             return ANYBODY
         return await self._identify(bearer_key(metadata))

@@ -22,6 +22,7 @@ from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.error import ContractViolation, WindlassError
 from windlass.core.lease import Lease
 from windlass.engine.engine import Engine
+from windlass.wire.admission import Guard, Metadata
 from windlass.wire.channel import CODE_KEY, bearer_key
 from windlass.wire.protos import session_pb2 as pb
 from windlass.wire.session import extended_message, to_id
@@ -93,8 +94,17 @@ class SessionServer:
         check_reach(principal, lease.namespace)
         return lease
 
+    async def admit(self, _method: str, metadata: Metadata) -> bool:
+        """Before anything is read of a call."""
+        await self._identify(bearer_key(metadata))
+        return True
+
     async def _principal(self, context: Any) -> Principal:
         return await self._identify(bearer_key(context.invocation_metadata()))
+
+    @property
+    def guard(self) -> Guard:
+        return Guard(self.admit, refuse)
 
     def handlers(self) -> dict[str, Any]:
         """By the name of their service."""
@@ -137,10 +147,14 @@ async def told(context: Any) -> AsyncIterator[None]:
     try:
         yield
     except WindlassError as error:
-        status = getattr(grpc.StatusCode, status_of(error).grpc)
-        await context.abort(status, error.message[:1000], ((CODE_KEY, known_code(error)),))
+        await refuse(context, error)
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except Exception:
         log.exception("a defect in a session")
         await context.abort(grpc.StatusCode.INTERNAL, "a defect of the server; it has been logged")
+
+
+async def refuse(context: Any, error: WindlassError) -> None:
+    status = getattr(grpc.StatusCode, status_of(error).grpc)
+    await context.abort(status, error.message[:1000], ((CODE_KEY, known_code(error)),))

@@ -51,11 +51,11 @@ func run(address, key string, calls []string) error {
 		return err
 	}
 	defer conn.Close()
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+key)
 	described, err := describe(ctx, conn)
 	if err != nil {
 		return fmt.Errorf("reflection v1: %w", err)
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+key)
 	for len(calls) > 0 {
 		if err := call(ctx, conn, described, calls[0], calls[1]); err != nil {
 			return err
