@@ -92,7 +92,7 @@ def test_the_form_of_a_policy_makes_that_policy() -> None:
 
     check_policy(policy)
     assert (policy.retry_delay_s, policy.retry_delay_max_s) == (1.5, 9.0)
-    assert retry_of(policy) == form
+    assert retry_of(policy, PULL) == form
     assert policy_of(None, Push(url=URL, cancel_grace_period_ms=5000)).cancel_grace_s == 5.0
 
 

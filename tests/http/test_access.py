@@ -120,6 +120,16 @@ async def test_a_key_is_told_once_and_works_until_it_is_revoked(api: httpx.Async
         assert (await api.delete(f"/api/v1/keys/{key['id']}")).json() == revoked
 
 
+async def test_a_key_without_a_namespace_is_for_that_of_its_maker(api: httpx.AsyncClient, as_role: NewClient) -> None:
+    order = {"name": "ci", "role": "viewer"}
+    theirs = await as_role("admin", "acme")
+    assert (await theirs.post("/api/v1/keys", json=order)).json()["key"]["namespace"] == "acme"
+    problem(await theirs.post("/api/v1/keys", json={**order, "namespace": "default"}), 403, "forbidden")
+    problem(await theirs.post("/api/v1/keys", json={**order, "namespace": None}), 403, "forbidden")
+    assert (await api.post("/api/v1/keys", json={**order, "namespace": None})).json()["key"]["namespace"] is None
+    assert (await api.post("/api/v1/keys", json=order)).json()["key"]["namespace"] == "default"
+
+
 async def test_the_database_knows_only_hashes(api: httpx.AsyncClient, somebody: object) -> None:
     secret = (await api.post("/api/v1/keys", json={"name": "ci", "role": "viewer"})).json()["secret"]
 

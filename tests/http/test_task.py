@@ -414,9 +414,14 @@ async def test_failed_tasks_are_replayed_by_filter_in_bounded_parts_and_once(
 
 
 async def test_only_what_did_not_succeed_is_replayed(api: httpx.AsyncClient) -> None:
-    said = problem(await api.post("/api/v1/tasks/replay", json={"state": ["succeeded"]}), 422, "invalid")
-
-    assert said["field"] == "states"
+    for state in (["succeeded"], ["failed", "running"]):
+        said = problem(await api.post("/api/v1/tasks/replay", json={"state": state}), 422, "invalid")
+        assert said["field"] == f"state[{len(state) - 1}]"
+    said = problem(await api.post("/api/v1/tasks/replay", json={"state": []}), 422, "invalid")
+    assert said["field"] == "state"
+    document = (await api.get("/api/v1/openapi.json")).json()
+    [order] = [schema for name, schema in document["components"]["schemas"].items() if name.endswith("ReplayOrder")]
+    assert sorted(order["properties"]["state"]["items"]["enum"]) == ["cancelled", "failed", "skipped"]
 
 
 # --------------------------------------------------------------------------------------------- traces

@@ -27,8 +27,8 @@ def create_key(
         A viewer looks; a submitter also submits and cancels; an operator also retries and sets queues; an admin may
         do everything.
     """
-    namespace = None if everywhere else api.settings.namespace or "default"
-    made = api.client().post("/keys", {"name": name, "role": role, "namespace": namespace})
+    asked = {} if api.settings.namespace is None else api.space
+    made = api.client().post("/keys", {"name": name, "role": role, **({"namespace": None} if everywhere else asked)})
     if api.json:
         print_json(made)
     else:

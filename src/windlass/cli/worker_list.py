@@ -31,7 +31,7 @@ def list_workers(
         Only those that take from this queue.
     """
     client = api.client()
-    query = {**api.space, **{key: value for key, value in (("state", state), ("queue", queue)) if value is not None}}
+    query = {**api.space, "state": state or "online,draining", **({} if queue is None else {"queue": queue})}
 
     def found() -> list[dict[str, Any]]:
         return list(client.items("/workers", query, 10_000))

@@ -421,6 +421,11 @@ class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
     """What the tasks of a queue are allowed; the very default if nothing was asked for."""
     form = retry or RetryForm()
+    if form.max_losses is not None and delivery.loss_is_failure:
+        raise Invalid(
+            f"a queue with delivery {type_of(delivery)} counts a lost lease as a failed attempt: set max_attempts",
+            field="retry.max_losses",
+        )
     policy = Policy(
         max_attempts=delivery.max_attempts if form.max_attempts is None else form.max_attempts,
         max_losses=delivery.max_losses if form.max_losses is None else form.max_losses,
@@ -432,11 +437,11 @@ def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
     return DEFAULT_POLICY if policy == DEFAULT_POLICY else policy
 
 
-def retry_of(policy: Policy) -> RetryForm:
+def retry_of(policy: Policy, delivery: Delivery) -> RetryForm:
     """The form that makes this policy."""
     return RetryForm(
         max_attempts=policy.max_attempts,
-        max_losses=policy.max_losses,
+        max_losses=None if delivery.loss_is_failure else policy.max_losses,
         initial_ms=policy.retry_delay_s * 1000,
         multiplier=policy.retry_factor,
         max_ms=policy.retry_delay_max_s * 1000,

@@ -101,7 +101,7 @@ class TaskViews:
         """A page of tasks; `after` is the `next` of the page before."""
         _check_filter(namespace, states, queue, kind, run_id, after, limit)
         check_type("created", created, Created)
-        for field, at in (("created.since", created.since), ("created.before", created.before)):
+        for field, at in (("created_since", created.since), ("created_before", created.before)):
             if at is not None:
                 check_instant(field, at)
         async with self._store.views() as views:

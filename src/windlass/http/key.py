@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from windlass.core.access import ApiKey, Role, check_reach
 from windlass.http import cursor
@@ -15,11 +15,12 @@ table = Table("keys")
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """`namespace` null reaches all of them, and only such a key may make one."""
+    """`namespace` null reaches all of them, and only such a key may make one. Left out, it is the caller's own, or
+    `default` for a caller that reaches all."""
 
     name: Name
     role: Role
-    namespace: Name | None = "default"
+    namespace: Name | UnsetType | None = UNSET
 
 
 class MadeKey(Struct, frozen=True):
@@ -33,8 +34,9 @@ class MadeKey(Struct, frozen=True):
 async def create_key(call: Call[None, NewKey]) -> MadeKey:
     """Hand out a key, bound to a role and a namespace."""
     body = call.body
-    check_reach(call.principal, body.namespace)
-    key, secret = await call.engine.access.create_key(name=body.name, role=body.role, namespace=body.namespace)
+    namespace = call.namespace(None) if isinstance(body.namespace, UnsetType) else body.namespace
+    check_reach(call.principal, namespace)
+    key, secret = await call.engine.access.create_key(name=body.name, role=body.role, namespace=namespace)
     return MadeKey(key, secret)
 
 

@@ -153,7 +153,7 @@ def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
         name=view.name,
         namespace=namespace,
         delivery=settings.delivery if is_admin else settings.delivery.without_secrets(),
-        retry=retry_of(settings.policy),
+        retry=retry_of(settings.policy, settings.delivery),
         limits=LimitsForm(config.max_running, dict(config.max_running_per_kind), config.max_running_per_key, rate),
         paused=config.paused,
         counts={state.value: view.counts[state] for state in State if state in view.counts},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from msgspec import Meta, Struct
@@ -74,10 +74,13 @@ class CancelOrder(Struct, frozen=True, forbid_unknown_fields=True):
     force: bool = False
 
 
+Replayable = Literal["failed", "cancelled", "skipped"]
+
+
 class ReplayOrder(In, frozen=True, forbid_unknown_fields=True):
     """Which of those that did not succeed to do again; with `dry_run` they are only counted."""
 
-    state: tuple[State, ...] = (State.FAILED,)
+    state: Annotated[tuple[Replayable, ...], Meta(min_length=1)] = ("failed",)
     queue: Name | None = None
     kind: Name | None = None
     run_id: IdText | None = None
@@ -257,7 +260,7 @@ async def replay_tasks(call: Call[None, ReplayOrder]) -> Replays:
     body = call.body
     done = await call.engine.repair.replay(
         namespace=call.namespace(body.namespace),
-        states=body.state,
+        states=[State(state) for state in body.state],
         queue=body.queue,
         kind=body.kind,
         run_id=None if body.run_id is None else read_id("run_id", body.run_id),

@@ -44,9 +44,9 @@ class WorkerForm(Struct, frozen=True):
 
 
 class WorkerFilter(Paged, frozen=True, forbid_unknown_fields=True):
-    """Without `state`, those that are here."""
+    """Without `state`, all that are known: those that are here, and for a week those that went."""
 
-    state: WorkerState | None = None
+    state: tuple[WorkerState, ...] = ()
     queue: Name | None = None
 
 
@@ -56,9 +56,6 @@ class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: Annotated[Seconds | None, Meta(description="seconds")] = None
 
 
-HERE = (WorkerState.ONLINE, WorkerState.DRAINING)
-
-
 @table.add("GET", "/api/v1/workers", Role.VIEWER)
 async def list_workers(call: Call[WorkerFilter, None]) -> Listed[WorkerForm]:
     """Workers, those that came last first. `kinds` null takes every kind."""
@@ -66,7 +63,7 @@ async def list_workers(call: Call[WorkerFilter, None]) -> Listed[WorkerForm]:
     page = await call.engine.workers.page(
         call.namespace(query.namespace),
         queue=query.queue,
-        states=HERE if query.state is None else (query.state,),
+        states=query.state or None,
         after=cursor.to_position(query.after),
         limit=query.limit,
     )

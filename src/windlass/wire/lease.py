@@ -131,7 +131,7 @@ class EventsRequest(Struct, frozen=True, kw_only=True):
     task_id: Id
     attempt: Number
     lease_token: UUID
-    events: Annotated[list[Event], Meta(min_length=1, max_length=MANY)]
+    events: Annotated[list[Event], Meta(max_length=MANY)]
 
 
 class AcceptedAnswer(Struct, frozen=True, kw_only=True):
@@ -190,8 +190,9 @@ class ErrorDetails(Struct, frozen=True, kw_only=True):
 
 
 class CompleteRequest(Struct, frozen=True, kw_only=True):
-    """The attempt is over. Only a success has outputs and events. `result` is ours: what the task gives to whoever
-    waits for it, instead of its outputs."""
+    """The attempt is over. Outputs and events are committed with a success; those of any other end are kept for audit
+    only. `result` is ours: what the task gives to whoever waits for it, instead of its outputs. Who holds no lease may
+    report a cancel, without an attempt or with 0."""
 
     task_id: Id
     attempt: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None

@@ -23,6 +23,7 @@ ROUTE, RECEIVE, EXTEND, ACK, NACK, BURY, UNHEARD = (
     PREFIX + name for name in ("route", "receive", "extend", "ack", "nack", "bury", "unheard")
 )
 
+MESSAGE_ID_MAX = 500
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Count = Annotated[int, Meta(ge=1, le=RECEIVE_MAX)]
 Wait = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
@@ -113,10 +114,10 @@ class Nack(Held, frozen=True):
 class Bury(Where, frozen=True, kw_only=True):
     """A message of any carrier that nobody can do anything with. `message_id` is the carrier's."""
 
-    message_id: Annotated[str, Meta(min_length=1, max_length=500)]
+    message_id: Annotated[str, Meta(min_length=1, max_length=MESSAGE_ID_MAX)]
     body: Annotated[str, Meta(max_length=BODY_MAX_BYTES * 2)]  # base64, since it may be anything
     deliveries: Deliveries
-    reason: Annotated[str, Meta(max_length=2000)]
+    reason: str
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -319,6 +320,49 @@ async def test_a_holder_that_vanishes_after_a_cancel_ends_it(world: World) -> No
     assert (await holder.task()).state is State.CANCELLED
 
 
+@pytest.mark.parametrize("status", ["Failed", "Canceled"])
+async def test_outputs_and_events_of_what_did_not_succeed_are_kept_for_audit_and_not_committed(
+    world: World, status: str
+) -> None:
+    holder = await world.writing()
+    nonsense = {**at_cursor(), "partition_key": "both"}
+
+    told = ok(await holder.complete(status, error_message="it broke", events=[at_cursor(), nonsense], outputs=OUTPUTS))
+
+    assert told == {"status": status}
+    assert await world.rows("event") == [[]]
+    [report] = await world.history(holder.task_id, "reported")
+    assert report.detail["outputs"] == OUTPUTS
+    assert [event["cursor"] for event in report.detail["events"]] == [12345, 12345]
+
+
+async def test_an_event_of_a_failed_attempt_is_committed_by_the_next(world: World) -> None:
+    await world.queue(retry=RetryForm(max_attempts=3, initial_ms=0))
+    holder = await world.writing()
+    ok(await holder.complete("Failed", error_message="it broke", events=[at_cursor()]))
+    again = await world.hold(holder.task_id)
+    ok(await again.complete(events=[at_cursor()]))
+    [events] = await world.rows("event")
+    assert len(events) == 1
+
+
+async def test_no_events_are_fine(world: World) -> None:
+    holder = await world.writing()
+    assert ok(await holder.events())["accepted"] == 0
+    ok(await holder.complete(events=[], outputs=[]))
+
+
+async def test_a_failure_whose_text_holds_half_a_character_is_recorded(world: World) -> None:
+    holder = await world.held()
+    fence = json.dumps(holder.fence)[:-1].encode()
+    body = fence + rb', "status": "Failed", "error_message": "caf\udce9", "error": {"retryable": false}}'
+    answer = await world.http.post("/internal/task-complete", content=body)
+    assert ok(answer) == {"status": "Failed"}
+    error = (await holder.task()).error
+    assert error is not None
+    assert error.message == "caf\ufffd"
+
+
 # --------------------------------------------------------------------------------------------- bad bodies
 
 
@@ -352,14 +396,15 @@ def _bad_bodies() -> list[tuple[str, bytes | dict[str, Any]]]:
         ("task-complete", {"status": "Completed", "attempt": None}),
         ("task-complete", {"status": "Failed", "lease_token": None}),
         ("task-complete", {"status": "Completed", "events": {}}),
-        ("task-complete", {"status": "Failed", "events": [event]}),
-        ("task-complete", {"status": "Canceled", "outputs": OUTPUTS}),
+        ("task-complete", {"status": "Completed", "attempt": 0}),
+        ("task-complete", {"status": "Failed", "attempt": 0}),
+        ("events", {"attempt": 0}),
+        ("buffer-publish", {"attempt": 0}),
         ("task-complete", {"status": "Completed", "outputs": [{"dataset_uuid": 1}]}),
         ("task-complete", {"status": "Completed", "outputs": [{**OUTPUTS[0], "row_count": -1}]}),
         ("task-complete", {"status": "Failed", "error": {"category": "NOBODY"}}),
         ("task-complete", {"status": "Failed", "error_message": 7}),
         ("events", {"events": None}),
-        ("events", {"events": []}),
         ("events", {"events": [None]}),
         ("events", {"events": [{**event, "dataset_uuid": "x"}]}),
         ("events", {"events": [{**event, "dataset_version": None}]}),

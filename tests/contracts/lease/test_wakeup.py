@@ -209,3 +209,29 @@ async def test_a_consumer_says_what_a_server_refuses(world: World) -> None:
         await ask_route(calling(world.http), "nobody")
     with pytest.raises(Invalid):
         await ask_route(calling(world.http), "a\x00")
+
+
+# --------------------------------------------------------------------------------------------- dead letters
+
+
+def letter(**fields: Any) -> dict[str, Any]:
+    return {"queue": QUEUE, "message_id": "m1", "body": "", "deliveries": 1, "reason": "poison", **fields}
+
+
+@pytest.mark.parametrize("body", ["caf\u00e9", "\u65e5\u672c", "not base64!", "YQ"])
+async def test_a_letter_whose_body_is_no_base64_is_refused(world: World, body: str) -> None:
+    told = refused(await world.post("wakeups/bury", letter(body=body)), 400, "invalid_argument")
+    assert told["field"] == "body"
+
+
+async def test_a_letter_may_say_anything(world: World) -> None:
+    answer = await world.post("wakeups/bury", letter(message_id="\u65e5", reason="\u00e9\x00" * 5000))
+    assert ok(answer) == {"kept": True}
+    [kept] = await world.engine.wakeups.dead_messages()
+    assert kept.message_id == "\u65e5"
+    assert len(kept.reason) == 2000
+
+
+async def test_a_letter_for_a_queue_that_nobody_made_is_refused(world: World) -> None:
+    refused(await world.post("wakeups/bury", letter(queue="nobody made it")), 404, "task_not_found")
+    assert await world.engine.wakeups.dead_messages() == []

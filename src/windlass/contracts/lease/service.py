@@ -11,7 +11,15 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from windlass.contracts.lease import form
-from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES, check_name, check_payload, clean_text
+from windlass.core.check import (
+    LARGE_MAX_BYTES,
+    PAYLOAD_MAX_BYTES,
+    TEXT_MAX,
+    check_name,
+    check_payload,
+    clean_json,
+    clean_text,
+)
 from windlass.core.dataset import SaidPublish, prefixes_of
 from windlass.core.error import Invalid, LeaseLost, NotFound, Rejected, Unavailable
 from windlass.core.failure import Category, Failure
@@ -43,6 +51,7 @@ from windlass.wire.lease import (
 log = logging.getLogger("windlass.lease")
 
 T = TypeVar("T")
+AUDIT_MAX = 100
 WAITING = frozenset({State.QUEUED, State.BLOCKED, State.SLEEPING, State.PARKED})
 _OUTCOMES = {"Completed": Outcome.SUCCEEDED, "Failed": Outcome.FAILED, "Canceled": Outcome.CANCELLED}
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
@@ -146,29 +155,32 @@ class Service:
 def _finish(said: CompleteRequest, caller: Caller) -> Finish:
     outcome = _OUTCOMES[said.status]
     fence = Fence(_task_id(said.task_id), said.attempt or 0, said.lease_token)
-    if outcome is not Outcome.CANCELLED and (said.attempt is None or said.lease_token is None):
-        raise Invalid("is missing", field="attempt" if said.attempt is None else "lease_token")
-    if outcome is not Outcome.SUCCEEDED and (said.events or said.outputs):
-        raise Invalid("only what is Completed has events and outputs", field="events" if said.events else "outputs")
+    if outcome is not Outcome.CANCELLED:
+        if said.attempt is None or said.lease_token is None:
+            raise Invalid("is missing", field="attempt" if said.attempt is None else "lease_token")
+        if said.attempt < 1:
+            raise Invalid("must be 1 or more", field="attempt")
+    if outcome is not Outcome.SUCCEEDED:
+        return Finish(fence, caller, outcome, None, _failure(said, outcome), (), _not_committed(said))
     events = form.said_events(said.events)
     outputs = msgspec.to_builtins(said.outputs or [])
-    result, kept = None, {}
-    if outcome is Outcome.SUCCEEDED:
-        given = not isinstance(said.result, msgspec.UnsetType)
-        result = bytes(said.result) if isinstance(said.result, msgspec.Raw) else _encoded({"outputs": outputs})
-        check_payload("result" if given else "outputs", result, LARGE_MAX_BYTES if given else PAYLOAD_MAX_BYTES)
-        if given and outputs:
-            kept["outputs"] = outputs
-    return Finish(fence, caller, outcome, result, _failure(said, outcome), events, kept)
+    given = not isinstance(said.result, msgspec.UnsetType)
+    result = bytes(said.result) if isinstance(said.result, msgspec.Raw) else _encoded({"outputs": outputs})
+    check_payload("result" if given else "outputs", result, LARGE_MAX_BYTES if given else PAYLOAD_MAX_BYTES)
+    return Finish(fence, caller, outcome, result, None, events, {"outputs": outputs} if given and outputs else {})
+
+
+def _not_committed(said: CompleteRequest) -> dict[str, object]:
+    """What an attempt that did not succeed says to have made: for people, the first of it."""
+    told = {"outputs": said.outputs, "events": said.events}
+    return {name: clean_json(msgspec.to_builtins(list_[:AUDIT_MAX]), TEXT_MAX) for name, list_ in told.items() if list_}
 
 
 def _encoded(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _failure(said: CompleteRequest, outcome: Outcome) -> Failure | None:
-    if outcome is Outcome.SUCCEEDED:
-        return None
+def _failure(said: CompleteRequest, outcome: Outcome) -> Failure:
     message = clean_text("error_message", said.error_message or "")
     if outcome is Outcome.CANCELLED:
         return Failure(Category.CANCELLED, message)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 
 import msgspec
 
-from windlass.core.check import check_name
+from windlass.core.check import check_name, check_text
 from windlass.core.delivery import Wakeup
 from windlass.core.error import Forbidden, Invalid, Malformed, NotFound
 from windlass.core.holder import Caller
@@ -96,10 +95,13 @@ class WakeupRoutes:
 
     async def _bury(self, body: bytes, caller: Caller) -> wire.Kept:
         said = _named(_read(body, wire.Bury), caller)
+        check_text("message_id", said.message_id, wire.MESSAGE_ID_MAX)
         try:
             content = base64.b64decode(said.body, validate=True)
-        except binascii.Error:
+        except ValueError:
             raise Invalid("must be base64", field="body") from None
+        if said.queue not in await self._engine.queues.settings(said.namespace, [said.queue]):
+            raise NotFound(f"there is no queue {said.queue} in {said.namespace}")
         try:
             task_id = wire.task_of(content)
         except Malformed:
