@@ -2,13 +2,16 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test lint format sim sim-bugs soak-registry bench soak-callback soak-lease docs protos clean
+.PHONY: help dev demo test test-as-user lint format sim sim-bugs soak-registry bench soak-callback soak-lease docs protos clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then echo $$p; break; fi; done)
 BIN := .venv/bin
 READY := .venv/.ready
 ON_OLDER := tests/store/test_claim.py tests/store/test_plan.py tests/store/test_sql_submit.py
+# What behaves differently for root: processes, cages, rights, embedded PostgreSQL, homes.
+OF_USERS := tests/wrapper tests/stdio tests/launchers tests/cli tests/store/test_embedded.py tests/sdk/test_process.py \
+	tests/e2e/test_commands.py tests/e2e/test_machine.py
 # One PostgreSQL per core; a few named tests (ARGS) run faster, and can be debugged, in one process.
 PARALLEL := -n $(or $(JOBS),auto) --maxprocesses 8 --dist worksteal
 # The tests start many Python processes, which should not compile the same files again and again.
@@ -37,6 +40,10 @@ test: $(READY) ## All tests on the embedded PostgreSQL (FAST=1: under a minute; 
 	@$(BIN)/python -m pytest $(if $(ARGS),,$(PARALLEL)) $(if $(FAST),-m "not slow") $(ARGS)
 	@$(if $(FAST)$(ARGS),true,echo "Once more on PostgreSQL 16, what depends on its planner and its SQL:"; \
 		WINDLASS_TEST_PG=16 $(BIN)/python -m pytest -q $(PARALLEL) $(ON_OLDER))
+	@if [ "$$(id -u)" = 0 ] && [ -z "$(FAST)$(ARGS)" ]; then $(MAKE) --no-print-directory test-as-user; fi
+
+test-as-user: $(READY) ## As root: once more as an ordinary user, made for it, what depends on the user
+	@$(BIN)/python -m tests.as_user -q $(PARALLEL) $(OF_USERS)
 
 lint: $(READY) ## Format, lint and types, as CI checks them
 	@$(BIN)/ruff format --check .

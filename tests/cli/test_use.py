@@ -122,12 +122,13 @@ def test_a_command_that_asks_for_settings_loads_nothing_of_the_engine() -> None:
 
 
 @pytest.mark.parametrize("words", [("config", "show"), ("--help",), ("tasks", "--help")])
-def test_a_reader_that_has_seen_enough_is_no_error(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_reader_that_has_seen_enough_is_no_error(words: tuple[str, ...], unbuffered: str) -> None:
     read, write = os.pipe()
     os.close(read)  # as `… | head -0` does
     with os.fdopen(write, "wb") as broken:
         done = subprocess.run(
-            [str(WINDLASS), *words], stdout=broken, stderr=subprocess.PIPE, env=environment(), check=False,
-            cwd="/",
+            [str(WINDLASS), *words], stdout=broken, stderr=subprocess.PIPE, check=False, cwd="/",
+            env={**environment(), "PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")

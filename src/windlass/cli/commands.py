@@ -141,6 +141,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         _tell_in_full(arguments)
         code = app(arguments, exit_on_error=False, print_error=True)
+        sys.stdout.flush()  # a short answer is still buffered
     except CycloptsError:
         return Exit.USAGE  # it has been said already
     except WindlassError as error:
