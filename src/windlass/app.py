@@ -106,7 +106,8 @@ async def open_engine(
     """An engine that runs. Without a URL, here or in the settings (DATABASE_URL), it brings its own PostgreSQL.
 
     `pooled` is for a transaction-mode pooler in front of the database; there, `listen` must be off. `blobs` is the URL
-    of the blob store, by default that of the settings (WINDLASS_BLOBS), else a folder beside the data.
+    of the blob store, by default that of the settings (WINDLASS_BLOBS), else a folder beside the embedded PostgreSQL.
+    Beside any other database there is none then, and what is too long for a row is refused.
     """
     check_type("pooled", pooled, bool)
     check_type("listen", listen, bool)
@@ -115,9 +116,10 @@ async def open_engine(
     known = settings.load().settings
     limit = known.payload_max_bytes if payload_max_bytes is None else payload_max_bytes
     if blobs is None:
-        own = known.blobs is None and data_dir is not None
-        blobs = str(_folder(data_dir) / settings.BLOBS_FOLDER) if own else known.blobs_url
-    opening = open_blobs(blobs)
+        embedded = database_url is None and known.database_url is None
+        own = embedded and known.blobs is None and data_dir is not None
+        blobs = str(_folder(data_dir) / settings.BLOBS_FOLDER) if own else known.blobs_url if embedded else known.blobs
+    opening = None if blobs is None else open_blobs(blobs)
     async with (
         open_database(database_url, data_dir=data_dir) as url,
         Engine(
@@ -314,7 +316,8 @@ def open_machines(known: settings.Settings) -> MachineOptions:
     from windlass.contracts.machine.storage import storage_variables
     from windlass.launchers.options import machine_options
 
-    storage = storage_variables(read_address(known.blobs_url), os.environ)
+    blobs = known.blobs_url
+    storage = {} if blobs is None else storage_variables(read_address(blobs), os.environ)
     return machine_options(known, os.environ, storage, open_=known.is_open("machine"))
 
 
@@ -344,7 +347,7 @@ async def examine(
     if vitals.schema is not None:
         return found
     found += await _examine_carriers(database_url, pooled, carriers)
-    return found if blobs is None else [*found, await _examine_blobs(database_url, pooled, blobs)]
+    return [*found, await _examine_blobs(database_url, pooled, blobs)]
 
 
 async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOptions) -> list[Finding]:
@@ -360,9 +363,11 @@ async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOp
     return await examine_carriers([settings.delivery for settings in queues.values()], letters, carriers)
 
 
-async def _examine_blobs(database_url: str, pooled: bool, blobs: str) -> Finding:
+async def _examine_blobs(database_url: str, pooled: bool, blobs: str | None) -> Finding:
     store = Store(database_url, pooled=pooled)
     try:
+        if blobs is None:
+            return await examine_objects(store, None, "")
         return await examine_objects(store, open_blobs(blobs), read_address(blobs).shown)
     finally:
         await store.close()

@@ -9,3 +9,7 @@ def label(order: int, lines: list[str]) -> dict[str, object]:
 
 def refuse(reason: str) -> None:
     raise LookupError(reason)
+
+
+def flood(size: int) -> str:
+    return "x" * size

@@ -72,7 +72,8 @@ def run_program(code: str, url: str) -> str:
     with temporary_folder() as folder:
         done = subprocess.run(
             [sys.executable, "-c", code],
-            cwd=folder, env={**os.environ, "DATABASE_URL": url, "WINDLASS_SIGNING_SECRET": SECRET},
+            cwd=folder, env={**os.environ, "DATABASE_URL": url, "WINDLASS_SIGNING_SECRET": SECRET,
+                             "WINDLASS_BLOBS": f"file://{folder}/blobs"},
             capture_output=True, text=True, timeout=150, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from tests.conftest import NewEngine
 from tests.support.s3 import open_s3
 from tests.support.work import FATAL, job, only_direct, soon, worker
 
-from windlass import Claimed, Conflict, Engine, Invalid, InvalidState, LeaseLost, State, Submission, Unavailable
+from windlass import Claimed, Conflict, Engine, Invalid, LeaseLost, State, Submission, Unavailable
 from windlass.app import examine
 from windlass.blobs.object_store import open_store
 from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES
@@ -576,7 +576,7 @@ async def test_a_process_with_another_store_is_told_where_objects_are(
     elsewhere = tmp_path / "elsewhere"
     stranger = await new_engine(blobs=lambda: open_store(str(elsewhere)))
 
-    with pytest.raises(InvalidState, match=f"kept in file://{folder}.*given file://{elsewhere}.*WINDLASS_BLOBS"):
+    with pytest.raises(TooLarge, match=f"kept in file://{folder}.*given file://{elsewhere}.*WINDLASS_BLOBS"):
         await stranger.submit(job(payload=OTHER))
     assert objects(elsewhere) == []
     assert await stranger.claim(await worker(stranger)) == []

@@ -34,7 +34,8 @@ def check(target: str, *, database: DatabaseOptions = NO_DATABASE) -> int:
 async def _check(app: App, settings: Settings) -> list[Drift]:
     async with open_database(settings.database_url, data_dir=settings.data_dir) as url:
         # Its loops do not run: we only look.
-        engine = Engine(Store(url, pooled=settings.pooled), listen=False, blobs=open_blobs(settings.blobs_url))
+        blobs = None if settings.blobs_url is None else open_blobs(settings.blobs_url)
+        engine = Engine(Store(url, pooled=settings.pooled), listen=False, blobs=blobs)
         try:
             await engine.store.check_schema()
             return await check_app(app, engine)

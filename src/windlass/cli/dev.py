@@ -55,6 +55,7 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
     stop = stop_signal()
     if not as_json:
         say(f"[bold]Windlass[/bold] {__version__} is starting …")
+    settings = replace(settings, blobs=settings.blobs or settings.blobs_folder)  # all of it is on this machine
     async with dev_database(settings) as (url, shown), open_engine(url, **engine_options(settings)) as engine:
         tell_the_app(replace(settings, database_url=url))
         settings = replace(settings, api_key=settings.api_key or kept_key(settings), push_loopback=True, stdio=True)

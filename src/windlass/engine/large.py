@@ -54,7 +54,7 @@ class Large:
             try:
                 outcomes.append((await self.complete(report)).state)
             except TooLarge as error:  # its worker has nothing else to say, and would be waited for in vain
-                failure = Failure(Category.USER_CODE, error.message, "RESULT_TOO_LARGE", retryable=False)
+                failure = Failure(Category.CONFIGURATION, error.message, "RESULT_TOO_LARGE", retryable=False)
                 outcomes += await self._report([Fail(report.task_id, report.attempt, report.lease_id, failure)])
             except WindlassError as error:
                 outcomes.append(error)

@@ -51,6 +51,7 @@ UNCOMMITTED_S = 3600.0  # after which an upload that no row refers to is deleted
 LOAD_AT_ONCE = 4
 AWAY_AGAIN_S = 60.0
 LIMIT_BYTES = 64 * 1024 * 1024
+SET_BLOBS = "set WINDLASS_BLOBS, the same for every server, worker and program beside this database"
 LIFECYCLE = "set a lifecycle rule of the bucket that aborts incomplete multipart uploads after a day"
 
 
@@ -66,6 +67,16 @@ class Objects:
         self._checking = asyncio.Lock()
 
     @property
+    def configured(self) -> bool:
+        """Whether there is a blob store."""
+        return self._open is not None
+
+    @property
+    def advice(self) -> str:
+        """What an operator can do for who has more than is taken; empty if that is nothing."""
+        return "" if self.configured else f"; a blob store keeps more: {SET_BLOBS}"
+
+    @property
     def room_bytes(self) -> int:
         """By how much a message may be longer than one that holds nothing large."""
         return 0 if self._open is None else self.limit_bytes
@@ -73,15 +84,21 @@ class Objects:
     # ----------------------------------------------------------------------------------------- which store
 
     async def blobs(self) -> Blobs:
-        """The blob store, once it is known to be that of this database. InvalidState if it is another one."""
+        """The blob store, once it is known to be that of this database. InvalidState if there is none, or another."""
         if self._open is None:
-            raise InvalidState("this engine has no blob store, which what is longer than a row would need")
+            raise await self._no_store()
         async with self._checking:
             if self._blobs is None:
                 blobs = self._open()
                 await self._check(blobs)
                 self._blobs = blobs
         return self._blobs
+
+    async def _no_store(self) -> InvalidState:
+        async with self._store.single() as tx:
+            kept = await tx.objects.blob_store()
+        known = "" if kept is None else f", but objects of this database are kept in {kept[1]}"
+        return InvalidState(f"this process was given no blob store{known}: {SET_BLOBS}")
 
     async def _check(self, blobs: Blobs) -> None:
         async with self._store.single() as tx:
@@ -93,8 +110,8 @@ class Objects:
                 kept = await tx.objects.choose_blob_store(ours, blobs.url)
         if ours != kept[0]:
             raise InvalidState(
-                f"objects of this database are kept in {kept[1]}, but this process was given {blobs.url}: set "
-                "WINDLASS_BLOBS to the same store for every server, worker and program beside the database",
+                f"objects of this database are kept in {kept[1]}, but this process was given {blobs.url}: "
+                f"{SET_BLOBS}",
                 kept_in=kept[1], given=blobs.url,
             )  # fmt: skip
         if blobs.url != kept[1]:  # moved, or seen by another name
@@ -107,11 +124,14 @@ class Objects:
         """Keep what is too long for a row; returns the reference for it. It is deleted after a while, unless `settle`
         finds that a row refers to it."""
         check_payload(field, content, LARGE_MAX_BYTES)
-        if len(content) > self.limit_bytes:
-            raise TooLarge(
-                f"has {len(content)} bytes, the limit is {self.limit_bytes}", field=field, limit=self.limit_bytes
-            )
-        blobs = await self.blobs()
+        size = len(content)
+        if self.configured and size > self.limit_bytes:
+            raise TooLarge(f"has {size} bytes, the limit is {self.limit_bytes}", field=field, limit=self.limit_bytes)
+        try:
+            blobs = await self.blobs()
+        except InvalidState as error:  # as far as its sender is concerned it is too large, on every wire
+            problem = f"has {size} bytes, a row has room for {PAYLOAD_MAX_BYTES}, and {error.message}"
+            raise TooLarge(problem, field=field, limit=PAYLOAD_MAX_BYTES) from None
         digest = (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
         reference = refer(task_id, what, len(content), digest)
         text = reference.encoded()
@@ -227,10 +247,12 @@ class Objects:
                 await blobs.delete([reference_of(text).key])
 
 
-async def examine_objects(store: Store, open_blobs: Callable[[], Blobs], given: str) -> Finding:
+async def examine_objects(store: Store, open_blobs: Callable[[], Blobs] | None, given: str) -> Finding:
     """Whether the blob store that this process was given is the one that keeps the objects of this database."""
     async with store.single() as tx:
         kept = await tx.objects.blob_store()
+    if kept is None and open_blobs is None:
+        return Finding("blobs", Level.OK, "none is set: payloads and results over 2 MiB are refused")
     if kept is None:
         return Finding("blobs", Level.OK, f"no objects are kept yet; they would be in {given}")
     advice = "set WINDLASS_BLOBS as the servers have it, and see that it can be reached from here"

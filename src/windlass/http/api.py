@@ -40,6 +40,7 @@ from windlass.http import (
 )
 from windlass.http.read import BODY_MAX_BYTES, bearer_key, decode_body, decode_query, read_body
 from windlass.http.route import Call, Route, Table
+from windlass.wire.body import advising
 
 TABLES: tuple[Table, ...] = (
     task.table, workflow.table, dataset.table, run.table, schedule.table, queue.table, worker.table, namespace.table,
@@ -85,7 +86,8 @@ def _endpoint(engine: Engine, route: Route, *, free: bool) -> Endpoint:
             check_role(principal, route.role)
         query = None if route.query is None else decode_query(route.query, request)
         limit = BODY_MAX_BYTES + (engine.objects.room_bytes if route.large else 0)
-        body = None if route.body is None else decode_body(route.body, await read_body(request, limit))
+        with advising(engine.objects.advice if route.large else ""):
+            body = None if route.body is None else decode_body(route.body, await read_body(request, limit))
         closing = request.app.state.closing
         call: Call[Any, Any] = Call(engine, principal, request.path_params, request.headers, query, body, closing)
         answer = await route.handler(call)

@@ -17,9 +17,10 @@ import grpc
 import msgspec
 from msgspec.structs import replace
 
-from windlass.core.check import LARGE_MAX_BYTES, check_seconds
-from windlass.core.command import Claimed, Report
+from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES, check_seconds
+from windlass.core.command import Claimed, Complete, Fail, Report
 from windlass.core.error import Invalid, InvalidState, NotFound, Unavailable, WindlassError
+from windlass.core.failure import Category, Failure
 from windlass.core.lease import Extension, Lease, Reach
 from windlass.core.note import Note, Progress
 from windlass.core.retry import Policy
@@ -58,6 +59,7 @@ class Remote:
         self._report_late = channel.unary_unary(REPORT_LATE, pb.LateReports.SerializeToString, pb.Answers.FromString)
         self._metadata = (("authorization", f"Bearer {api_key}"),)
         self._sessions: dict[UUID, RemoteSession] = {}
+        self._result_max_bytes = LARGE_MAX_BYTES
 
     async def close(self) -> None:
         for session in list(self._sessions.values()):
@@ -185,6 +187,7 @@ class Remote:
 
     async def report(self, reports: Sequence[Report]) -> list[WindlassError | None]:
         """By the session they belong to; when that is over, by themselves: the current attempt may still be heard."""
+        reports = [self._fitting(report) for report in reports]
         answers: dict[int, WindlassError | None] = {}
         for lease_id in {report.lease_id for report in reports}:
             mine = [(place, report) for place, report in enumerate(reports) if report.lease_id == lease_id]
@@ -193,6 +196,18 @@ class Remote:
             outcomes = await (self._late(lease_id, said) if session is None or session.over else session.report(said))
             answers |= {place: outcome for (place, _), outcome in zip(mine, outcomes, strict=True)}
         return [answers[place] for place in range(len(reports))]
+
+    def _fitting(self, report: Report) -> Report:
+        """The server would break off at a message that is too long: its attempt has failed, and is told so instead."""
+        session = self._sessions.get(report.lease_id)
+        self._result_max_bytes = self._result_max_bytes if session is None else session.result_max_bytes
+        most = self._result_max_bytes
+        if not isinstance(report, Complete) or report.result is None or len(report.result) <= most:
+            return report
+        setting = "WINDLASS_BLOBS" if most == PAYLOAD_MAX_BYTES else "WINDLASS_PAYLOAD_MAX_BYTES"
+        problem = f"result: has {len(report.result)} bytes, the server takes {most}; with {setting} it takes more"
+        failure = Failure(Category.CONFIGURATION, problem, "RESULT_TOO_LARGE", retryable=False)
+        return Fail(report.task_id, report.attempt, report.lease_id, failure)
 
     async def _late(self, lease_id: UUID, reports: Sequence[Report]) -> list[WindlassError | None]:
         messages = [report_message(number, report) for number, report in enumerate(reports)]

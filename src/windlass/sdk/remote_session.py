@@ -19,6 +19,7 @@ from uuid import UUID
 
 import grpc
 
+from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.error import InvalidState, LeaseLost, NotFound, Rejected, Unavailable, WindlassError
 from windlass.core.lease import Extension, Lease
@@ -79,6 +80,7 @@ class RemoteSession:
         self._background: set[asyncio.Task[Any]] = set()
         self._end: WindlassError | None = None
         self.lease: Lease
+        self.result_max_bytes = LARGE_MAX_BYTES  # as the server says
 
     # ----------------------------------------------------------------------------------------- life
 
@@ -137,6 +139,7 @@ class RemoteSession:
             raise await _ended(stream)
         self._stream = stream
         welcome: pb.Welcome = message.welcome
+        self.result_max_bytes = welcome.result_max_bytes or LARGE_MAX_BYTES
         return welcome
 
     async def _keep_open(self) -> None:

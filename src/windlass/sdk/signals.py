@@ -11,7 +11,7 @@ from types import TracebackType
 from uuid import UUID
 
 from windlass.core.check import check_type
-from windlass.core.error import Invalid, WindlassError
+from windlass.core.error import Invalid, TooLarge, WindlassError
 from windlass.core.failure import Category, Failure
 from windlass.core.task import Task
 from windlass.core.transition import State
@@ -51,6 +51,8 @@ def failure_of(error: BaseException, retryable: bool | None = None) -> Failure:
         return Failure(Category.USER_CODE, message, reason, trace, retryable=True, retry_after_s=error.after_s)
     if isinstance(error, Fail):
         return Failure(error.category, message, reason, trace, retryable=error.retryable)
+    if isinstance(error, TooLarge):  # and will be the next time
+        retryable = False
     return Failure(Category.USER_CODE, message, reason, trace, retryable=retryable)
 
 

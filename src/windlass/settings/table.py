@@ -48,7 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Setting(
             "Where objects are kept, such as payloads over 2 MiB: file:///FOLDER, s3://BUCKET/PREFIX, gs:// or az://. "
-            "None: the folder `blobs` in the data folder. The same for all who use one database.",
+            "The same for all who use one database. None: the folder `blobs` in the data folder, for the embedded "
+            "PostgreSQL and `windlass dev`; beside any other database, what is larger is refused.",
             secret=True, shown=value.without_options,
         ),
     ] = None  # fmt: skip
@@ -276,9 +277,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1000  # fmt: skip
 
     @property
-    def blobs_url(self) -> str:
-        """Where objects are kept."""
-        return self.blobs or str(self.data_dir / BLOBS_FOLDER)
+    def blobs_url(self) -> str | None:
+        """Where objects are kept. None beside a database that others may use: each would have a folder of its own."""
+        return self.blobs or (self.blobs_folder if self.database_url is None else None)
+
+    @property
+    def blobs_folder(self) -> str:
+        """Where objects are kept if all who use the database are on this machine."""
+        return str(self.data_dir / BLOBS_FOLDER)
 
     @property
     def api_url(self) -> str:

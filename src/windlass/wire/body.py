@@ -6,7 +6,8 @@ What is read has found room in memory first: see `wire.memory`.
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Iterator
+from contextlib import contextmanager
 
 from windlass.core.error import TooLarge
 from windlass.wire.memory import room_for
@@ -64,6 +65,15 @@ class Gathering:
 
     def whole(self) -> bytes:
         return self._first if self._more is None else self._more.getvalue()  # which it hands out without a copy
+
+
+@contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """What can be done about a body that is too long is told with it."""
+    try:
+        yield
+    except TooLarge as error:
+        raise TooLarge(error.message + advice, limit=error.details.get("limit")) from None
 
 
 def too_large(limit: int) -> TooLarge:

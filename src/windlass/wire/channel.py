@@ -15,6 +15,7 @@ from windlass.core.error import (
     LeaseLost,
     NotFound,
     Overloaded,
+    TooLarge,
     Unauthenticated,
     Unavailable,
     WindlassError,
@@ -74,4 +75,6 @@ def error_of(error: Any) -> WindlassError:
     code = dict(error.trailing_metadata() or ()).get(CODE_KEY)
     if code in BY_CODE:
         return error_from(code, error.details() or "")
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in (error.details() or ""):
+        return TooLarge(f"{error.details()}; a server takes more with WINDLASS_BLOBS and WINDLASS_PAYLOAD_MAX_BYTES")
     return PLAIN.get(error.code(), Unavailable)(f"{error.code().name}: {error.details()}")

@@ -16,6 +16,7 @@ from windlass.contracts.callback.service import Saying, Service
 from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.error import TooLarge, Unauthenticated, WindlassError
 from windlass.wire.asgi import JSON, Gone, Header, Receive, Scope, Send, body_of, encoded, respond
+from windlass.wire.body import advising
 
 log = logging.getLogger("windlass.callback")
 
@@ -28,10 +29,13 @@ Route = Callable[[Saying], Awaitable[object]]
 
 class CallbackApp:
     """Serves one engine. `identify` lets in who may read the documents. What a worker returns may be longer than all
-    else that it says, by `output_max_bytes`."""
+    else that it says, by `output_max_bytes`; `advice` says how it may be longer still."""
 
-    def __init__(self, service: Service, identify: Identify, version: str, output_max_bytes: int = 0) -> None:
+    def __init__(
+        self, service: Service, identify: Identify, version: str, output_max_bytes: int = 0, advice: str = ""
+    ) -> None:
         self._service, self._identify, self._large_max_bytes = service, identify, BODY_MAX_BYTES + output_max_bytes
+        self._advice = advice
         self._encode = msgspec.json.Encoder().encode
         self._routes: dict[str, Route] = {
             "started": service.started,
@@ -69,8 +73,10 @@ class CallbackApp:
             return self._refused(405, "method_not_allowed", "only POST is allowed here", [(b"allow", b"POST")])
         token = _bearer(headers)
         scope = self._service.known(token, parts[3]) or await self._service.admitted(token, parts[3])
+        large = parts[4] == "completed"
         try:  # only now: nothing is read from who shows no token of ours
-            body = await body_of(headers, receive, self._large_max_bytes if parts[4] == "completed" else BODY_MAX_BYTES)
+            with advising(self._advice if large else ""):
+                body = await body_of(headers, receive, self._large_max_bytes if large else BODY_MAX_BYTES)
         except TooLarge:
             await self._service.check_time(scope)
             raise

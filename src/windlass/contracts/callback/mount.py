@@ -19,7 +19,8 @@ from windlass.wire.post import Unreachable, resolve, split
 
 def make_callbacks(engine: Engine, version: str) -> tuple[Service, CallbackApp]:
     service = Service(engine.callbacks, time.monotonic)
-    return service, CallbackApp(service, engine.access.identify, version, engine.objects.room_bytes)
+    objects = engine.objects
+    return service, CallbackApp(service, engine.access.identify, version, objects.room_bytes, objects.advice)
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.error import Invalid, WindlassError
 from windlass.core.holder import Caller
 from windlass.wire.asgi import JSON, Gone, Header, Receive, Scope, Send, body_of, encoded, respond
+from windlass.wire.body import advising
 from windlass.wire.lease import RefusedAnswer
 from windlass.wire.wakeup import RECEIVE
 
@@ -75,7 +76,9 @@ class LeaseApp:
             if method != "POST":
                 return self._refused(405, "method_not_allowed", "only POST is allowed here", b"POST")
             limit = BODY_MAX_BYTES + (self._service.room_bytes if path == COMPLETE else 0)
-            return 200, self._encode(await post(await body_of(dict(scope["headers"]), receive, limit), caller)), []
+            with advising(self._service.advice if path == COMPLETE else ""):
+                body = await body_of(dict(scope["headers"]), receive, limit)
+            return 200, self._encode(await post(body, caller)), []
         if path in self._wakeups:
             body = await body_of(dict(scope["headers"]), receive, BODY_MAX_BYTES)
             return await self._wakeup(method, path, body, caller, receive)

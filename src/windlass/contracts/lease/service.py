@@ -64,7 +64,8 @@ class Service:
     """What holders say to one engine. `scratch_uri` is where they may leave their batches."""
 
     def __init__(self, engine: Engine, scratch_uri: str) -> None:
-        self._engine, self._scratch_uri, self.room_bytes = engine, scratch_uri, engine.objects.room_bytes
+        self._engine, self._scratch_uri = engine, scratch_uri
+        self.room_bytes, self.advice = engine.objects.room_bytes, engine.objects.advice
 
     async def claim(self, body: bytes, caller: Caller) -> ClaimedAnswer | NotClaimedAnswer:
         said = _read(ClaimRequest, body)

@@ -19,6 +19,7 @@ from windlass.core.task import Task
 from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
 from windlass.engine.launcher import Launcher, LauncherAway, LaunchRefused, Order
+from windlass.engine.objects import SET_BLOBS
 from windlass.engine.outbox import NotNow
 
 ELSEWHERE_S = 1.0
@@ -67,6 +68,8 @@ class Launching:
         return without(text, secrets_of(task, machine, self._around, keys))
 
     async def _payload(self, kept: bytes) -> bytes:
+        if not self._engine.objects.configured:
+            raise LaunchRefused(f"machines upload to the blob store, and there is none: {SET_BLOBS}")
         try:
             return await self._engine.payloads.whole(kept)
         except (Invalid, NotFound) as error:

@@ -58,6 +58,8 @@ async def launching(engine: Engine, options: Options, url: str) -> AsyncIterator
         return 0  # what it left to do is left for the next time
 
     async def delete() -> int:
+        if not engine.objects.configured:
+            return 0
         deleting.every_s = AWAY_AGAIN_S  # unless all goes well
         done = await machines.object_tick()
         deleting.every_s = OBJECTS_S

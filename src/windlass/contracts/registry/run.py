@@ -6,7 +6,7 @@ from datetime import datetime
 
 from windlass.contracts.registry.call import Call, missing
 from windlass.core.access import Role
-from windlass.core.check import KEY_MAX, NAME_MAX, check_name, check_text
+from windlass.core.check import KEY_MAX, LARGE_MAX_BYTES, NAME_MAX, check_name, check_text
 from windlass.core.error import Conflict, InvalidState, NotFound
 from windlass.core.submission import Submission
 from windlass.core.task import Task
@@ -48,7 +48,7 @@ def _submission(call: Call, request: pb.StartWorkflowRequest, namespace: str) ->
         kind=request.workflow_type,
         queue=request.task_queue,
         namespace=namespace,
-        payload=wire.json_bytes("input", request.input, most=call.engine.objects.limit_bytes),
+        payload=wire.json_bytes("input", request.input, most=LARGE_MAX_BYTES),
         idempotency_key=request.idempotency_key or None,
         deadline_at=deadline,
         policy=wire.policy_from(policy),

@@ -7,7 +7,7 @@ from uuid import UUID
 from windlass.contracts.registry.call import Call, missing
 from windlass.contracts.registry.work import about, final_errors, say
 from windlass.core.access import Role
-from windlass.core.check import check_name
+from windlass.core.check import LARGE_MAX_BYTES, check_name
 from windlass.core.error import Invalid, NotFound
 from windlass.core.step import Step
 from windlass.core.step_attempt import AttemptState, StepAttempt
@@ -40,7 +40,7 @@ async def begin_step(call: Call, request: pb.BeginStepRequest) -> pb.BeginStepRe
 
 
 async def complete_step(call: Call, request: pb.CompleteStepRequest) -> pb.Empty:
-    output = wire.json_bytes("output", request.output, empty=None, most=call.engine.objects.limit_bytes)
+    output = wire.json_bytes("output", request.output, empty=None, most=LARGE_MAX_BYTES)
     view, holder = await about(call, request.run_id)
     name, occurrence = _step(request.step_id)
     await say(call, StepComplete(view.task.id, holder, name, occurrence, output, call.engine.chance.new_id()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windlass.contracts.registry.call import LEASE_TOKEN, WORKER_ID, Call, missing
 from windlass.core.access import Role
+from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.error import Invalid, InvalidState, NotFound
 from windlass.core.step import Step
 from windlass.core.step_attempt import Holder, StepAttempt
@@ -17,7 +18,7 @@ from windlass.wire.registry_worker import read_token
 
 
 async def complete_workflow(call: Call, request: pb.CompleteWorkflowRequest) -> pb.Empty:
-    output = wire.json_bytes("output", request.output, empty=None, most=call.engine.objects.limit_bytes)
+    output = wire.json_bytes("output", request.output, empty=None, most=LARGE_MAX_BYTES)
     view, holder = await about(call, request.run_id)
     await say(call, WorkflowComplete(view.task.id, holder, output))
     return pb.Empty()

@@ -86,7 +86,10 @@ class Session:
         """Until the worker says goodbye, or its stream ends or breaks. Hello has been read."""
         lease = self.lease
         assert lease is not None
-        welcome = pb.Welcome(lease_id=lease.id.bytes, expires_at_us=to_us(lease.expires_at), lease_ttl_s=lease.ttl_s)
+        welcome = pb.Welcome(
+            lease_id=lease.id.bytes, expires_at_us=to_us(lease.expires_at), lease_ttl_s=lease.ttl_s,
+            result_max_bytes=self._engine.objects.limit_bytes,
+        )  # fmt: skip
         await self._send(pb.ToWorker(welcome=welcome))
         reading = asyncio.ensure_future(self._read(messages, lease))
         loops = [reading, asyncio.ensure_future(self._push(lease)), asyncio.ensure_future(self._tell(lease))]

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"windlass/wire/protos/session.proto\x12\x0bwindlass.v1\"\xe2\x01\n\nFromWorker\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.windlass.v1.HelloH\x00\x12%\n\x06\x63redit\x18\x02 \x01(\x0b\x32\x13.windlass.v1.CreditH\x00\x12\'\n\x07reports\x18\x03 \x01(\x0b\x32\x14.windlass.v1.ReportsH\x00\x12+\n\theartbeat\x18\x04 \x01(\x0b\x32\x16.windlass.v1.HeartbeatH\x00\x12\'\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.windlass.v1.GoodbyeH\x00\x42\t\n\x07message\"\xe0\x01\n\x08ToWorker\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.windlass.v1.WelcomeH\x00\x12#\n\x05tasks\x18\x02 \x01(\x0b\x32\x12.windlass.v1.TasksH\x00\x12\'\n\x07\x61nswers\x18\x03 \x01(\x0b\x32\x14.windlass.v1.AnswersH\x00\x12)\n\x08\x65xtended\x18\x04 \x01(\x0b\x32\x15.windlass.v1.ExtendedH\x00\x12\'\n\x07\x63\x61ncels\x18\x05 \x01(\x0b\x32\x14.windlass.v1.CancelsH\x00\x42\t\n\x07message\"\xd0\x01\n\x05Hello\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0e\n\x06queues\x18\x03 \x03(\t\x12\r\n\x05kinds\x18\x04 \x03(\t\x12\x12\n\nevery_kind\x18\x05 \x01(\x08\x12\x0e\n\x06labels\x18\x06 \x03(\t\x12\x13\n\x0blease_ttl_s\x18\x07 \x01(\x01\x12\x0c\n\x04host\x18\x08 \x01(\t\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0f\n\x07version\x18\n \x01(\t\x12\x10\n\x08lease_id\x18\x0b \x01(\x0c\x12\x0e\n\x06\x61\x63tive\x18\x0c \x03(\x0c\"G\n\x07Welcome\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x15\n\rexpires_at_us\x18\x02 \x01(\x03\x12\x13\n\x0blease_ttl_s\x18\x03 \x01(\x01\"\'\n\x06\x43redit\x12\r\n\x05tasks\x18\x01 \x01(\r\x12\x0e\n\x06revoke\x18\x02 \x01(\x08\")\n\x05Tasks\x12 \n\x05tasks\x18\x01 \x03(\x0b\x32\x11.windlass.v1.Task\"\xc5\x01\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x17\n\x0f\x61vailable_at_us\x18\x06 \x01(\x03\x12\x15\n\rstarted_at_us\x18\x07 \x01(\x03\x12\x12\n\nends_at_us\x18\x08 \x01(\x03\x12\x10\n\x08\x66\x61ilures\x18\t \x01(\r\x12\x0e\n\x06losses\x18\n \x01(\r\x12\x0c\n\x04more\x18\x0f \x01(\x0c\"/\n\x07Reports\x12$\n\x07reports\x18\x01 \x03(\x0b\x32\x13.windlass.v1.Report\"V\n\x06Report\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07task_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0c\n\x04what\x18\x04 \x01(\t\x12\x0c\n\x04\x62ody\x18\x05 \x01(\x0c\"B\n\x07\x41nswers\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x03(\x04\x12%\n\x07refused\x18\x02 \x03(\x0b\x32\x14.windlass.v1.Refusal\"8\n\x07Refusal\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"+\n\tHeartbeat\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06\x61\x63tive\x18\x02 \x03(\x0c\"!\n\rExtendRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\"t\n\x08\x45xtended\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x15\n\rexpires_at_us\x18\x02 \x01(\x03\x12$\n\x07\x63\x61ncels\x18\x03 \x03(\x0b\x32\x13.windlass.v1.Cancel\x12\x0c\n\x04lost\x18\x04 \x03(\x0c\x12\r\n\x05\x64rain\x18\x05 \x01(\x08\"/\n\x07\x43\x61ncels\x12$\n\x07\x63\x61ncels\x18\x01 \x03(\x0b\x32\x13.windlass.v1.Cancel\":\n\x06\x43\x61ncel\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\t\n\x07Goodbye\"4\n\x0bLoseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x13\n\x0blast_output\x18\x02 \x01(\t\"\x18\n\x04Lost\x12\x10\n\x08\x61ttempts\x18\x01 \x01(\r\"E\n\x0bLateReports\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12$\n\x07reports\x18\x02 \x03(\x0b\x32\x13.windlass.v1.Report\")\n\x0b\x43\x61llRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x19\n\tCallReply\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x32\xf7\x01\n\x06Worker\x12=\n\x07Session\x12\x17.windlass.v1.FromWorker\x1a\x15.windlass.v1.ToWorker(\x01\x30\x01\x12;\n\x06\x45xtend\x12\x1a.windlass.v1.ExtendRequest\x1a\x15.windlass.v1.Extended\x12\x33\n\x04Lose\x12\x18.windlass.v1.LoseRequest\x1a\x11.windlass.v1.Lost\x12<\n\nReportLate\x12\x18.windlass.v1.LateReports\x1a\x14.windlass.v1.Answers2B\n\x06\x43lient\x12\x38\n\x04\x43\x61ll\x12\x18.windlass.v1.CallRequest\x1a\x16.windlass.v1.CallReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"windlass/wire/protos/session.proto\x12\x0bwindlass.v1\"\xe2\x01\n\nFromWorker\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.windlass.v1.HelloH\x00\x12%\n\x06\x63redit\x18\x02 \x01(\x0b\x32\x13.windlass.v1.CreditH\x00\x12\'\n\x07reports\x18\x03 \x01(\x0b\x32\x14.windlass.v1.ReportsH\x00\x12+\n\theartbeat\x18\x04 \x01(\x0b\x32\x16.windlass.v1.HeartbeatH\x00\x12\'\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.windlass.v1.GoodbyeH\x00\x42\t\n\x07message\"\xe0\x01\n\x08ToWorker\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.windlass.v1.WelcomeH\x00\x12#\n\x05tasks\x18\x02 \x01(\x0b\x32\x12.windlass.v1.TasksH\x00\x12\'\n\x07\x61nswers\x18\x03 \x01(\x0b\x32\x14.windlass.v1.AnswersH\x00\x12)\n\x08\x65xtended\x18\x04 \x01(\x0b\x32\x15.windlass.v1.ExtendedH\x00\x12\'\n\x07\x63\x61ncels\x18\x05 \x01(\x0b\x32\x14.windlass.v1.CancelsH\x00\x42\t\n\x07message\"\xd0\x01\n\x05Hello\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0e\n\x06queues\x18\x03 \x03(\t\x12\r\n\x05kinds\x18\x04 \x03(\t\x12\x12\n\nevery_kind\x18\x05 \x01(\x08\x12\x0e\n\x06labels\x18\x06 \x03(\t\x12\x13\n\x0blease_ttl_s\x18\x07 \x01(\x01\x12\x0c\n\x04host\x18\x08 \x01(\t\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0f\n\x07version\x18\n \x01(\t\x12\x10\n\x08lease_id\x18\x0b \x01(\x0c\x12\x0e\n\x06\x61\x63tive\x18\x0c \x03(\x0c\"a\n\x07Welcome\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x15\n\rexpires_at_us\x18\x02 \x01(\x03\x12\x13\n\x0blease_ttl_s\x18\x03 \x01(\x01\x12\x18\n\x10result_max_bytes\x18\x04 \x01(\x04\"\'\n\x06\x43redit\x12\r\n\x05tasks\x18\x01 \x01(\r\x12\x0e\n\x06revoke\x18\x02 \x01(\x08\")\n\x05Tasks\x12 \n\x05tasks\x18\x01 \x03(\x0b\x32\x11.windlass.v1.Task\"\xc5\x01\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x17\n\x0f\x61vailable_at_us\x18\x06 \x01(\x03\x12\x15\n\rstarted_at_us\x18\x07 \x01(\x03\x12\x12\n\nends_at_us\x18\x08 \x01(\x03\x12\x10\n\x08\x66\x61ilures\x18\t \x01(\r\x12\x0e\n\x06losses\x18\n \x01(\r\x12\x0c\n\x04more\x18\x0f \x01(\x0c\"/\n\x07Reports\x12$\n\x07reports\x18\x01 \x03(\x0b\x32\x13.windlass.v1.Report\"V\n\x06Report\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07task_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0c\n\x04what\x18\x04 \x01(\t\x12\x0c\n\x04\x62ody\x18\x05 \x01(\x0c\"B\n\x07\x41nswers\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x03(\x04\x12%\n\x07refused\x18\x02 \x03(\x0b\x32\x14.windlass.v1.Refusal\"8\n\x07Refusal\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"+\n\tHeartbeat\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06\x61\x63tive\x18\x02 \x03(\x0c\"!\n\rExtendRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\"t\n\x08\x45xtended\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x15\n\rexpires_at_us\x18\x02 \x01(\x03\x12$\n\x07\x63\x61ncels\x18\x03 \x03(\x0b\x32\x13.windlass.v1.Cancel\x12\x0c\n\x04lost\x18\x04 \x03(\x0c\x12\r\n\x05\x64rain\x18\x05 \x01(\x08\"/\n\x07\x43\x61ncels\x12$\n\x07\x63\x61ncels\x18\x01 \x03(\x0b\x32\x13.windlass.v1.Cancel\":\n\x06\x43\x61ncel\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\t\n\x07Goodbye\"4\n\x0bLoseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x13\n\x0blast_output\x18\x02 \x01(\t\"\x18\n\x04Lost\x12\x10\n\x08\x61ttempts\x18\x01 \x01(\r\"E\n\x0bLateReports\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12$\n\x07reports\x18\x02 \x03(\x0b\x32\x13.windlass.v1.Report\")\n\x0b\x43\x61llRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x19\n\tCallReply\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x32\xf7\x01\n\x06Worker\x12=\n\x07Session\x12\x17.windlass.v1.FromWorker\x1a\x15.windlass.v1.ToWorker(\x01\x30\x01\x12;\n\x06\x45xtend\x12\x1a.windlass.v1.ExtendRequest\x1a\x15.windlass.v1.Extended\x12\x33\n\x04Lose\x12\x18.windlass.v1.LoseRequest\x1a\x11.windlass.v1.Lost\x12<\n\nReportLate\x12\x18.windlass.v1.LateReports\x1a\x14.windlass.v1.Answers2B\n\x06\x43lient\x12\x38\n\x04\x43\x61ll\x12\x18.windlass.v1.CallRequest\x1a\x16.windlass.v1.CallReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -28,45 +28,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_start=508
   _globals['_HELLO']._serialized_end=716
   _globals['_WELCOME']._serialized_start=718
-  _globals['_WELCOME']._serialized_end=789
-  _globals['_CREDIT']._serialized_start=791
-  _globals['_CREDIT']._serialized_end=830
-  _globals['_TASKS']._serialized_start=832
-  _globals['_TASKS']._serialized_end=873
-  _globals['_TASK']._serialized_start=876
-  _globals['_TASK']._serialized_end=1073
-  _globals['_REPORTS']._serialized_start=1075
-  _globals['_REPORTS']._serialized_end=1122
-  _globals['_REPORT']._serialized_start=1124
-  _globals['_REPORT']._serialized_end=1210
-  _globals['_ANSWERS']._serialized_start=1212
-  _globals['_ANSWERS']._serialized_end=1278
-  _globals['_REFUSAL']._serialized_start=1280
-  _globals['_REFUSAL']._serialized_end=1336
-  _globals['_HEARTBEAT']._serialized_start=1338
-  _globals['_HEARTBEAT']._serialized_end=1381
-  _globals['_EXTENDREQUEST']._serialized_start=1383
-  _globals['_EXTENDREQUEST']._serialized_end=1416
-  _globals['_EXTENDED']._serialized_start=1418
-  _globals['_EXTENDED']._serialized_end=1534
-  _globals['_CANCELS']._serialized_start=1536
-  _globals['_CANCELS']._serialized_end=1583
-  _globals['_CANCEL']._serialized_start=1585
-  _globals['_CANCEL']._serialized_end=1643
-  _globals['_GOODBYE']._serialized_start=1645
-  _globals['_GOODBYE']._serialized_end=1654
-  _globals['_LOSEREQUEST']._serialized_start=1656
-  _globals['_LOSEREQUEST']._serialized_end=1708
-  _globals['_LOST']._serialized_start=1710
-  _globals['_LOST']._serialized_end=1734
-  _globals['_LATEREPORTS']._serialized_start=1736
-  _globals['_LATEREPORTS']._serialized_end=1805
-  _globals['_CALLREQUEST']._serialized_start=1807
-  _globals['_CALLREQUEST']._serialized_end=1848
-  _globals['_CALLREPLY']._serialized_start=1850
-  _globals['_CALLREPLY']._serialized_end=1875
-  _globals['_WORKER']._serialized_start=1878
-  _globals['_WORKER']._serialized_end=2125
-  _globals['_CLIENT']._serialized_start=2127
-  _globals['_CLIENT']._serialized_end=2193
+  _globals['_WELCOME']._serialized_end=815
+  _globals['_CREDIT']._serialized_start=817
+  _globals['_CREDIT']._serialized_end=856
+  _globals['_TASKS']._serialized_start=858
+  _globals['_TASKS']._serialized_end=899
+  _globals['_TASK']._serialized_start=902
+  _globals['_TASK']._serialized_end=1099
+  _globals['_REPORTS']._serialized_start=1101
+  _globals['_REPORTS']._serialized_end=1148
+  _globals['_REPORT']._serialized_start=1150
+  _globals['_REPORT']._serialized_end=1236
+  _globals['_ANSWERS']._serialized_start=1238
+  _globals['_ANSWERS']._serialized_end=1304
+  _globals['_REFUSAL']._serialized_start=1306
+  _globals['_REFUSAL']._serialized_end=1362
+  _globals['_HEARTBEAT']._serialized_start=1364
+  _globals['_HEARTBEAT']._serialized_end=1407
+  _globals['_EXTENDREQUEST']._serialized_start=1409
+  _globals['_EXTENDREQUEST']._serialized_end=1442
+  _globals['_EXTENDED']._serialized_start=1444
+  _globals['_EXTENDED']._serialized_end=1560
+  _globals['_CANCELS']._serialized_start=1562
+  _globals['_CANCELS']._serialized_end=1609
+  _globals['_CANCEL']._serialized_start=1611
+  _globals['_CANCEL']._serialized_end=1669
+  _globals['_GOODBYE']._serialized_start=1671
+  _globals['_GOODBYE']._serialized_end=1680
+  _globals['_LOSEREQUEST']._serialized_start=1682
+  _globals['_LOSEREQUEST']._serialized_end=1734
+  _globals['_LOST']._serialized_start=1736
+  _globals['_LOST']._serialized_end=1760
+  _globals['_LATEREPORTS']._serialized_start=1762
+  _globals['_LATEREPORTS']._serialized_end=1831
+  _globals['_CALLREQUEST']._serialized_start=1833
+  _globals['_CALLREQUEST']._serialized_end=1874
+  _globals['_CALLREPLY']._serialized_start=1876
+  _globals['_CALLREPLY']._serialized_end=1901
+  _globals['_WORKER']._serialized_start=1904
+  _globals['_WORKER']._serialized_end=2151
+  _globals['_CLIENT']._serialized_start=2153
+  _globals['_CLIENT']._serialized_end=2219
 # @@protoc_insertion_point(module_scope)

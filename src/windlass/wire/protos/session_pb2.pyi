@@ -63,14 +63,16 @@ class Hello(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., namespace: _Optional[str] = ..., queues: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[str]] = ..., every_kind: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., lease_ttl_s: _Optional[float] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., lease_id: _Optional[bytes] = ..., active: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("lease_id", "expires_at_us", "lease_ttl_s")
+    __slots__ = ("lease_id", "expires_at_us", "lease_ttl_s", "result_max_bytes")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
     LEASE_TTL_S_FIELD_NUMBER: _ClassVar[int]
+    RESULT_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     lease_id: bytes
     expires_at_us: int
     lease_ttl_s: float
-    def __init__(self, lease_id: _Optional[bytes] = ..., expires_at_us: _Optional[int] = ..., lease_ttl_s: _Optional[float] = ...) -> None: ...
+    result_max_bytes: int
+    def __init__(self, lease_id: _Optional[bytes] = ..., expires_at_us: _Optional[int] = ..., lease_ttl_s: _Optional[float] = ..., result_max_bytes: _Optional[int] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("tasks", "revoke")
