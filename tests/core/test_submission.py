@@ -262,8 +262,14 @@ def test_a_message_is_made_storable_instead_of_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "kept"),
-    [("plain\nlines", "plain\nlines"), ("a\x00b", "a\ufffdb"), ("\ud800", "?"), ("long" * 3, "longl")],
-    ids=["plain", "NUL", "surrogate", "too long"],
+    [
+        ("plain\nlines", "plain\nlines"),
+        ("a\x00b", "a\ufffdb"),
+        ("\ud800", "\ufffd"),
+        ("a\x1bb", "a\ufffdb"),
+        ("long" * 3, "long…"),
+    ],
+    ids=["plain", "NUL", "surrogate", "escape", "too long"],
 )
 def test_what_becomes_of_a_message(text: str, kept: str) -> None:
     assert clean_text("error", text, longest=11 if "\n" in text else 5) == kept

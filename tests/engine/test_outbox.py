@@ -215,7 +215,7 @@ async def test_text_of_an_error_that_cannot_be_stored_is_mended(engine: Engine, 
     engine.effects = {"letter": fail}
     await write(engine, effect_of((await begin(engine)).task.id))
     await engine.loops.effects_tick()
-    assert (await rows(somebody))[0]["error"] == "ValueError: a\ufffdb?"
+    assert (await rows(somebody))[0]["error"] == "ValueError: a\ufffdb\ufffd"
 
 
 async def test_an_engine_takes_only_kinds_that_it_can_handle(engine: Engine, hook: Hook) -> None:

@@ -423,7 +423,8 @@ def test_a_program_imports_what_it_needs_and_nothing_else() -> None:
 
     ours = {name for name in loaded if name.startswith("windlass.") and not name.startswith("windlass.sdk.machine")}
     assert ours == {
-        "windlass.sdk", "windlass.sdk.resting", "windlass.wire", "windlass.wire.retry_after", "windlass.wire.sigv4",
+        "windlass.core", "windlass.core.json_text", "windlass.core.text", "windlass.sdk", "windlass.sdk.resting",
+        "windlass.wire", "windlass.wire.retry_after", "windlass.wire.sigv4",
     }  # fmt: skip
     assert {"asyncio", "lxml", "grpc"}.isdisjoint(loaded)
 

@@ -10,10 +10,12 @@ import json
 import os
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from typing import IO, Any
 
 FAILED = 1
+WORDS_MAX = 16_000
 
 
 class Context:
@@ -36,7 +38,7 @@ class Context:
         return False  # a process is told by a signal
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._out.write(json.dumps(message) + "\n")
+        self._out.write(json.dumps(message, allow_nan=False) + "\n")
         self._out.flush()
 
 
@@ -48,14 +50,36 @@ def main() -> None:
     task = json.load(sys.stdin)
     try:
         answer = call(find(target), task, Context(out))
-    except Exception as error:
-        traceback.print_exc()
-        answer = {"error": f"{type(error).__name__}: {error}", "retryable": getattr(error, "retryable", None)}
-        out.write(json.dumps(answer) + "\n")
+        line = json.dumps({"result": answer} if not is_answer(answer) else answer, allow_nan=False)
+    except BaseException as error:  # who calls exit ends his run, as a failure
+        said = _words(error)
+        _print_trace(said)
+        retryable = getattr(error, "retryable", None)
+        line = json.dumps({"error": said, "retryable": retryable if isinstance(retryable, bool) else None})
+        out.write(f"{line}\n")
         out.flush()
         sys.exit(FAILED)
-    out.write(json.dumps({"result": answer} if not is_answer(answer) else answer) + "\n")
+    out.write(f"{line}\n")
     out.flush()
+
+
+def _words(error: BaseException) -> str:
+    """Its `__str__` may raise, and what it says may be longer than anybody reads."""
+    try:
+        said = str(error)
+    except BaseException as problem:
+        said = f"(no message: {type(problem).__name__} in its __str__)"
+    return f"{type(error).__name__}: {said[:WORDS_MAX]}".rstrip(": ").encode("utf-8", "replace").decode()
+
+
+def _print_trace(otherwise: str) -> None:
+    try:
+        trace = traceback.format_exc()
+    except Exception:
+        trace = otherwise
+    with suppress(Exception):
+        sys.__stderr__.write(trace[-WORDS_MAX:])  # type: ignore[union-attr]
+        sys.__stderr__.flush()  # type: ignore[union-attr]
 
 
 def find(target: str) -> Any:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
+
+log = logging.getLogger("windlass.cli")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+KEEP_S = 2.0
 
 
 def stop_signal() -> asyncio.Event:
@@ -21,9 +27,25 @@ def on_stop(*actions: Callable[[], None]) -> None:
     def received() -> None:
         action = left.pop(0)
         if not left:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 loop.remove_signal_handler(number)
         action()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, received)
+    def keep() -> None:
+        """A handler that runs here may have taken the signals: then nothing could end the process any more."""
+        if not left:
+            return
+        taken = [number.name for number in SIGNALS if signal.getsignal(number) is not ours[number]]
+        if taken:
+            log.warning("somebody has changed what %s does: it ends this process again", " and ".join(taken))
+            take()
+        loop.call_later(KEEP_S, keep)
+
+    def take() -> None:
+        for number in SIGNALS:
+            loop.add_signal_handler(number, received)
+            ours[number] = signal.getsignal(number)
+
+    ours: dict[signal.Signals, object] = {}
+    take()
+    loop.call_later(KEEP_S, keep)

@@ -16,7 +16,7 @@ from windlass import sdk
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions, load
 from windlass.cli.output import Exit, Unusable, console, print_json
-from windlass.cli.process import run_async
+from windlass.cli.process import end_now, end_threads_of_others, run_for_others
 from windlass.cli.reload import run_with_reload
 from windlass.cli.stop import on_stop
 from windlass.cli.supervise import run_supervised, tell_supervisor
@@ -116,8 +116,9 @@ def worker(
 
 
 def run(target: str, options: WorkerOptions) -> None:
-    if not run_async(run_worker(target, options)):
-        os._exit(Exit.INTERRUPTED)  # a thread that nothing can interrupt would keep the interpreter from ending
+    if not run_for_others(run_worker(target, options)):
+        end_now(Exit.INTERRUPTED)  # a thread that nothing can interrupt would keep the interpreter from ending
+    end_threads_of_others()
 
 
 def split(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,13 +15,13 @@ from typing import TypeVar
 import msgspec
 
 from windlass.core.error import Invalid, TooLarge
+from windlass.core.text import TEXT_MAX, clean, clean_data
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 NAME_MAX = 200
 KEY_MAX = 500
-TEXT_MAX = 64 * 1024
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024  # in a row; what is longer is kept as an object
 LARGE_MAX_BYTES = 128 * 1024 * 1024
 URL_MAX = 2000
@@ -107,13 +107,13 @@ def clean_text(field: str, value: object, longest: int = TEXT_MAX) -> str:
     """Free text, cut and mended where PostgreSQL could not store it."""
     if not isinstance(value, str):
         raise Invalid(f"must be text, not {type(value).__name__}", field=field)
-    return value[:longest].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    return clean(value, longest)
 
 
 def clean_json(value: object, longest: int | None = None) -> object:
     """The same for all text within a value that was JSON."""
     if isinstance(value, str):
-        return clean_text("", value, len(value) if longest is None else longest)
+        return clean_data(value if longest is None else value[:longest])
     if isinstance(value, list):
         return [clean_json(item, longest) for item in value]
     if isinstance(value, dict):

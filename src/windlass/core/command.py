@@ -10,7 +10,7 @@ from typing import Protocol, get_args
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from windlass.core import task as rules
 from windlass.core.check import (
@@ -21,13 +21,13 @@ from windlass.core.check import (
     check_payload,
     check_seconds,
     check_type,
-    clean_text,
 )
 from windlass.core.error import Invalid
 from windlass.core.failure import Category, Failure
 from windlass.core.replay import hurry
 from windlass.core.step import Facts
 from windlass.core.task import Task
+from windlass.core.text import clean
 from windlass.core.transition import Instant, Transition
 
 
@@ -80,6 +80,10 @@ class Cancelled(msgspec.Struct, frozen=True):
     attempt: int
     lease_id: UUID
     message: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.message, str):
+            force_setattr(self, "message", clean(self.message))
 
     def decide(self, task: Task, now: Instant) -> Transition:
         return rules.report_cancelled(task, self.attempt, self.lease_id, self.message, now)
@@ -145,7 +149,7 @@ def checked_report(report: Report, jitter: float) -> Report:
         case Park(failure=failure):
             return replace(report, failure=storable(failure))
         case Cancelled(message=message):
-            return replace(report, message=clean_text("message", message))
+            check_type("message", message, str)
         case Sleep(until=until, signals=signals, children=children):
             if until is not None:
                 check_instant("until", until)
@@ -156,21 +160,17 @@ def checked_report(report: Report, jitter: float) -> Report:
 
 
 def storable(failure: Failure) -> Failure:
-    """What a worker tells of its failure is made storable rather than refused."""
+    """What a worker tells of its failure, checked. Its texts are storable by themselves."""
     check_type("failure", failure, Failure)
+    for field in ("message", "reason", "trace"):
+        check_type(f"failure.{field}", getattr(failure, field), str)
     if failure.category not in Category.__members__.values():
         raise Invalid(f"{failure.category!r} is not a category", field="failure.category")
     if failure.retryable is not None:
         check_type("failure.retryable", failure.retryable, bool)
     if failure.retry_after_s is not None:
         check_seconds("failure.retry_after_s", failure.retry_after_s)
-    return replace(
-        failure,
-        category=Category(failure.category),
-        message=clean_text("failure.message", failure.message),
-        reason=clean_text("failure.reason", failure.reason, 200),
-        trace=clean_text("failure.trace", failure.trace),
-    )
+    return replace(failure, category=Category(failure.category))
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):

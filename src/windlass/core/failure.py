@@ -8,6 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import force_setattr
+
+from windlass.core.text import REASON_MAX, TEXT_MAX, clean, clean_middle
 
 
 class Category(StrEnum):
@@ -33,8 +36,12 @@ def told(reason: str, message: str) -> str:
     return ": ".join(dict.fromkeys(part for part in ("" if reason in PLAIN else reason, message) if part)) or reason
 
 
+_TEXTS = (("message", TEXT_MAX, clean), ("reason", REASON_MAX, clean), ("trace", TEXT_MAX, clean_middle))
+
+
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One failure. `reason` is a stable word for machines, `message` a sentence for people."""
+    """One failure. `reason` is a stable word for machines, `message` a sentence for people. Its texts can be kept and
+    sent as they are, whatever they were made from."""
 
     category: Category
     message: str
@@ -42,6 +49,12 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     trace: str = ""
     retryable: bool | None = None
     retry_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, longest, cut in _TEXTS:
+            text = getattr(self, name)
+            if isinstance(text, str):
+                force_setattr(self, name, cut(text, longest))
 
     @property
     def line(self) -> str:

@@ -82,7 +82,9 @@ def checked_amount(current: float, maximum: float | None = None, message: str = 
     check_seconds("current", current, most=AMOUNT_MAX)
     if maximum is not None:
         check_seconds("maximum", maximum, most=AMOUNT_MAX)
-    return Amount(float(current), None if maximum is None else float(maximum), _text("message", message, MESSAGE_MAX))
+    return Amount(
+        float(current), None if maximum is None else float(maximum), clean_text("message", message, MESSAGE_MAX)
+    )
 
 
 def check_checkpoint(data: bytes) -> None:
@@ -114,9 +116,4 @@ def _checked_line(line: object) -> Line:
     check_seconds("lines.age_s", line.age_s)
     if line.level not in LEVELS:
         raise Invalid(f"{line.level!r} is not a level", field="lines.level")
-    return replace(line, message=_text("lines.message", line.message, LINE_MAX))
-
-
-def _text(field: str, value: str, longest: int) -> str:
-    text = clean_text(field, value, longest + 1)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return replace(line, message=clean_text("lines.message", line.message, LINE_MAX))

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from windlass.core import sent
 from windlass.core import task as rules
-from windlass.core.check import clean_text
 from windlass.core.error import Unavailable
 from windlass.core.retry import capped_power
+from windlass.core.text import clean, line_of, words_of
 from windlass.core.transition import Effect
 from windlass.core.wakeup import WAKEUP
 from windlass.engine.chance import Chance
@@ -112,7 +112,7 @@ async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effec
         await _put_off(store, chance, effect, error)
         return False
     except Exception as error:
-        problem = clean_text("error", f"{type(error).__name__}: {error}")
+        problem = line_of(error)
         if tries >= TRIES_MAX or isinstance(error, Undeliverable):
             log.exception("gave up on %s of task %s after %d tries: %s", effect.kind, effect.task_id, tries, problem)
             await _bury(store, chance, effect, problem)
@@ -127,7 +127,7 @@ async def _carry_out(store: Store, chance: Chance, handler: EffectHandler, effec
 
 async def _put_off(store: Store, chance: Chance, effect: Effect, busy: NotNow) -> None:
     async with store.begin() as tx:
-        too_long = await tx.outbox.put_off_effect(effect.id, busy.delay_s, clean_text("error", str(busy)), BUSY_MAX_S)
+        too_long = await tx.outbox.put_off_effect(effect.id, busy.delay_s, clean(words_of(busy)), BUSY_MAX_S)
     if too_long:
         log.error("gave up on %s of task %s: busy for too long", effect.kind, effect.task_id)
         await _bury(store, chance, effect, f"busy for too long: {busy}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,10 +15,12 @@ from uuid import UUID
 from windlass.core.check import check_able, check_payload, check_type
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid, InvalidState
-from windlass.core.note import LEVELS, check_checkpoint, checked_amount
+from windlass.core.note import LEVELS, LINE_MAX, check_checkpoint, checked_amount
 from windlass.core.task import Task
+from windlass.core.text import clean
 from windlass.sdk.note import AttemptNotes, Saved, Saying
 from windlass.sdk.schema import from_json, to_json
+from windlass.sdk.signals import trace_of
 
 T = TypeVar("T")
 
@@ -128,7 +129,7 @@ class Context:
             raise Invalid(f"{level!r} is not a level", field="level")
         check_type("message", message, str)
         if self._saying is not None:
-            self._saying.line(level, message)
+            self._saying.line(level, clean(message, LINE_MAX))
 
 
 class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
@@ -140,8 +141,14 @@ class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
         self._context = context
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        if level >= logging.INFO or self.isEnabledFor(level):
-            self._context.say(_level(level), _formatted(msg, args, kwargs.get("exc_info")))
+        if level < logging.INFO and not self.isEnabledFor(level):
+            return
+        try:
+            text = str(msg) % args if args else str(msg)
+        except Exception:  # what is logged is code of others: it may not fit, or have no words
+            text = " ".join(_shown(part) for part in (msg, *args))
+            msg, args = "%s", (text,)
+        self._context.say(_level(level), text + _trace(kwargs.get("exc_info")))
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         super().log(level, msg, *args, **kwargs)
 
@@ -155,16 +162,16 @@ def _level(number: int) -> str:
     return LEVELS[max(0, min(number // 10, len(LEVELS)) - 1)]
 
 
-def _formatted(msg: object, args: tuple[object, ...], exc_info: Any) -> str:
-    """As logging does it, which never fails because of what is logged."""
+def _trace(exc_info: Any) -> str:
+    error = exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1] if exc_info else None
+    return "" if error is None else f"\n{trace_of(error).rstrip()}"
+
+
+def _shown(value: object) -> str:
     try:
-        text = str(msg) % args if args else str(msg)
-    except Exception:
-        text = f"{msg!s} {args!r}"
-    if not exc_info:
-        return text
-    error = exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1]
-    return text if error is None else f"{text}\n{''.join(traceback.format_exception(error)).rstrip()}"
+        return str(value)
+    except Exception as problem:
+        return f"({type(value).__name__}: {type(problem).__name__} in its __str__)"
 
 
 def current() -> Context:

@@ -31,6 +31,7 @@ from windlass.sdk.context import Context, enter
 from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.group_handle import GroupHandle
 from windlass.sdk.handle import TaskHandle, handles_of
+from windlass.sdk.outcome import Returned
 from windlass.sdk.process import RemoteFailure, run_of
 from windlass.sdk.schema import Schema
 from windlass.sdk.signals import failure_of, unfit_is_bad_data
@@ -318,12 +319,12 @@ def _calls(handler: Takes[A, B], items: Iterable[A]) -> list[Call[B]]:
 
 async def in_thread(threads: Executor, call: Callable[[], Any], context: Context) -> Any:
     """Run a blocking function. A thread cannot be stopped: it is told, waited for, and keeps its place until then."""
-    running = asyncio.get_running_loop().run_in_executor(threads, call)
+    running = asyncio.get_running_loop().run_in_executor(threads, Returned, call)
     try:
-        return await asyncio.shield(running)
+        return (await asyncio.shield(running)).get()
     except asyncio.CancelledError:
         context.tell_cancelled()
         await asyncio.wait({running})
-        if running.exception() is None:
-            return running.result()  # it finished all the same
+        if running.result().error is None:
+            return running.result().value  # it finished all the same
         raise

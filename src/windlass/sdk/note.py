@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from windlass.core.command import Claimed
 from windlass.core.error import InvalidState, Unavailable, WindlassError
-from windlass.core.note import LINES_MAX, Amount, Line, Note
+from windlass.core.note import LINE_MAX, LINES_MAX, Amount, Line, Note
 from windlass.core.task import Task
+from windlass.core.text import clean, line_of
 from windlass.sdk.duration import Duration, seconds
 
 log = logging.getLogger("windlass.worker")
@@ -112,6 +113,12 @@ class Notes:
                 for attempt, (note, saved) in said.items():
                     attempt.put_back(note, saved, error)
                 return
+            except Exception as error:  # a note decides nothing: what cannot be written is left out, and told
+                log.warning("what %d attempts said cannot be written: %s", len(said), line_of(error))
+                for _, saved in said.values():
+                    if saved is not None:
+                        saved.tell(error)
+                return
             finally:
                 for attempt in said:
                     attempt.sending = False
@@ -161,6 +168,7 @@ class AttemptNotes:
         return saved
 
     def line(self, level: str, message: str) -> None:
+        message = clean(message, LINE_MAX)
         with self._lock:
             self._lines.append((self._number, level, message, time.monotonic()))
             if len(self._lines) >= 2 * LINES_MAX:

@@ -16,6 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
+from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid, WindlassError
 from windlass.core.failure import Category, Failure
@@ -36,6 +39,7 @@ from windlass.sdk.process_message import (
 from windlass.sdk.signals import Cancel
 
 LAST_LINES, LAST_OUTPUT = 20, 8192
+MESSAGE_MAX_BYTES = LARGE_MAX_BYTES + 1024 * 1024
 TERMINATE_S = 1.0  # between asking and killing
 BEGIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -162,8 +166,14 @@ class Process:
 
     async def _next(self) -> FromProcess:
         [size] = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        message: FromProcess = decode_from(await self._reader.readexactly(size))
-        return message
+        try:
+            if size <= MESSAGE_MAX_BYTES:
+                message: FromProcess = decode_from(await self._reader.readexactly(size))
+                return message
+        except msgspec.MsgspecError:
+            pass
+        told = "the process of the handler has written what is no message into the line to its worker"
+        raise RemoteFailure(Failure(Category.INFRASTRUCTURE, told, "PROCESS_BROKEN"))
 
     def _write(self, message: ToProcess) -> None:
         self._writer.write(frame(message))
@@ -192,7 +202,10 @@ class Process:
         while output := await self._process.stderr.read(65536):
             text = output.decode(errors="replace")
             self._last_output = (self._last_output + text)[-LAST_OUTPUT:]
-            sys.stderr.write(text)
+            with suppress(
+                Exception
+            ):  # a handler may have closed or replaced ours, and the pipe must be read all the same
+                sys.stderr.write(text)
 
     async def _death(self) -> Failure:
         code = await self._process.wait()

@@ -25,8 +25,10 @@ from windlass.core.command import Claimed
 from windlass.core.error import LeaseLost
 from windlass.core.failure import Category
 from windlass.core.note import Amount
+from windlass.core.text import clean, words_of
 from windlass.sdk.context import Context, enter
 from windlass.sdk.note import Saved
+from windlass.sdk.outcome import in_words
 from windlass.sdk.process_message import LENGTH, Done, Failed, FromProcess, Run, Said, Stopped, decode_to, frame
 from windlass.sdk.signals import Cancel, Fail, failure_of, unfit_is_bad_data
 
@@ -59,9 +61,9 @@ class Child:
             handler = find_handler(run)
             return Done(self._run(handler, run))
         except Cancel as stop:
-            return Stopped(str(stop))
+            return Stopped(clean(words_of(stop)))
         except BaseException as error:
-            return Failed(failure_of(error) if handler is None else handler.failure(error))
+            return Failed(in_words(failure_of if handler is None else handler.failure, error))
 
     def _run(self, handler: Any, run: Run) -> bytes:
         context = Context(Claimed(run.task, run.payload), self, run.left_behind)

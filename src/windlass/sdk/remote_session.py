@@ -23,6 +23,7 @@ from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.error import InvalidState, LeaseLost, NotFound, Rejected, Unavailable, WindlassError
 from windlass.core.lease import Extension, Lease
+from windlass.core.text import line_of
 from windlass.wire.channel import SESSION, error_of
 from windlass.wire.problem import error_from
 from windlass.wire.protos import session_pb2 as pb
@@ -77,7 +78,7 @@ class RemoteSession:
         self._arrived = asyncio.Event()
         self._news = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Future[Any]] = set()
         self._end: WindlassError | None = None
         self.lease: Lease
         self.result_max_bytes = LARGE_MAX_BYTES  # as the server says
@@ -94,7 +95,15 @@ class RemoteSession:
             wanted.labels, wanted.ttl_s, from_us(welcome.expires_at_us), wanted.host, wanted.pid, wanted.version,
         )  # fmt: skip
         session._running = asyncio.create_task(session._keep_open())
+        session._running.add_done_callback(session._reader_ended)
         return session
+
+    def _reader_ended(self, reader: asyncio.Task[None]) -> None:
+        """Whatever ended it: nobody would hear an answer any more, so that the lease is as good as lost."""
+        error = None if reader.cancelled() else reader.exception()
+        if error is not None:
+            log.error("the session is over: %s", line_of(error))
+        self._finish(LeaseLost("the session ended", lease_id=self.lease.id))
 
     @property
     def over(self) -> bool:
@@ -267,7 +276,13 @@ class RemoteSession:
     def _do(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[Any]) -> None:
+        """Nobody waits for it; what it could not say is made good by the lease, which runs out."""
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("not said before the session ended: %s", line_of(error))
 
     # ----------------------------------------------------------------------------------------- reports
 
@@ -285,7 +300,7 @@ class RemoteSession:
             waiting.append(answered)
         try:
             await self._send_reports(messages)
-            answers = [await answered for answered in waiting]
+            answers = await asyncio.gather(*waiting)  # if the session ends, all of them fail: each is looked at
         finally:
             for message in messages:
                 self._unanswered.pop(message.number, None)

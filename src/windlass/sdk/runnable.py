@@ -11,6 +11,7 @@ from windlass.core.check import check_names
 from windlass.core.command import Claimed
 from windlass.core.error import Invalid
 from windlass.core.failure import Failure
+from windlass.sdk.schema import to_json
 from windlass.sdk.signals import failure_of
 
 Handler = Callable[[Any], Awaitable[Any]]
@@ -31,7 +32,7 @@ class PlainHandler:
         self._function = function
 
     async def run(self, claimed: Claimed) -> bytes:
-        return msgspec.json.encode(await self._function(msgspec.json.decode(claimed.payload)))
+        return to_json("result", await self._function(msgspec.json.decode(claimed.payload)))
 
     def failure(self, error: BaseException) -> Failure:
         return failure_of(error)

@@ -17,6 +17,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from windlass.core.error import Invalid
+from windlass.core.json_text import UNWRITABLE, JsonWriter
+from windlass.core.text import words_of
 
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -104,9 +106,9 @@ class Schema:
 def to_json(field: str, value: Any) -> bytes:
     """A value of any type that can be sent."""
     try:
-        return _encoder.encode(value)
-    except (TypeError, ValueError, NotImplementedError, msgspec.MsgspecError, OverflowError, RecursionError) as error:
-        raise Invalid(f"cannot be written as JSON: {error}", field=field) from None
+        return _writer.write(value)
+    except UNWRITABLE as error:
+        raise Invalid(f"cannot be written as JSON: {words_of(error)}", field=field) from None
 
 
 def from_json(field: str, text: bytes, kind: Any) -> Any:
@@ -185,7 +187,7 @@ def _to_builtin(value: Any) -> Any:
     raise NotImplementedError(f"{type(value).__name__} is not a type that can be sent")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_to_builtin)
+_writer = JsonWriter(_to_builtin)
 
 
 def _from_builtin(kind: Any, value: Any) -> Any:

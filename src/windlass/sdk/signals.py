@@ -14,6 +14,7 @@ from windlass.core.check import check_type
 from windlass.core.error import Invalid, TooLarge, WindlassError
 from windlass.core.failure import Category, Failure
 from windlass.core.task import Task
+from windlass.core.text import line_of, words_of
 from windlass.core.transition import State
 from windlass.sdk.duration import Duration, seconds
 
@@ -45,8 +46,8 @@ class Cancel(Exception):
 
 def failure_of(error: BaseException, retryable: bool | None = None) -> Failure:
     """What an exception of a handler means: the user's code is to blame unless the exception says otherwise."""
-    message, reason = str(error) or type(error).__name__, type(error).__name__
-    trace = "".join(traceback.format_exception(error))
+    reason = type(error).__name__
+    message, trace = words_of(error) or reason, trace_of(error)
     if isinstance(error, Retry):
         return Failure(Category.USER_CODE, message, reason, trace, retryable=True, retry_after_s=error.after_s)
     if isinstance(error, Fail):
@@ -54,6 +55,14 @@ def failure_of(error: BaseException, retryable: bool | None = None) -> Failure:
     if isinstance(error, TooLarge):  # and will be the next time
         retryable = False
     return Failure(Category.USER_CODE, message, reason, trace, retryable=retryable)
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback as text. Exceptions may be nested more deeply than it can be written."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return "".join(traceback.format_tb(error.__traceback__)) + line_of(error)
 
 
 class _UnfitIsBadData:

@@ -22,8 +22,10 @@ from windlass.core.delivery import Stdio
 from windlass.core.environment import installer_variables, program_variables
 from windlass.core.error import Invalid, WindlassError
 from windlass.core.failure import Category, Failure
+from windlass.core.json_text import UNWRITABLE, write_json
 from windlass.core.note import checked_amount
 from windlass.core.task import Task as Claim
+from windlass.core.text import words_of
 from windlass.sdk.context import told_to_cancel
 from windlass.sdk.leaving import Leaving
 from windlass.sdk.note import AttemptNotes, Notes
@@ -229,10 +231,10 @@ def _result(task: Task) -> bytes:
     outputs = task.outputs
     value = outputs.get("result") if outputs.keys() <= {"result"} else outputs
     try:
-        return msgspec.json.encode(value)
-    except (TypeError, ValueError, RecursionError, WindlassError) as error:
+        return write_json(value)
+    except (*UNWRITABLE, WindlassError) as error:
         _dispose(outputs)
-        message = f"the result cannot be kept: {error}"
+        message = f"the result cannot be kept: {words_of(error)}"
         raise RemoteFailure(Failure(Category.DATA_QUALITY, message, "RESULT_NOT_JSON", retryable=False)) from None
 
 

@@ -30,13 +30,16 @@ from windlass.core.check import (
     check_type,
 )
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
-from windlass.core.error import Invalid, LeaseLost, Unavailable, WindlassError
+from windlass.core.error import Forbidden, Invalid, InvalidState, LeaseLost, Unauthenticated, Unavailable, WindlassError
+from windlass.core.failure import Category, Failure
 from windlass.core.lease import Extension, Lease, Reach, check_about
 from windlass.core.task import Task
+from windlass.core.text import line_of, words_of
 from windlass.sdk.complaint import Complaint
 from windlass.sdk.context import told_to_cancel
 from windlass.sdk.heartbeat import Heartbeat
 from windlass.sdk.leaving import Leaving
+from windlass.sdk.outcome import Outcome, log_failure, outcome_of, tried
 from windlass.sdk.runnable import Every, Handler, Runnable, runnables
 from windlass.sdk.signals import Cancel
 from windlass.sdk.trace import attempting
@@ -52,6 +55,7 @@ BEATS_PER_LEASE, IDLE_BEATS_PER_LEASE = 3, 2  # who holds nothing loses little w
 BATCH_MAX = 500
 START_MAX = 20  # handlers a turn of the event loop
 STOP_NOW_S = 2.0  # for handlers to notice that they are to end
+UNSENT = "REPORT_NOT_SENT"
 
 
 class WorkSource(Protocol):
@@ -132,13 +136,15 @@ class Worker:
         self._concurrency, self._prefetch, self._lease_ttl_s = concurrency, prefetch, lease_ttl_s
         self._heartbeat = Heartbeat(reach_of(source) if heartbeat_process else None, self._heard_cancel, self._on_loop)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[Any] | None = None  # which runs the worker
+        self._leaving = False  # all that was to be reported is
         self._complain = Complaint(log)
         self.lease_options: dict[str, Any] = {}  # what else its leases are opened with
         self.on_lease: Callable[[Lease], None] = lambda _: None  # told of each lease that is opened
         self.declaration: Declared | None = None  # what the app of its handlers has to say beside
         self._waiting: deque[Claimed] = deque()  # claimed ahead, and not begun
         self._starting: asyncio.Handle | None = None
-        self._running: dict[Attempt, asyncio.Task[bytes]] = {}
+        self._running: dict[Attempt, asyncio.Task[Outcome]] = {}
         self._told_to_cancel: set[Attempt] = set()
         self._reports: list[Report] = []
         self._held: set[Attempt] = set()  # claimed, and not reported yet
@@ -153,10 +159,10 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop` is called; then finish what runs. A lost lease is replaced by a new one."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._ended_all.clear()
         reporter = self._reporter = asyncio.create_task(self._report_loop())
-        reporter.add_done_callback(lambda _: self._slot_free.set())
+        reporter.add_done_callback(self._reporter_ended)
         declaring: asyncio.Task[None] | None = None
         try:
             if self.declaration is not None:
@@ -164,10 +170,26 @@ class Worker:
                 declaring = asyncio.create_task(self.declaration.keep())
             while not self._stopping.is_set():
                 await self._work_under_a_lease()
+            self._leaving = True
+            if reporter.done():
+                reporter.result()
+                raise InvalidState(f"the worker {self.name} cannot report any more")
         finally:
-            await stopped(reporter, *([] if declaring is None else [declaring]))
-            await asyncio.to_thread(self._heartbeat.close)
-            self._ended_all.set()
+            try:
+                await stopped(reporter, *([] if declaring is None else [declaring]))
+            finally:
+                await asyncio.to_thread(self._heartbeat.close)
+                self._ended_all.set()
+
+    def _reporter_ended(self, reporter: asyncio.Task[None]) -> None:
+        """Without it, nothing that runs here would ever be told: the worker ends, and what it held goes to others."""
+        self._slot_free.set()
+        if self._main is None or self._main.cancelling() or self._main.done():
+            return  # the worker ends anyway
+        if not self._leaving:
+            why = "it was cancelled" if reporter.cancelled() else line_of(reporter.exception() or InvalidState())
+            self.stop_now()
+            log.critical("the worker %s ends: its loop that reports has stopped: %s", self.name, why)
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -369,9 +391,8 @@ class Worker:
             while len(self._reports) >= self._at_least(BATCH_MAX):
                 batch, self._reports = self._reports[:BATCH_MAX], self._reports[BATCH_MAX:]
                 again = await self._send(batch)
-                self._held.difference_update(
-                    (report.task_id, report.attempt) for report in batch if report not in again
-                )
+                undecided = {(report.task_id, report.attempt) for report in again}
+                self._held.difference_update({(report.task_id, report.attempt) for report in batch} - undecided)
                 self._slot_free.set()
                 if again:
                     asyncio.get_running_loop().call_later(AFTER_ERROR_S, self._say, again)
@@ -391,26 +412,50 @@ class Worker:
                 log.warning("cannot report, trying again: %s", error)
                 await asyncio.sleep(AFTER_ERROR_S)
                 continue
+            except (Unauthenticated, Forbidden):
+                raise  # no report of ours is heard any more
+            except Exception as error:
+                return await self._send_apart(batch, error)
             for report, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, WindlassError):
                     log.warning("report on task %s, attempt %d: %s", report.task_id, report.attempt, answer)
             return [report for report, answer in zip(batch, answers, strict=True) if isinstance(answer, Unavailable)]
 
+    async def _send_apart(self, batch: list[Report], error: Exception) -> list[Report]:
+        """One of them cannot be sent. The others do not pay for it, and it is told as a failure instead."""
+        if len(batch) > 1:
+            return [again for report in batch for again in await self._send([report])]
+        [report] = batch
+        if isinstance(report, Fail) and report.failure.reason == UNSENT:
+            raise error
+        log.error(
+            "the report on task %s, attempt %d cannot be sent: %s", report.task_id, report.attempt, line_of(error)
+        )
+        message = f"what came of it could not be reported: {line_of(error)}"
+        failure = Failure(Category.DATA_QUALITY, message, UNSENT, retryable=False)
+        return await self._send([Fail(report.task_id, report.attempt, report.lease_id, failure)])
+
     # ----------------------------------------------------------------------------------------- one task
 
-    async def _run_one(self, claimed: Claimed) -> bytes:
+    async def _run_one(self, claimed: Claimed) -> Outcome:
+        return await outcome_of(self._result_of(claimed), self._handlers[claimed.task.kind].failure)
+
+    async def _result_of(self, claimed: Claimed) -> bytes:
         """What the handler returned, as JSON. What the engine would not keep is a failure of the handler."""
         with attempting(claimed.task):
             result = await self._handlers[claimed.task.kind].run(claimed)
         check_payload("result", result, LARGE_MAX_BYTES)
         return result
 
-    def _ended(self, task: Task, lease: Lease, ended: asyncio.Task[bytes]) -> None:
+    def _ended(self, task: Task, lease: Lease, ended: asyncio.Task[Outcome]) -> None:
         """Every attempt that was begun comes here, also one that was cancelled before its first step."""
         attempt = (task.id, task.attempt)
         if self._running.pop(attempt, None) is not None:
-            self._reports.append(self._report_of(task, lease.id, ended))
+            report = self._report_of(task, lease.id, ended)
+            self._reports.append(report)
             self._something_to_report.set()
+            if isinstance(report, Fail):
+                log_failure(task, report.failure)
         elif not ended.cancelled():
             ended.exception()  # it was given back while it ran: nobody wants to know
         if told_to_cancel:  # by anybody in this process, and nearly always empty
@@ -421,20 +466,21 @@ class Worker:
         if self._waiting and self._starting is None:
             self._start(self._waiting.popleft(), lease)
 
-    def _report_of(self, task: Task, lease_id: UUID, ended: asyncio.Task[bytes]) -> Report:
+    def _report_of(self, task: Task, lease_id: UUID, ended: asyncio.Task[Outcome]) -> Report:
         if ended.cancelled() and ended.cancelling():
             return self._on_cancelled(task, lease_id)
         # Cancelled, but not by us: something inside the handler was. Given back, it would be claimed again at once.
         error = asyncio.CancelledError() if ended.cancelled() else ended.exception()
-        if isinstance(error, Leaving):
-            return error.report(task, lease_id)
-        if isinstance(error, Cancel):
-            return Cancelled(task.id, task.attempt, lease_id, str(error))
-        if error is not None:
-            failure = self._handlers[task.kind].failure(error)
-            log.warning("task %s (%s), attempt %d failed: %s", task.id, task.kind, task.attempt, failure.line)
-            return Fail(task.id, task.attempt, lease_id, failure)
-        return Complete(task.id, task.attempt, lease_id, ended.result())
+        outcome = ended.result() if error is None else tried(self._handlers[task.kind].failure, error)
+        match outcome:
+            case Leaving():
+                return outcome.report(task, lease_id)
+            case Cancel():
+                return Cancelled(task.id, task.attempt, lease_id, words_of(outcome))
+            case Failure():
+                return Fail(task.id, task.attempt, lease_id, outcome)
+            case _:
+                return Complete(task.id, task.attempt, lease_id, outcome)
 
     def _on_cancelled(self, task: Task, lease_id: UUID) -> Report:
         """Told to stop by a cancel, or torn away because the worker goes: then somebody else may run it."""

@@ -41,6 +41,7 @@ from windlass.core.step_command import (
     StepSleep,
     StepTime,
 )
+from windlass.core.text import words_of
 from windlass.sdk.asked import Asked, Child, StepContext, StepFailed
 from windlass.sdk.client import Host, WorkflowSource, workflow_source
 from windlass.sdk.context import Context, entered
@@ -49,6 +50,7 @@ from windlass.sdk.handler import Handler, in_thread
 from windlass.sdk.leaving import AttemptLost, Leaving, Suspended
 from windlass.sdk.ledger import Ledger
 from windlass.sdk.note import Saying
+from windlass.sdk.outcome import described
 from windlass.sdk.schema import JsonType
 from windlass.sdk.signals import Cancel
 from windlass.sdk.step import Plan, StepFunction, StepOptions, check_options, plan_of, result_type
@@ -330,13 +332,14 @@ class WorkflowContext(Context):
         except Cancel:
             raise
         except TimeoutError as error:
-            failure = replace(plan.failure(error), category=Category.TIMEOUT, message=str(error) or "it took too long")
+            message = words_of(error) or "it took too long"
+            failure = replace(await described(plan.failure, error), category=Category.TIMEOUT, message=message)
         except Invalid as error:  # what cannot be kept will not be kept the next time either
-            failure = replace(plan.failure(error), category=Category.DATA_QUALITY, retryable=False)
+            failure = replace(await described(plan.failure, error), category=Category.DATA_QUALITY, retryable=False)
         except Unavailable as error:
-            failure = replace(plan.failure(error), category=Category.INFRASTRUCTURE)
+            failure = replace(await described(plan.failure, error), category=Category.INFRASTRUCTURE)
         except Exception as error:
-            failure = plan.failure(error)
+            failure = await described(plan.failure, error)
         took_s = time.monotonic() - began
         return await self._say(
             StepFailure(*self._held, place, failure=failure, failures=failures, policy=plan.policy, took_s=took_s)

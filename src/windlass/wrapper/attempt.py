@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 from windlass.core.error import LeaseLost, Unavailable, WindlassError
+from windlass.core.text import clean, line_of
 from windlass.wrapper.dispatcher import Claimed, Dispatcher, Refused, Unspeakable
 from windlass.wrapper.operator import Answer, OperatorFailed, Speech
 from windlass.wrapper.patience import spread, until_heard
@@ -85,6 +86,9 @@ class Attempt:
             return _failed(f"what it said was refused: {error}", retryable=False)
         except Unspeakable as error:
             return _failed(str(error), retryable=False)
+        except Exception as error:
+            log.exception("task %s: what attempt %s said cannot be passed on", *self._names)
+            return _failed(f"what it said cannot be passed on: {line_of(error)}", retryable=False)
         finally:
             await _ended(self._operator, speaking)
 
@@ -95,7 +99,7 @@ class Attempt:
             return _failed(str(error), error.retryable)
         except Exception as error:  # ours, not the operator's: told all the same, so that somebody looks at it
             log.exception("task %s: attempt %s could not be run", *self._names)
-            return _failed(f"the wrapper could not run it: {type(error).__name__}: {error}", retryable=None)
+            return _failed(f"the wrapper could not run it: {line_of(error)}", retryable=None)
 
     def _told(self) -> dict[str, Any]:
         """What the operator gets: the task, and under which id it produces: the same in every attempt."""
@@ -241,7 +245,7 @@ def _canceled() -> dict[str, Any]:
 
 def _failed(message: str, retryable: bool | None) -> dict[str, Any]:
     said = {} if retryable is None else {"error": {"retryable": retryable}}
-    return {"status": "Failed", "outputs": [], "events": [], "error_message": message[:ERROR_MAX], **said}
+    return {"status": "Failed", "outputs": [], "events": [], "error_message": clean(message, ERROR_MAX), **said}
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:

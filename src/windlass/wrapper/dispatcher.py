@@ -19,6 +19,8 @@ import msgspec
 
 from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.error import Invalid, LeaseLost, Rejected, Unavailable
+from windlass.core.json_text import UNWRITABLE, write_json
+from windlass.core.text import words_of
 from windlass.sdk.callback.post import Poster, Reply, Unreachable
 from windlass.wire.watched import Watched
 
@@ -159,9 +161,9 @@ class Dispatcher:
 
     async def _post(self, name: str, said: Mapping[str, Any]) -> Reply:
         try:
-            body = msgspec.json.encode(said)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise Unspeakable(f"it is no JSON: {error}") from None
+            body = write_json(said)
+        except UNWRITABLE as error:
+            raise Unspeakable(f"it is no JSON: {words_of(error)}") from None
         return _accepted(await self._send(f"/internal/{name}", body, ANSWER_TIMEOUT_S))
 
     async def _send(self, path: str, body: bytes | None, timeout_s: float) -> Reply:

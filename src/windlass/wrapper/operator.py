@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -20,6 +21,9 @@ from msgspec import Meta
 
 from windlass.cage.call import find, is_answer, takes_context
 from windlass.core.error import Invalid
+from windlass.core.failure import Failure
+from windlass.sdk.outcome import Returned, described
+from windlass.sdk.signals import failure_of
 
 ANY = "*"
 MIB = 1024 * 1024
@@ -167,30 +171,36 @@ class Functions:
         try:
             async with limit:
                 value = await self._call(function, arguments, context, operator.limits.grace_s)
-        except OperatorFailed:
+            return answer_of(value if is_answer(value) else {"result": value})
+        except (OperatorFailed, asyncio.CancelledError):
             raise
-        except (Exception, SystemExit) as error:  # who calls exit ends his run, not the wrapper
+        except BaseException as error:  # who calls exit ends his run, not the wrapper
             if limit.expired():
                 context.cancel()
                 raise OperatorFailed(f"it ran longer than {operator.limits.timeout_s:g} s") from None
-            retryable = getattr(error, "retryable", None)
-            words = f"{type(error).__name__}: {error}"
-            raise OperatorFailed(words, retryable=retryable if isinstance(retryable, bool) else None) from error
-        return answer_of(value if is_answer(value) else {"result": value})
+            failure = await described(_failure_of, error)
+            raise OperatorFailed(failure.line, retryable=failure.retryable) from None
 
     async def _call(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], context: Context, grace_s: float
     ) -> Any:
         if iscoroutinefunction(function):
             return await function(*arguments)
-        running = asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
+        call = partial(function, *arguments)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, Returned, call)
         try:
-            value = await asyncio.shield(running)
+            value = (await asyncio.shield(running)).get()
         except asyncio.CancelledError:
             context.cancel()
             await asyncio.wait({running}, timeout=grace_s)
             raise
         return await _awaited(value) if isawaitable(value) else value
+
+
+def _failure_of(error: BaseException) -> Failure:
+    """It may carry a word of its own about another try."""
+    retryable = getattr(error, "retryable", None)
+    return failure_of(error, retryable if isinstance(retryable, bool) else None)
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

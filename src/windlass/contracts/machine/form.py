@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from windlass.core.check import TEXT_MAX, clean_json
+from windlass.core.check import clean_json
 from windlass.core.error import Invalid
 from windlass.core.machine import FORMAT, export_name
 from windlass.core.reference import is_reference
 from windlass.core.task import Task
+from windlass.core.text import TEXT_MAX
 from windlass.core.transition import State
 from windlass.engine.machine import MachineRow
 from windlass.engine.view import TaskView

@@ -20,6 +20,7 @@ from windlass.core.check import LARGE_MAX_BYTES, check_payload
 from windlass.core.command import Claimed
 from windlass.core.failure import Category, Failure
 from windlass.core.task import Task
+from windlass.core.text import REASON_MAX, clean, clean_middle, words_of
 from windlass.core.trace import is_traceparent
 from windlass.core.transition import State
 from windlass.sdk.callback.line import Line
@@ -28,7 +29,9 @@ from windlass.sdk.callback.said import Said
 from windlass.sdk.callback.talk import Over, Talk
 from windlass.sdk.context import told_to_cancel
 from windlass.sdk.handler import Handler
+from windlass.sdk.leaving import Leaving
 from windlass.sdk.note import Saying
+from windlass.sdk.outcome import Outcome, log_failure, outcome_of, tried
 from windlass.sdk.signals import Cancel, Fail
 from windlass.sdk.trace import attempting
 from windlass.wire.envelope import Completed, TaskEnvelope, TaskError
@@ -39,7 +42,7 @@ log = logging.getLogger("windlass.worker")
 STOPPED = Failure(
     Category.INFRASTRUCTURE, "the worker was stopped before this was done", "WORKER_STOPPED", retryable=True
 )
-REASON_MAX, TRACE_MAX, MESSAGE_MAX = 200, 60_000, 60_000
+TRACE_MAX, MESSAGE_MAX = 60_000, 60_000
 
 
 class AtTheDoor:
@@ -77,7 +80,7 @@ class PushedAttempt:
         self._home = asyncio.get_running_loop()
         self._talk: Talk | None = None
         self._talking: Future[None] | None = None
-        self._running: asyncio.Task[bytes] | None = None
+        self._running: asyncio.Task[Outcome] | None = None
         self._agreed = False  # by the engine: it is to be run
         self._told_to_cancel = self._stopping = self._lost = self.silent = False
 
@@ -124,14 +127,17 @@ class PushedAttempt:
         self._running = asyncio.create_task(self._attempt(said))
         self._running.add_done_callback(self._handler_ended)
 
-    async def _attempt(self, said: Said) -> bytes:
+    async def _attempt(self, said: Said) -> Outcome:
+        return await outcome_of(self._result(said), self._handler.failure)
+
+    async def _result(self, said: Said) -> bytes:
         claimed = Claimed(self._task(), bytes(self._envelope.payload))
         with attempting(claimed.task):
             result = await self._handler.run(claimed, AtTheDoor(self._envelope, said))
         check_payload("result", result, LARGE_MAX_BYTES)
         return result
 
-    def _handler_ended(self, ended: asyncio.Task[bytes]) -> None:
+    def _handler_ended(self, ended: asyncio.Task[Outcome]) -> None:
         report = self._report(ended)
         self._running = None
         assert self._talk is not None
@@ -190,19 +196,21 @@ class PushedAttempt:
 
     # ----------------------------------------------------------------------------------------- what came of it
 
-    def _report(self, ended: asyncio.Task[bytes]) -> Completed:
+    def _report(self, ended: asyncio.Task[Outcome]) -> Completed:
         if ended.cancelled() and ended.cancelling():
             return self._cancelled("") if self._told_to_cancel else self._given_back()
         # Cancelled, but not by us: something inside the handler was.
         error = asyncio.CancelledError() if ended.cancelled() else ended.exception()
-        if isinstance(error, Cancel):
-            return self._cancelled(str(error))
-        if error is not None:
-            failure = self._handler.failure(error)
-            kind = self._handler.kind
-            log.warning("task %s (%s), attempt %d failed: %s", self.task_id, kind, self.number, failure.line)
-            return self._failed(failure)
-        output = msgspec.Raw(ended.result())
+        outcome = ended.result() if error is None else tried(self._handler.failure, error)
+        match outcome:
+            case Cancel():
+                return self._cancelled(clean(words_of(outcome), MESSAGE_MAX))
+            case Failure():
+                log_failure(self._task(), outcome)
+                return self._failed(outcome)
+            case Leaving():  # a workflow, which none of ours is
+                return self._failed(tried(self._handler.failure, outcome))
+        output = msgspec.Raw(outcome)
         return Completed(attempt=self.number, worker_id=self._worker, outcome="SUCCEEDED", output=output)
 
     def _cancelled(self, message: str) -> Completed:
@@ -211,7 +219,7 @@ class PushedAttempt:
             attempt=self.number,
             worker_id=self._worker,
             outcome="CANCELLED",
-            error=TaskError(category="CANCELLED", message=message[:MESSAGE_MAX]) if message else None,
+            error=TaskError(category="CANCELLED", message=message) if message else None,
             cancelled_during_phase=(amount.message[:REASON_MAX] or None) if amount is not None else None,
             partial_progress=msgspec.UNSET if amount is None else msgspec.Raw(msgspec.json.encode(amount)),
         )
@@ -219,10 +227,10 @@ class PushedAttempt:
     def _failed(self, failure: Failure) -> Completed:
         error = TaskError(
             category=failure.category.value,
-            message=failure.message[:MESSAGE_MAX],
-            stack_trace=failure.trace[-TRACE_MAX:] or None,
+            message=clean(failure.message, MESSAGE_MAX),
+            stack_trace=clean_middle(failure.trace, TRACE_MAX) or None,
             retryable=failure.retryable,
-            reason=failure.reason[:REASON_MAX] or None,
+            reason=failure.reason or None,
             retry_after_ms=None if failure.retry_after_s is None else int(failure.retry_after_s * 1000),
         )
         return Completed(attempt=self.number, worker_id=self._worker, outcome="FAILED", error=error)

@@ -14,6 +14,7 @@ import msgspec
 
 from windlass.core.error import LeaseLost, Unavailable
 from windlass.core.note import LINE_MAX, LINES_MAX, Amount
+from windlass.core.text import clean
 from windlass.sdk.note import Saved
 from windlass.wire.envelope import Line
 
@@ -51,7 +52,7 @@ class Said:
 
     def line(self, level: str, message: str) -> None:
         with self._lock:
-            self._lines.append((self._number, level, message[:LINE_MAX], time.monotonic()))
+            self._lines.append((self._number, level, clean(message, LINE_MAX), time.monotonic()))
             del self._lines[:-LINES_MAX]
             self._number += 1
         self._tell()

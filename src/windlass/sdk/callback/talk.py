@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from windlass.core.text import clean, line_of
 from windlass.sdk.callback.post import Poster, Reply, Unreachable
 from windlass.sdk.callback.said import Said
 from windlass.wire.envelope import Answer, Completed, Heartbeat, Started, TaskEnvelope, TaskError
@@ -188,7 +189,11 @@ class Talk:
         if self._envelope.traceparent is not None:
             headers["traceparent"] = self._envelope.traceparent
         try:
-            reply = await self._poster.post(f"{self._base_url}/{what}", headers, msgspec.json.encode(body), timeout_s)
+            content = msgspec.json.encode(body)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Refused(f"it cannot be written as JSON: {line_of(error)}") from None
+        try:
+            reply = await self._poster.post(f"{self._base_url}/{what}", headers, content, timeout_s)
         except Unreachable as error:
             raise _NotNow(str(error), 0.0) from None
         answer = self._judge(what, reply)
@@ -220,7 +225,9 @@ class _NotNow(Exception):
 
 def refused_report(report: Completed, why: str) -> Completed:
     """What is told instead of a result that the engine does not take, such as one that is too large."""
-    error = TaskError(category="DATA_QUALITY", message=f"what came of it was refused: {why}"[:1000], retryable=False)
+    error = TaskError(
+        category="DATA_QUALITY", message=clean(f"what came of it was refused: {why}", 1000), retryable=False
+    )
     return Completed(attempt=report.attempt, worker_id=report.worker_id, outcome="FAILED", error=error)
 
 

@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from windlass.core.json_text import UNWRITABLE, write_json
+from windlass.core.text import clean, line_of, words_of
 from windlass.sdk.machine import environment
 from windlass.sdk.machine.callback import call_back, failure, success
 from windlass.sdk.machine.job import ExportError, Job
@@ -80,9 +82,9 @@ def _work(export: Export, job: Job, started: float, stop: Stop) -> dict[str, Any
 def _checked(metrics: object) -> dict[str, Any]:
     """Metrics that can be told; before anything is stored."""
     try:
-        told = {} if metrics is None else msgspec.json.decode(msgspec.json.encode(metrics))
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise ExportError(f"the metrics of the program are no JSON: {error}") from None
+        told = {} if metrics is None else msgspec.json.decode(write_json(metrics))
+    except UNWRITABLE as error:
+        raise ExportError(f"the metrics of the program are no JSON: {words_of(error)}") from None
     if not isinstance(told, dict) or len(msgspec.json.encode(told)) > METRICS_MAX_BYTES:
         raise ExportError(f"a program returns metrics, at most {METRICS_MAX_BYTES} bytes of them, or nothing")
     return told
@@ -100,5 +102,5 @@ def _awaited(made: Awaitable[Metrics]) -> Metrics:
 def _said(error: BaseException) -> str:
     """What is told to whoever asked. The message alone, where somebody wrote it for them."""
     if isinstance(error, ExportError | UploadFailed | Stopped):
-        return str(error)
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+        return clean(words_of(error))
+    return line_of(error)
