@@ -47,7 +47,8 @@ def run_for_others(work: Coroutine[Any, Any, T]) -> T:
                 if main.done() or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                     main.cancel()
                     raise
-                log.warning("a task that a handler began raised %s: that task has ended, nothing else", line_of(error))
+                with suppress(Exception):  # what logs is code of the program, too
+                    log.warning("a task that a handler began raised %s: it has ended, nothing else", line_of(error))
 
 
 def end_threads_of_others() -> None:
@@ -58,7 +59,8 @@ def end_threads_of_others() -> None:
         thread.join(max(0.0, until_s - time.monotonic()))
     left = sorted(thread.name for thread in others if thread.is_alive())
     if left:
-        log.warning("ending without threads that still run: %s", ", ".join(left))
+        with suppress(Exception):
+            log.warning("ending without threads that still run: %s", ", ".join(left))
         end_now(0)
 
 

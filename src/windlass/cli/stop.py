@@ -37,9 +37,10 @@ def on_stop(*actions: Callable[[], None]) -> None:
             return
         taken = [number.name for number in SIGNALS if signal.getsignal(number) is not ours[number]]
         if taken:
-            log.warning("somebody has changed what %s does: it ends this process again", " and ".join(taken))
             take()
         loop.call_later(KEEP_S, keep)
+        if taken:
+            log.warning("somebody has changed what %s does: it ends this process again", " and ".join(taken))
 
     def take() -> None:
         for number in SIGNALS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,13 +146,13 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
         drained = True
 
         def drain() -> None:
-            console.print(f"Stopping: finishing {worker.active_count()} that run … (once more: stop at once)")
             worker.stop()
+            say(f"Stopping: finishing {worker.active_count()} that run … (once more: stop at once)")
 
         def stop_now() -> None:
             nonlocal drained
             drained = worker.active_count() == 0
-            console.print(f"Stopping at once: giving back {worker.active_count()} that run …")
+            say(f"Stopping at once: giving back {worker.active_count()} that run …")
             worker.stop_now()
 
         on_stop(drain, stop_now)  # before anything is said: who hears that we run may tell us to stop
@@ -163,8 +164,14 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
             if url is not None:
                 console.print(f"  metrics at {url}")
             await worker.run()
-        console.print("Stopped.")
+        say("Stopped.")
     return drained
+
+
+def say(text: str) -> None:
+    """A handler may have closed or replaced our output: that is no reason not to stop."""
+    with suppress(Exception):
+        console.print(text)
 
 
 def find_app(target: str) -> sdk.App:

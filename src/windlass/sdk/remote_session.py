@@ -242,7 +242,7 @@ class RemoteSession:
             if more > 0:
                 self._credit += more
                 await self._write(pb.FromWorker(credit=pb.Credit(tasks=more)))
-            if not self._inbox:
+            if not self._inbox and not self.over:  # which it may have become while the credit was written
                 self._arrived.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
@@ -300,10 +300,13 @@ class RemoteSession:
             waiting.append(answered)
         try:
             await self._send_reports(messages)
-            answers = await asyncio.gather(*waiting)  # if the session ends, all of them fail: each is looked at
+            answers = [await answered for answered in waiting]
         finally:
             for message in messages:
                 self._unanswered.pop(message.number, None)
+            for answered in waiting:  # if the session ended, all of them have failed: each is looked at
+                if answered.done() and not answered.cancelled():
+                    answered.exception()
         self._held.difference_update(
             report.task_id for report, said in zip(reports, answers, strict=True) if not isinstance(said, Unavailable)
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections import Counter
 from typing import Any
 
@@ -12,8 +14,8 @@ from tests.contracts.session.work import ended, until_counts, until_state, worki
 from tests.support.work import SOON_S, job, jobs, soon, state, task, until
 
 from windlass import Engine, Policy, State
-from windlass.core.command import Complete
-from windlass.core.error import LeaseLost
+from windlass.core.command import Complete, Release
+from windlass.core.error import LeaseLost, Unavailable
 from windlass.sdk.remote import Remote, connect
 from windlass.wire.protos import session_pb2 as pb
 
@@ -150,3 +152,49 @@ async def test_a_task_that_its_worker_forgot_is_given_to_another(
             await remote.await_news(lease, 0.1)
     assert (await task(live_engine, id_)).losses == 1
     await remote.end_lease(lease)
+
+
+async def test_a_session_that_breaks_or_is_lost_leaves_no_error_that_nobody_looked_at(
+    live_engine: Engine, wire: Wire, remote: Remote, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio tells of a future whose exception nobody has asked for, when it is collected."""
+    lease = await remote.open_lease("far", ["default"], ttl_s=600.0)
+    ids = await live_engine.submit_many(jobs(6))
+    claimed = await soon(remote.claim(lease, 6, wait_s=60))
+    assert {one.task.id for one in claimed} == set(ids)
+    wire.cut()
+    with contextlib.suppress(Unavailable):
+        await soon(remote.extend_lease(lease, ids))
+    await soon(remote.extend_lease(lease, ids))
+    wire.hold()
+    reports = [Complete(one.task.id, one.task.attempt, lease.id, b"1") for one in claimed]
+    reporting = [asyncio.create_task(remote.report(reports[:3])), asyncio.create_task(remote.report(reports[3:]))]
+    beating = asyncio.create_task(remote.extend_lease(lease, ids))
+    session = remote._sessions[lease.id]
+    await until(lambda: len(session._unanswered) == 6 and bool(session._beats))
+    session._give_back_inbox()
+    session._do(session.report([Release(ids[0], 1, lease.id)]))
+    await until(lambda: len(session._unanswered) == 7)
+    await session.close()
+    outcomes = await soon(asyncio.gather(*reporting, beating, return_exceptions=True))
+    assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable, LeaseLost]
+    del outcomes, reporting, beating
+    gc.collect()
+    await asyncio.sleep(0)
+    assert "never retrieved" not in caplog.text
+    wire.let_go()
+
+
+async def test_a_session_whose_reader_ends_for_any_reason_is_lost_and_not_silent(
+    live_engine: Engine, wire: Wire, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(stream: Any) -> None:
+        raise RuntimeError("a message that nobody expects")
+
+    lease = await remote.open_lease("far", ["default"], ttl_s=600.0)
+    session = remote._sessions[lease.id]
+    monkeypatch.setattr(session, "_read", broken)
+    wire.cut()
+    with pytest.raises(LeaseLost):
+        await soon(remote.claim(lease, 1, wait_s=60))
+    assert session.over
