@@ -13,6 +13,7 @@ import pytest
 
 from windlass import Claimed, Lease, State, StoreBusy, Task, WindlassError, Worker
 from windlass.core.command import Cancelled, Complete, Fail, Release, Report
+from windlass.core.error import InvalidState, Unauthenticated
 from windlass.core.lease import CancelSignal, Extension
 from windlass.sdk import worker as worker_module
 
@@ -156,3 +157,56 @@ def test_an_event_loop_that_ends_is_not_held_up_by_a_worker() -> None:
         return running
 
     assert asyncio.run(main()).cancelled()
+
+
+class Strict(Source):
+    """One that cannot send some reports."""
+
+    def __init__(self, *refused: type) -> None:
+        super().__init__()
+        self.refused, self.tries = refused, 0
+
+    async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]:
+        self.tries += 1
+        if any(isinstance(report, self.refused) for report in reports):
+            raise UnicodeEncodeError("utf-8", "caf\udce9", 3, 4, "surrogates not allowed")
+        return await super().report(reports)
+
+
+async def test_a_report_that_cannot_be_sent_is_told_as_a_failure_instead() -> None:
+    async def handler(payload: None) -> int:
+        return 17
+
+    report = await report_of(Strict(Complete), handler)
+    assert isinstance(report, Fail)
+    assert report.failure.reason == "REPORT_NOT_SENT"
+    assert "surrogates not allowed" in report.failure.message
+    assert not report.failure.may_retry
+
+
+@pytest.mark.parametrize("how", ["cannot send", "revoked", "cancelled"])
+async def test_a_worker_whose_reports_stop_ends_with_a_clear_line(caplog: pytest.LogCaptureFixture, how: str) -> None:
+    class Revoked(Source):
+        async def report(self, reports: Sequence[Report]) -> list[Task | WindlassError]:
+            raise Unauthenticated("the key was revoked")
+
+    async def handler(payload: None) -> int:
+        if how == "cancelled":
+            worker._reporter.cancel()
+        return 17
+
+    source = {"cannot send": Strict(Complete, Fail), "revoked": Revoked()}.get(how, Source())
+    worker = Worker(source, {"job": handler}, heartbeat_process=False)
+    expected = {"cannot send": UnicodeEncodeError, "revoked": Unauthenticated}.get(how, InvalidState)
+    with pytest.raises(expected):
+        await asyncio.wait_for(worker.run(), SOON_S)
+    assert "its loop that reports has stopped" in caplog.text
+
+
+async def test_a_handler_that_exits_has_failed() -> None:
+    async def handler(payload: None) -> None:
+        raise SystemExit(3)
+
+    report = await report_of(Source(), handler)
+    assert isinstance(report, Fail)
+    assert report.failure.line == "SystemExit: 3"

@@ -118,14 +118,16 @@ async def test_a_failure_is_told_with_its_traceback_and_tried_again(live_engine:
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "category"),
     [
-        pytest.param(object, id="no JSON"),
-        pytest.param(lambda: "x" * PAYLOAD_MAX_BYTES, id="too large"),
-        pytest.param(lambda: "\ud800", id="no UTF-8"),
+        pytest.param(object, Category.DATA_QUALITY, id="no JSON"),
+        pytest.param(lambda: "x" * PAYLOAD_MAX_BYTES, Category.USER_CODE, id="too large"),
+        pytest.param(lambda: "\ud800", Category.DATA_QUALITY, id="no UTF-8"),
     ],
 )
-async def test_a_result_that_cannot_be_kept_is_a_failure_and_the_worker_goes_on(live_engine: Engine, bad: Any) -> None:
+async def test_a_result_that_cannot_be_kept_is_a_failure_and_the_worker_goes_on(
+    live_engine: Engine, bad: Any, category: Category
+) -> None:
     async def handle(number: int) -> Any:
         return bad() if number == 0 else number
 
@@ -135,7 +137,7 @@ async def test_a_result_that_cannot_be_kept_is_a_failure_and_the_worker_goes_on(
         assert await ended(live_engine, *others) == [State.SUCCEEDED] * 4
     error = (await task(live_engine, first)).error
     assert error is not None
-    assert error.category is Category.USER_CODE
+    assert error.category is category
 
 
 async def test_a_handler_that_is_cancelled_by_itself_has_failed(live_engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 import sys
 import threading
@@ -374,3 +375,33 @@ def test_an_app_says_what_has_to_be_installed_for_the_way_to_its_engine(
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert extra in done.stdout
+
+
+async def test_numbers_that_json_does_not_have_are_refused_wherever_they_are_said(app: App, working: Any) -> None:
+    @app.task(kind="mean")
+    async def mean(values: list[float]) -> float:
+        return sum(values) / len(values) if len(values) > 1 else math.nan
+
+    @app.task(kind="rows", max_attempts=3)
+    def rows(ctx: Context) -> dict[str, Any]:
+        calls.append(ctx.attempt)
+        for said in (lambda: ctx.checkpoint({"at": math.inf}), lambda: ctx.progress(math.nan)):
+            with pytest.raises(Invalid):
+                said()
+        return {"rows": [{"mean": math.nan, "name": None}]}
+
+    calls: list[int] = []
+    async with working():
+        with pytest.raises(Invalid, match=r"values\[1\] is NaN"):
+            await mean.submit([1.0, math.nan])
+        with pytest.raises(Invalid, match=r"values\[0\] is -Infinity"):
+            await mean.submit_many([([-math.inf],)])
+        with pytest.raises(TaskFailed, match="NaN, which JSON has no number for") as failed:
+            await (await mean.submit([1.0])).result("30s")
+        assert failed.value.category is Category.DATA_QUALITY
+        handle = await rows.submit()
+        with pytest.raises(TaskFailed, match=r"rows\[0\]\.mean is NaN"):
+            await handle.result("30s")
+        with pytest.raises(Invalid, match="NaN"):
+            await handle.signal("go", {"x": math.nan})
+    assert calls == [1], "the same again would not be another number"

@@ -43,6 +43,7 @@ PURE = {
     "hashlib",
     "heapq",
     "itertools",
+    "json",
     "math",
     "msgspec",
     "operator",

@@ -261,7 +261,8 @@ class Handler(Generic[P, R]):
         else:
             call = functools.partial(contextvars.copy_context().run, functools.partial(self._function, **arguments))
             result = await in_thread(self.app.threads, call, context)
-        return self.schema.result(result)
+        with unfit_is_bad_data():
+            return self.schema.result(result)
 
     def failure(self, error: BaseException) -> Failure:
         """What an exception means. `retry_on` names those worth another try; without it, all are."""

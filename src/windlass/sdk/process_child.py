@@ -75,7 +75,8 @@ class Child:
         result = handler(**arguments)
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
-        encoded: bytes = handler.schema.result(result)
+        with unfit_is_bad_data():
+            encoded: bytes = handler.schema.result(result)
         return encoded
 
     # ----------------------------------------------------------------------------------------- what its context says

@@ -12,7 +12,7 @@ from windlass.core.command import Claimed
 from windlass.core.error import Invalid
 from windlass.core.failure import Failure
 from windlass.sdk.schema import to_json
-from windlass.sdk.signals import failure_of
+from windlass.sdk.signals import failure_of, unfit_is_bad_data
 
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -32,7 +32,9 @@ class PlainHandler:
         self._function = function
 
     async def run(self, claimed: Claimed) -> bytes:
-        return to_json("result", await self._function(msgspec.json.decode(claimed.payload)))
+        result = await self._function(msgspec.json.decode(claimed.payload))
+        with unfit_is_bad_data():
+            return to_json("result", result)
 
     def failure(self, error: BaseException) -> Failure:
         return failure_of(error)

@@ -83,7 +83,8 @@ _UNFIT_IS_BAD_DATA = _UnfitIsBadData()
 
 
 def unfit_is_bad_data() -> _UnfitIsBadData:
-    """A payload that does not fit its handler will not fit it the next time either."""
+    """A payload that does not fit its handler will not fit it the next time either, and so will a result that cannot be
+    kept."""
     return _UNFIT_IS_BAD_DATA
 
 

@@ -41,7 +41,7 @@ from windlass.sdk.heartbeat import Heartbeat
 from windlass.sdk.leaving import Leaving
 from windlass.sdk.outcome import Outcome, log_failure, outcome_of, tried
 from windlass.sdk.runnable import Every, Handler, Runnable, runnables
-from windlass.sdk.signals import Cancel
+from windlass.sdk.signals import Cancel, unfit_is_bad_data
 from windlass.sdk.trace import attempting
 from windlass.sdk.waiting import first_of, stopped
 
@@ -172,7 +172,8 @@ class Worker:
                 await self._work_under_a_lease()
             self._leaving = True
             if reporter.done():
-                reporter.result()
+                if not reporter.cancelled():
+                    reporter.result()
                 raise InvalidState(f"the worker {self.name} cannot report any more")
         finally:
             try:
@@ -444,7 +445,8 @@ class Worker:
         """What the handler returned, as JSON. What the engine would not keep is a failure of the handler."""
         with attempting(claimed.task):
             result = await self._handlers[claimed.task.kind].run(claimed)
-        check_payload("result", result, LARGE_MAX_BYTES)
+        with unfit_is_bad_data():
+            check_payload("result", result, LARGE_MAX_BYTES)
         return result
 
     def _ended(self, task: Task, lease: Lease, ended: asyncio.Task[Outcome]) -> None:

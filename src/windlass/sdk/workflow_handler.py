@@ -25,7 +25,7 @@ from windlass.sdk.client import workflow_source
 from windlass.sdk.context import enter
 from windlass.sdk.handler import Handler
 from windlass.sdk.leaving import Leaving, Mismatched
-from windlass.sdk.signals import Fail
+from windlass.sdk.signals import Fail, unfit_is_bad_data
 from windlass.sdk.workflow import AFTER_ERROR_S, INLINE_WAIT_S, WorkflowContext
 
 log = logging.getLogger("windlass.worker")
@@ -57,7 +57,8 @@ class WorkflowHandler(Handler[P, R]):
             context = WorkflowContext(claimed, self.app, steps, saying=notes, inline_wait_s=self.inline_wait_s)
             result = await self._call(arguments, context)
             context._end()
-            return self.schema.result(result)
+            with unfit_is_bad_data():
+                return self.schema.result(result)
         finally:
             await notes.close()
 

@@ -32,7 +32,7 @@ from windlass.sdk.handler import Handler
 from windlass.sdk.leaving import Leaving
 from windlass.sdk.note import Saying
 from windlass.sdk.outcome import Outcome, log_failure, outcome_of, tried
-from windlass.sdk.signals import Cancel, Fail
+from windlass.sdk.signals import Cancel, Fail, unfit_is_bad_data
 from windlass.sdk.trace import attempting
 from windlass.wire.envelope import Completed, TaskEnvelope, TaskError
 from windlass.wire.id import parse_id
@@ -134,7 +134,8 @@ class PushedAttempt:
         claimed = Claimed(self._task(), bytes(self._envelope.payload))
         with attempting(claimed.task):
             result = await self._handler.run(claimed, AtTheDoor(self._envelope, said))
-        check_payload("result", result, LARGE_MAX_BYTES)
+        with unfit_is_bad_data():
+            check_payload("result", result, LARGE_MAX_BYTES)
         return result
 
     def _handler_ended(self, ended: asyncio.Task[Outcome]) -> None:
