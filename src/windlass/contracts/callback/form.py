@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from windlass.core.callback import Refusal
-from windlass.core.check import PAYLOAD_MAX_BYTES, TEXT_MAX, check_name, clean_json, clean_text
+from windlass.core.check import PAYLOAD_MAX_BYTES, check_name, clean_json, clean_text
 from windlass.core.error import (
     Forbidden,
     Invalid,
@@ -20,6 +20,7 @@ from windlass.core.error import (
     Unavailable,
     WindlassError,
 )
+from windlass.core.text import TEXT_MAX
 
 FinalState = Literal["SUCCEEDED", "FAILED", "CANCELLED"]
 RETRY_AFTER_S = 1

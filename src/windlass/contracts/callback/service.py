@@ -24,13 +24,14 @@ from windlass.contracts.callback.form import (
     kept_json,
 )
 from windlass.core.callback import SKEW_MAX, Finish, Scope, cancel_reason
-from windlass.core.check import LARGE_MAX_BYTES, TEXT_MAX, check_payload, clean_json, clean_text
+from windlass.core.check import LARGE_MAX_BYTES, check_payload, clean_json, clean_text
 from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound
 from windlass.core.failure import Category, Failure
 from windlass.core.note import Amount, Line, Note
 from windlass.core.report import final_state
 from windlass.core.sent import lease_of
 from windlass.core.task import Outcome
+from windlass.core.text import TEXT_MAX
 from windlass.core.trace import is_traceparent
 from windlass.core.transition import State
 from windlass.engine.callback import Beat, Callbacks, Heard
