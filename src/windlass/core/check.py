@@ -15,7 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from windlass.core.error import Invalid, TooLarge
-from windlass.core.text import TEXT_MAX, clean, clean_data
+from windlass.core.text import TEXT_MAX as TEXT_MAX
+from windlass.core.text import clean, clean_data
 
 K = TypeVar("K")
 V = TypeVar("V")
