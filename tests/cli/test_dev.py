@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.cli.command import SOON_S, WINDLASS, environment, windlass
@@ -42,6 +43,7 @@ def test_dev_uses_the_key_and_the_folder_that_it_is_given_and_says_where_things_
         with ended(dev) as places:
             assert places["key"] == "wl_mine"
             assert str(data).replace("/", "%2F") in places["database"]
+            assert urlsplit(places["database"]).password in (None, "***")
             assert places["grpc"].startswith("http://127.0.0.1:")
             client = ApiClient(places["api"].removesuffix("/api/v1"), "wl_mine")
             assert client.get("/tasks")["items"] == []

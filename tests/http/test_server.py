@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from tests.http.conftest import ROOT, problem
 from tests.http.test_task import submit
 from tests.support.ports import free_port
@@ -21,6 +26,7 @@ from windlass.cli import serve
 from windlass.http.api import ROUTES
 from windlass.http.server import _bind
 from windlass.settings import Settings
+from windlass.wire.certificate import Files, issue_server, make_authority, write
 
 
 async def test_every_route_is_in_the_document_and_nothing_else(api: httpx.AsyncClient) -> None:
@@ -70,6 +76,82 @@ async def test_a_database_that_is_away_is_503_with_a_time_to_come_back(api: http
         problem(response, 503, "store_busy")
         assert response.headers["retry-after"] == "1"
     assert (await api.get("/livez")).status_code == 200
+
+
+async def test_nobody_is_told_where_the_database_is(engine: Engine) -> None:
+    async with open_server(engine, http="127.0.0.1:0") as url, open_sessions(engine, grpc="127.0.0.1:0") as grpc_url:
+        await engine.store.close()
+        engine.store._pool._dsn = "postgresql://secret_user:secret@127.0.0.9:1/secret_name"
+        said = []
+        async with httpx.AsyncClient(base_url=url, timeout=60, headers={"Authorization": "Bearer x.y.z"}) as client:
+            for method, path in [
+                ("GET", "/readyz"), ("GET", "/api/v1/tasks"), ("GET", "/metrics"), ("GET", "/v1/openapi.json"),
+                ("POST", "/v1/tasks/task_01HGW0000000000000000000AB/started"), ("POST", "/callback/mods_1_a?sig=1"),
+                ("POST", "/export/mods"), ("GET", "/status/export_mods_1_00000000"),
+            ]:  # fmt: skip
+                answer = await client.request(method, path)
+                assert answer.status_code in (404, 503), (path, answer.text)
+                said.append(answer.text)
+        async with grpc.aio.insecure_channel(grpc_url.removeprefix("http://")) as channel:
+            for path in (
+                "/kagzi.WorkflowService/HealthCheck", "/kagzi.WorkflowService/ListWorkers", "/windlass.v1.Client/Call",
+                "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            ):  # fmt: skip
+                call = channel.stream_stream(path)(iter([b""]), metadata=[("authorization", "Bearer x")], timeout=60)
+                try:
+                    said.append(str(await call.read()))
+                except grpc.aio.AioRpcError as error:
+                    said.append(f"{error.details()} {error.trailing_metadata()}")
+        for text in said:
+            assert "secret" not in text, text
+            assert "127.0.0.9" not in text, text
+        assert sum("the database is away or busy" in text for text in said) >= 8, said
+
+
+async def test_every_json_answer_says_that_it_is_what_it_says(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        for path in ("/livez", "/readyz", "/nothing", "/api/v1/tasks", "/metrics", "/v1/tasks/x/started", "/v1/x",
+                     "/status/x", "/callback/x"):  # fmt: skip
+            for headers in ({}, {"Authorization": f"Bearer {ROOT}"}):
+                answer = await client.get(path, headers=headers)
+                assert answer.headers.get_list("x-content-type-options") == ["nosniff"], path
+
+
+async def test_tls_and_its_certificate_can_be_replaced(engine: Engine, tmp_path: Path) -> None:
+    now, files = datetime.now(UTC), Files(tmp_path / "server.pem", tmp_path / "server.key")
+    authorities = [make_authority(now, 1) for _ in range(2)]
+    old, new = (issue_server(authority, ["127.0.0.1"], now, 1) for authority in authorities)
+    trusts = [
+        ssl.create_default_context(cadata=one.certificate.public_bytes(Encoding.PEM).decode()) for one in authorities
+    ]
+
+    async def reached(trust: ssl.SSLContext) -> bool:
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=60, verify=trust) as client:
+                return (await client.get("/livez")).json() == {"status": "ok"}
+        except httpx.ConnectError:
+            return False
+
+    write(old, files)
+    async with open_server(engine, http="127.0.0.1:0", certificate=files.certificate, key=files.key) as url:
+        assert url.startswith("https://127.0.0.1:")
+        assert [await reached(trust) for trust in trusts] == [True, False]
+        write(new, files, replace=True)
+        assert [await reached(trust) for trust in trusts] == [False, True]
+        files.key.write_bytes(b"nothing")
+        assert [await reached(trust) for trust in trusts] == [False, True]
+        port = int(url.rsplit(":", 1)[1])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        assert await reached(trusts[1])
+        for _, writer in silent:
+            writer.close()
+    for certificate, key, says in [
+        (files.certificate, None, "go together"), (files.certificate, tmp_path / "none", "cannot be read"),
+        (files.certificate, files.key, "no certificate"),
+    ]:  # fmt: skip
+        with pytest.raises(Invalid, match=says):
+            async with open_server(engine, http="127.0.0.1:0", certificate=certificate, key=key):
+                pass
 
 
 async def test_a_defect_is_a_problem_without_a_traceback(

@@ -106,13 +106,13 @@ def with_certificates(settings: Settings) -> Settings:
 
 @asynccontextmanager
 async def dev_database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
-    """The URL, and what of it may be shown: only the password of the embedded database, which is this user's own."""
+    """The URL, and what of it may be shown."""
     if settings.database_url is not None:
         yield settings.database_url, without_password(settings.database_url)
         return
     async with open_embedded(settings.data_dir) as url:
         await migrate_database(url)
-        yield url, url
+        yield url, without_password(url)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from windlass.core.error import Unauthenticated, Unavailable, WindlassError
-from windlass.wire.status import known_code, status_of
+from windlass.wire.status import known_code, status_of, told_message
 
 log = logging.getLogger("windlass.http")
 
@@ -36,7 +36,7 @@ def problem_of(error: WindlassError) -> Problem:
         title=(type(error).__doc__ or "").strip(),
         status=status_of(error).http,
         code=known_code(error),
-        detail=error.message,
+        detail=told_message(error),
         field=str(error.details["field"]) if error.details.get("field") else None,
         details=msgspec.to_builtins(details, builtin_types=(), str_keys=True, enc_hook=str),
     )

@@ -290,7 +290,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def api_url(self) -> str:
         """Where commands find the API."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.http.host, self.http.host)  # noqa: S104
-        return self.url or f"http://{Address(host, self.http.port)}"
+        scheme = "http" if self.http_certificate is None else "https"
+        return self.url or f"{scheme}://{Address(host, self.http.port)}"
 
     def is_open(self, contract: str) -> bool:
         """Whether this contract needs no key here."""

@@ -20,7 +20,7 @@ import grpc
 
 from windlass.core.error import Malformed, Overloaded, TooLarge, WindlassError
 from windlass.wire.memory import Memory
-from windlass.wire.status import status_of
+from windlass.wire.status import status_of, told_message
 from windlass.wire.throttle import Throttle
 
 log = logging.getLogger("windlass.limits")
@@ -33,7 +33,7 @@ Refuse = Callable[[Any, WindlassError], Awaitable[None]]
 
 
 async def refuse_plainly(context: Any, error: WindlassError) -> None:
-    await context.abort(getattr(grpc.StatusCode, status_of(error).grpc), error.message[:1000])
+    await context.abort(getattr(grpc.StatusCode, status_of(error).grpc), told_message(error)[:1000])
 
 
 class Guard(NamedTuple):

@@ -15,7 +15,7 @@ import grpc
 from windlass.core.error import WindlassError
 from windlass.wire.protos import kagzi_pb2 as pb
 from windlass.wire.protos.status_pb2 import Status
-from windlass.wire.status import known_code
+from windlass.wire.status import known_code, told_message
 
 DETAILS_KEY = "grpc-status-details-bin"
 MESSAGE_MAX = 1000  # status and details travel in headers, for which clients have small limits
@@ -77,7 +77,7 @@ def asks_for_origin(user_agent: str | None) -> bool:
 
 def refusal_of(error: WindlassError, user_agent: str | None) -> Refusal:
     """Status and details have the same text: libraries compare them."""
-    told, message = told_as(error), error.message[:MESSAGE_MAX]
+    told, message = told_as(error), told_message(error)[:MESSAGE_MAX]
     status: grpc.StatusCode = grpc.StatusCode[told.grpc]
     detail = pb.ErrorDetail(
         code=told.code,

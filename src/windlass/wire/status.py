@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from windlass.core.error import WindlassError
+from windlass.core.error import StoreBusy, WindlassError
 
 
 class Status(NamedTuple):
@@ -41,6 +41,12 @@ def known_code(error: WindlassError) -> str:
     """The code that callers know: a seam's own error (`commit_unknown`) is told as the one that it derives from."""
     codes = (kind.code for kind in type(error).__mro__ if issubclass(kind, WindlassError))
     return next(code for code in codes if code in STATUS)
+
+
+def told_message(error: WindlassError) -> str:
+    """What callers are told. Where our database is, and what is wrong with it, is for operators only."""
+    hidden = isinstance(error, StoreBusy) and error.code != "lock_held"
+    return "the database is away or busy; try again later" if hidden else error.message
 
 
 def status_of(error: WindlassError) -> Status:

@@ -21,6 +21,7 @@ from windlass.core.error import (
     WindlassError,
 )
 from windlass.core.text import TEXT_MAX
+from windlass.wire.status import told_message
 
 FinalState = Literal["SUCCEEDED", "FAILED", "CANCELLED"]
 RETRY_AFTER_S = 1
@@ -79,7 +80,8 @@ def refused(error: WindlassError) -> tuple[int, RefusedAnswer, dict[str, str]]:
         case NotFound():
             return 404, RefusedAnswer(error="task_not_found", message=error.message), {}
         case Unavailable():
-            return 503, RefusedAnswer(error="unavailable", message=error.message), {"retry-after": str(RETRY_AFTER_S)}
+            refusal = RefusedAnswer(error="unavailable", message=told_message(error))
+            return 503, refusal, {"retry-after": str(RETRY_AFTER_S)}
     return 500, RefusedAnswer(error="internal", message="something is wrong on the server's side"), {}
 
 

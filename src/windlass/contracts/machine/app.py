@@ -32,6 +32,7 @@ from windlass.core.error import (
 )
 from windlass.core.trace import is_traceparent
 from windlass.wire.body import gathered
+from windlass.wire.status import told_message
 
 log = logging.getLogger("windlass.machine")
 
@@ -210,7 +211,7 @@ def refused(error: WindlassError) -> Response:
         case Invalid():
             return _error(400, error.message)
         case Unavailable():
-            return _error(503, error.message, {"retry-after": str(RETRY_AFTER_S)})
+            return _error(503, told_message(error), {"retry-after": str(RETRY_AFTER_S)})
     log.error("refused by what nobody expected", exc_info=error)
     return _error(500, "something is wrong on the server's side")
 

@@ -14,7 +14,7 @@ from windlass.core.task import Task
 from windlass.engine.engine import Engine
 from windlass.wire import call as calls
 from windlass.wire.call import CALLS, STEPS, Call, Problem
-from windlass.wire.status import known_code
+from windlass.wire.status import known_code, told_message
 
 WAIT_MAX_S = 20.0
 
@@ -110,4 +110,4 @@ async def _reached_run(engine: Engine, principal: Principal, run_id: UUID) -> No
 
 
 def _problem(error: WindlassError) -> Problem:
-    return Problem(known_code(error), error.message)
+    return Problem(known_code(error), told_message(error))

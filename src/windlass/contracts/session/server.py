@@ -26,7 +26,7 @@ from windlass.wire.admission import Guard, Metadata
 from windlass.wire.channel import CODE_KEY, bearer_key
 from windlass.wire.protos import session_pb2 as pb
 from windlass.wire.session import extended_message, to_id
-from windlass.wire.status import known_code, status_of
+from windlass.wire.status import known_code, status_of, told_message
 
 log = logging.getLogger("windlass.session")
 
@@ -157,4 +157,4 @@ async def told(context: Any) -> AsyncIterator[None]:
 
 async def refuse(context: Any, error: WindlassError) -> None:
     status = getattr(grpc.StatusCode, status_of(error).grpc)
-    await context.abort(status, error.message[:1000], ((CODE_KEY, known_code(error)),))
+    await context.abort(status, told_message(error)[:1000], ((CODE_KEY, known_code(error)),))

@@ -31,7 +31,7 @@ from windlass.wire.session import (
     to_id,
     to_us,
 )
-from windlass.wire.status import known_code
+from windlass.wire.status import known_code, told_message
 
 log = logging.getLogger("windlass.session")
 
@@ -260,4 +260,4 @@ async def _outcomes(engine: Engine, reports: list[Report]) -> Sequence[object]:
 
 
 def _refuse(answers: pb.Answers, number: int, error: WindlassError) -> None:
-    answers.refused.append(pb.Refusal(number=number, code=known_code(error), message=error.message))
+    answers.refused.append(pb.Refusal(number=number, code=known_code(error), message=told_message(error)))
