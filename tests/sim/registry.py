@@ -183,7 +183,7 @@ class Caller:
 
 
 class RegistryWorker(Caller):
-    """One that names what it runs, one that counts it, or one that says nothing of it. It lives many lives."""
+    """One that names what it runs, or one that says nothing of it. It lives many lives."""
 
     def __init__(self, world: RegistryWorld, place: int) -> None:
         super().__init__(world, world.seed.stream("registry", place))
@@ -204,7 +204,7 @@ class RegistryWorker(Caller):
 
     async def _life(self) -> None:
         plan, stream, first = self.world.plan, self.stream, self.place < len(self.world.plan.queues)
-        self.says = stream.pick({"names": 3, "counts": 2, "nothing": 0 if self.calm else 1})
+        self.says = "names" if self.calm else stream.pick({"names": 3, "nothing": 2})
         began_calm = self.calm
         queue = plan.queues[self.place % len(plan.queues)]
         kinds = KINDS if first or stream.often(0.6) else tuple(stream.some(KINDS))
@@ -237,7 +237,7 @@ class RegistryWorker(Caller):
 
     def _hides(self) -> bool:
         """Something that it holds will never end while it lives, and nobody could find out."""
-        return self.says == "nothing" or (self.says == "counts" and any(run.hung for run in self.runs.values()))
+        return self.says == "nothing"
 
     def _die(self) -> None:
         """Without a word; half of what it runs goes on for a while, and is heard of late."""
@@ -256,7 +256,6 @@ class RegistryWorker(Caller):
     # ----------------------------------------------------------------------------------------- signs of life
 
     async def _beats(self, token: str) -> None:
-        counts = False
         while True:
             await asyncio.sleep(STALE_S * self.stream.between(0.15, 0.4))
             if self.world.loop.time() < self.silent_until_s and not self.calm:
@@ -264,21 +263,14 @@ class RegistryWorker(Caller):
             metadata = {LEASE_TOKEN: token}
             if self.says == "names":
                 metadata[ACTIVE] = ",".join(str(run.id) for run in self.runs.values() if not run.hung)
-            count = len(self.runs) if self.says == "counts" else 0
+            beat = pb.WorkerHeartbeatRequest(worker_id=self.id, active_count=len(self.runs))
             try:
-                await self.call(
-                    registry.worker_heartbeat,
-                    pb.WorkerHeartbeatRequest(worker_id=self.id, active_count=count),
-                    metadata,
-                )
+                await self.call(registry.worker_heartbeat, beat, metadata)
             except (Gone, Unavailable):
                 continue
             except WindlassError:
                 self.ended = True
                 return
-            counts = counts or count > 0
-            if self.calm and self.says == "counts" and not counts:
-                self.says = "names"  # it has never run anything, and so is not believed
 
     # ----------------------------------------------------------------------------------------- polls
 

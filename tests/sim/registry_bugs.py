@@ -18,7 +18,6 @@ from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine import fire
 from windlass.engine.lease import Leases
-from windlass.engine.worker import Workers
 
 
 def zombies_write() -> AbstractContextManager[None]:
@@ -58,20 +57,6 @@ def unread_answer_is_kept() -> AbstractContextManager[None]:
         pass
 
     return patched(Leases, "_take_forgotten", nothing)
-
-
-def unread_answer_is_not_counted() -> AbstractContextManager[None]:
-    """What a worker counts too few stays with it."""
-
-    async def nothing(*_: Any) -> None:
-        pass
-
-    return patched(Workers, "_take_unknown", nothing)
-
-
-def counted_runs_are_taken() -> AbstractContextManager[None]:
-    """A worker that counts too few loses all of which nothing was heard, also what it runs."""
-    return reworded(unknown_runs=("and (h.active = 0 or count(*) filter (where h.unheard) = count(*) - h.active)", ""))
 
 
 def heartbeat_revives_worker() -> AbstractContextManager[None]:
@@ -126,6 +111,6 @@ def drops_what_is_late() -> AbstractContextManager[None]:
 
 BUGS: list[Plant] = [
     zombies_write, recorded_step_begins_again, sleep_is_not_recorded,
-    unread_answer_is_kept, unread_answer_is_not_counted, counted_runs_are_taken, heartbeat_revives_worker,
+    unread_answer_is_kept, heartbeat_revives_worker,
     fires_twice, fire_lost_in_between, catches_up_with_the_oldest, drops_what_is_late,
 ]  # fmt: skip

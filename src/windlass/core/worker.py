@@ -80,14 +80,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 class Beat(msgspec.Struct, frozen=True):
     """A heartbeat: how much runs, and what ended since the last one. `lease_id` names an incarnation; None is the
-    present one. `counted` unless how much runs was not said by the worker itself."""
+    present one. Without `active` it is a sign of life and nothing else."""
 
     worker_id: UUID
-    active: int = 0
+    active: int | None = None
     completed: int = 0
     failed: int = 0
     lease_id: UUID | None = None
-    counted: bool = True
 
 
 def check_registration(said: Registration) -> None:

@@ -6,6 +6,7 @@ which their grace runs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
@@ -32,10 +33,12 @@ UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database has said
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A sign of life. With `active`, what the worker does not name is taken from it."""
+    """A sign of life. With `active`, what the worker does not name is taken from it. `asked_s` is when it came, on the
+    event loop's clock: the list may be old by the time that the database is asked."""
 
     lease: Lease
     active: tuple[UUID, ...] | None = None
+    asked_s: float = 0.0
 
 
 class Leases:
@@ -109,11 +112,15 @@ class Leases:
                 await tx.apply([rules.release(task, task.attempt, lease.id, now) for task in tasks])
         return msgspec.structs.replace(lease, expires_at=extended[lease.id][0])
 
-    async def extend(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
+    async def extend(
+        self, lease: Lease, active: Sequence[UUID] | None = None, *, asked_s: float | None = None
+    ) -> Extension:
+        """`asked_s` is when the worker was heard, if that was not just now."""
         check_lease(lease)
         for task_id in check_list("active", active) if active is not None else ():
             check_type("active", task_id, UUID)
-        return await self._beats.call(Beat(lease, None if active is None else tuple(active)))
+        asked_s = asyncio.get_running_loop().time() if asked_s is None else asked_s
+        return await self._beats.call(Beat(lease, None if active is None else tuple(active), asked_s))
 
     async def end(self, lease: Lease) -> None:
         """The worker goes. What it still holds counts as lost and is recovered by the next tick."""
@@ -169,7 +176,8 @@ class Leases:
     async def _take_forgotten(self, tx: Tx, beats: list[Beat]) -> None:
         """A claim whose reply never reached its worker would otherwise run for as long as the worker lives."""
         for beat in beats:
-            tasks, now = await tx.leases.forgotten_tasks(beat.lease, beat.active or (), beat.lease.ttl_s)
+            waited_s = asyncio.get_running_loop().time() - beat.asked_s
+            tasks, now = await tx.leases.forgotten_tasks(beat.lease, beat.active or (), beat.lease.ttl_s + waited_s)
             if now is not None:
                 await tx.apply([self._forgotten(task, now) for task in tasks])
 

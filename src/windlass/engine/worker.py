@@ -6,7 +6,7 @@ one statement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -41,7 +41,6 @@ class Beaten(msgspec.Struct, frozen=True):
     lease_id: UUID
     expires_at: datetime
     draining: bool
-    counts: bool  # what it says to run is to be believed
 
 
 class WorkerPage(msgspec.Struct, frozen=True):
@@ -104,18 +103,8 @@ class Workers:
                 for number, beat in turn:
                     known = found.get(beat.worker_id)
                     answers[number] = _unknown(beat.worker_id) if known is None else Beaten(*known)
-            await self._take_unknown(tx, beats, answers)
             await self._end_cancelled(tx, [said.lease_id for said in answers.values() if isinstance(said, Beaten)])
         return [answers[number] for number in range(len(beats))]
-
-    async def _take_unknown(self, tx: Tx, beats: Sequence[Beat], answers: Mapping[int, Beaten | WindlassError]) -> None:
-        """A run whose poll was answered, and whose answer nobody read, would otherwise be held for as long as its
-        worker lives. Where workers do not name what they run, what they count tells."""
-        said = [(answers[number], beat.active) for number, beat in enumerate(beats)]
-        counted = {beaten.lease_id: active for beaten, active in said if isinstance(beaten, Beaten) and beaten.counts}
-        tasks, now = await tx.workers.unknown_runs(counted) if counted else ([], None)
-        if now is not None:
-            await tx.apply([rules.expire(task, now, self._chance.jitter(), "FORGOTTEN_BY_WORKER") for task in tasks])
 
     async def _end_cancelled(self, tx: Tx, lease_ids: Sequence[UUID]) -> None:
         """Whom no signal reaches: what was asked to stop is over at once, and its worker's next write is refused."""

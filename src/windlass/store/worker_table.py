@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from windlass.core.lease import Lease
 from windlass.core.position import NOWHERE, Position
-from windlass.core.task import Task
 from windlass.core.worker import Beat, Contract, Registration, Worker, WorkerState
-from windlass.store.record import Row, as_json, tasks_with_time
+from windlass.store.record import Row, as_json
 from windlass.store.session import Session
 
 _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
@@ -43,19 +42,13 @@ class WorkerTable:
         assert isinstance(known_id, UUID), known_id
         return known_id
 
-    async def beat_workers(self, beats: Sequence[Beat]) -> dict[UUID, tuple[UUID, datetime, bool, bool]]:
-        """At most one beat a worker. Lease, its end, whether to drain, and whether it counts what it runs, of those
-        that are there."""
+    async def beat_workers(self, beats: Sequence[Beat]) -> dict[UUID, tuple[UUID, datetime, bool]]:
+        """At most one beat a worker. Lease, its end, and whether to drain, of those that are there."""
         rows = await self._session.fetch(
             "beat_workers", [b.worker_id for b in beats], [b.lease_id for b in beats], [b.active for b in beats],
-            [b.completed for b in beats], [b.failed for b in beats], [b.counted for b in beats],
+            [b.completed for b in beats], [b.failed for b in beats],
         )  # fmt: skip
-        return {row[0]: (row[1], row[2], row[3], row[4]) for row in rows}
-
-    async def unknown_runs(self, counted: Mapping[UUID, int]) -> tuple[list[Task], datetime | None]:
-        """By lease how much its worker says to run; what it cannot know of, and the time."""
-        rows = await self._session.fetch("unknown_runs", list(counted), list(counted.values()))
-        return tasks_with_time(rows)
+        return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
     async def drain_lease(self, lease_id: UUID, timeout_s: float) -> None:
         await self._session.fetch("drain_lease", lease_id, timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -25,6 +26,43 @@ from windlass.testing.clock import VirtualClock
 from windlass.wire.protos import kagzi_pb2 as pb
 
 TOKEN, ATTEMPT, CONTEXT = "x-windlass-lease-token", "x-windlass-attempt", "x-windlass-context-bin"
+
+
+async def test_a_poll_that_waits_is_a_sign_of_life(live_engine: Engine, connect: Any) -> None:
+    """No heartbeat is sent at all, and what the worker runs beside its poll is kept as well."""
+    options = {"stale_s": 1.0, "gather_s": 0.0}
+    async with open_sessions(live_engine, grpc="127.0.0.1:0", api_key=KEY, registry=options) as url:
+        client = connect(url)
+        held = await client.start()
+        worker_id = await client.register()
+        assert (await client.poll(worker_id)).run_id == held
+        polls = [asyncio.ensure_future(client.poll(worker_id)) for _ in range(3)]
+        registered_at = (await client.GetWorker(worker_id=worker_id)).worker.registered_at.ToDatetime()
+
+        async def long_after() -> bool:
+            worker = (await client.GetWorker(worker_id=worker_id)).worker
+            return bool((worker.last_heartbeat_at.ToDatetime() - registered_at).total_seconds() > 3.0)
+
+        await eventually(long_after)
+        assert (await client.GetWorker(worker_id=worker_id)).worker.status == pb.WORKER_STATUS_ONLINE
+        assert await client.status(held) == "RUNNING"
+        started = await client.start()
+        await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+        assert {poll.result().run_id for poll in polls if poll.done()} == {started}
+        for poll in polls:
+            poll.cancel()
+
+        async def offline() -> bool:
+            return bool((await client.GetWorker(worker_id=worker_id)).worker.status == pb.WORKER_STATUS_OFFLINE)
+
+        await eventually(offline)  # nothing is heard of it any more
+
+
+async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a moment that only the server can tell."""
+    async with asyncio.timeout(45):
+        while not await look():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 async def test_a_poll_gets_the_oldest_run_with_its_input_and_what_goes_with_it(client: Client) -> None:

@@ -415,67 +415,34 @@ async def test_what_a_worker_no_longer_names_is_taken_from_it(
         await still_client.WorkerHeartbeat(worker_id=worker_id, metadata=(("x-windlass-active-runs", "nope"),))
 
 
-async def test_a_run_whose_poll_nobody_read_goes_to_another_when_its_worker_counts_too_few(
-    still_client: Client, engine: Engine, clock: VirtualClock
-) -> None:
-    worker_id = await still_client.register()
-    kept, lost = await still_client.start(), await still_client.start()
-    await still_client.poll(worker_id)
-    await still_client.BeginStep(run_id=kept, step_id="s")
-    await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=1)  # from now on it is known to count
-    await still_client.poll(worker_id)  # as far as the worker knows, this was never answered
-    for _ in range(2):
-        await clock.advance(14)
-        await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=1)
-        assert await still_client.status(lost) == "RUNNING"  # its answer may be on its way
-    await clock.advance(14)
-    await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=1)
-
-    assert await still_client.status(kept) == "RUNNING"
-    assert await still_client.status(lost) == "PENDING"
-    seen = (await engine.views.get(UUID(lost))).task
-    assert (seen.losses, seen.error and seen.error.reason) == (1, "FORGOTTEN_BY_WORKER")
-
-
-async def test_nothing_is_taken_where_nobody_can_tell_which_run_its_worker_does_not_know(
-    still_client: Client, clock: VirtualClock
+@pytest.mark.parametrize("count", [0, 1, 7])
+async def test_without_a_list_a_heartbeat_extends_all_whatever_it_counts(
+    still_client: Client, engine: Engine, clock: VirtualClock, count: int
 ) -> None:
     worker_id = await still_client.register()
     runs = [await still_client.start() for _ in range(2)]
     for _ in runs:
         await still_client.poll(worker_id)
-    for _ in range(4):  # one of the two, neither of which has said anything
+    await still_client.BeginStep(run_id=runs[0], step_id="s")
+    await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=2)
+    for _ in range(5):
         await clock.advance(14)
-        await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=1)
+        await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=count)
+        await engine.loops.expire_tick()
+
     assert [await still_client.status(run_id) for run_id in runs] == ["RUNNING"] * 2
 
-    await still_client.CompleteWorkflow(run_id=runs[0], output=b"1")
-    await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=0)
-    assert [await still_client.status(run_id) for run_id in runs] == ["COMPLETED", "PENDING"]
 
-
-async def test_a_worker_that_counts_and_runs_nothing_keeps_nothing(still_client: Client, clock: VirtualClock) -> None:
+async def test_a_run_that_is_kept_alive_by_itself_keeps_its_worker(still_client: Client, clock: VirtualClock) -> None:
     worker_id = await still_client.register()
-    run_id = await still_client.start()
-    await still_client.poll(worker_id)
-    await still_client.BeginStep(run_id=run_id, step_id="s")
-    await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=1)
-    for _ in range(3):
-        await clock.advance(14)
-        await still_client.WorkerHeartbeat(worker_id=worker_id, active_count=0)
-    assert await still_client.status(run_id) == "PENDING"
-
-
-async def test_a_worker_that_never_counts_keeps_what_it_was_given(still_client: Client, clock: VirtualClock) -> None:
-    """Zero is also what is said by who says nothing."""
-    worker_id = await still_client.register()
+    await clock.advance(1)
     run_id = await still_client.start()
     await still_client.poll(worker_id)
     for _ in range(4):
         await clock.advance(14)
-        await still_client.WorkerHeartbeat(worker_id=worker_id)
         await still_client.RecordHeartbeat(run_id=run_id, worker_id=worker_id)
     assert await still_client.status(run_id) == "RUNNING"
+    assert (await worker_of(still_client, worker_id)).active_count == 1
 
 
 async def waits_in_line(engine: Engine, count: int) -> None:

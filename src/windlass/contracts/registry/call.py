@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from windlass.contracts.registry.open_poll import OpenPolls
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.check import check_name
 from windlass.core.error import NotFound
@@ -34,17 +35,19 @@ class Options:
     open: bool = False  # whoever can reach the port needs no key
 
 
+SIGNS_PER_LEASE = 3  # of a worker that waits in a poll and sends no heartbeat
 PART_OF_LEASE = 0.05  # of the stale threshold, at most, does a heartbeat wait
 
 
 class House:
-    """What all calls of one server share: its engine, its options, heartbeats that go along with others, and workers
-    that were seen a moment ago."""
+    """What all calls of one server share: its engine, its options, heartbeats that go along with others, workers that
+    were seen a moment ago, and those that wait in a poll."""
 
     def __init__(self, engine: Engine, options: Options) -> None:
         self.engine, self.options = engine, options
         gather_s = options.gather_s if options.stale_s * PART_OF_LEASE >= options.gather_s else 0.0
         self.beats, self.seen = Gather(gather_s), Seen(engine, options.stale_s)
+        self.polls = OpenPolls(engine, self.beats, options.stale_s / SIGNS_PER_LEASE)
 
 
 class Seen:

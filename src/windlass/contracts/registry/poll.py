@@ -1,7 +1,7 @@
 """The long poll: a worker asks for one run and waits for it.
 
-An idle poll costs nothing but memory. Whoever hangs up while it waits has claimed nothing; what was claimed in just
-that moment is given back.
+A poll that waits is a sign of life, and costs no more than a heartbeat would. Whoever hangs up while it waits has
+claimed nothing; what was claimed in just that moment is given back.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ async def _claim(call: Call, lease: Lease, wait_s: float) -> Claimed | None:
     claiming = asyncio.ensure_future(call.engine.claim(lease, 1, wait_s=wait_s))
     watching = asyncio.ensure_future(_gone(call, lease, wait_s + 1.0))
     try:
-        await asyncio.wait({claiming, watching}, return_when=asyncio.FIRST_COMPLETED)
+        with call.house.polls.keep(UUID(lease.worker), lease.id):
+            await asyncio.wait({claiming, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not claiming.done() and (gone := watching.result()) is not None:
             raise gone
         found = await claiming

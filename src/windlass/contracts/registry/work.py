@@ -49,8 +49,7 @@ async def record_heartbeat(call: Call, request: pb.RecordHeartbeatRequest) -> pb
     if wire.status_of_run(task) != pb.WORKFLOW_STATUS_RUNNING or task.worker != str(worker_id):
         raise InvalidState(f"the run is {wire.shown_status(task)}, or not with this worker")
     try:
-        active = (await call.engine.workers.get(worker_id)).active
-        await call.engine.workers.beat(Beat(worker_id, active, counted=False))
+        await call.engine.workers.beat(Beat(worker_id))
     except NotFound:
         raise InvalidState("the worker is offline") from None
     return pb.Empty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 from windlass.contracts.registry.call import ACTIVE, LEASE_TOKEN, Call, missing
@@ -24,6 +25,7 @@ async def register_worker(call: Call, request: pb.RegisterWorkerRequest) -> pb.R
     with in_words_of_the_wire():
         worker_id, lease = await call.engine.workers.register(said, stale_s=call.options.stale_s)
     call.house.seen.forget(worker_id)
+    call.house.polls.note(lease.id)
     await call.engine.access.declare_namespace(namespace)
     call.tell((LEASE_TOKEN, str(Token(lease.id))))
     return pb.RegisterWorkerResponse(
@@ -32,7 +34,8 @@ async def register_worker(call: Call, request: pb.RegisterWorkerRequest) -> pb.R
 
 
 async def worker_heartbeat(call: Call, request: pb.WorkerHeartbeatRequest) -> pb.WorkerHeartbeatResponse:
-    """A sign of life for all that the worker runs. If it says what that is, the rest is taken from it."""
+    """A sign of life for all that the worker runs. If it names what that is, the rest is taken from it."""
+    asked_s = asyncio.get_running_loop().time()
     check_count("active_count", request.active_count, most=2**31 - 1)
     worker_id = read_id("worker_id", request.worker_id, "worker")
     await _seen_lately(call, worker_id)
@@ -45,21 +48,22 @@ async def worker_heartbeat(call: Call, request: pb.WorkerHeartbeatRequest) -> pb
     except NotFound:
         call.house.seen.forget(worker_id)
         raise
+    call.house.polls.note(beaten.lease_id)
     if beaten.draining:
         call.house.seen.forget(worker_id)
     else:
         call.house.seen.keep(worker_id, beaten.lease_id)
     if (active := call.metadata.get(ACTIVE)) is not None:
-        await _forget_others(call, beaten.lease_id, active)
+        await _forget_others(call, beaten.lease_id, active, asked_s)
     return pb.WorkerHeartbeatResponse(accepted=True, should_drain=beaten.draining)
 
 
-async def _forget_others(call: Call, lease_id: UUID, active: str) -> None:
+async def _forget_others(call: Call, lease_id: UUID, active: str, asked_s: float) -> None:
     """What the worker does not name is no longer run by it."""
     ids = [read_id(ACTIVE, part.strip()) for part in active.split(",") if part.strip()][:ACTIVE_MAX]
     lease = await call.engine.leases.get(lease_id)
     try:
-        await call.engine.leases.extend(lease, ids)
+        await call.engine.leases.extend(lease, ids, asked_s=asked_s)
     except LeaseLost:
         raise missing("worker", lease.worker) from None
 

@@ -19,17 +19,17 @@ on conflict (namespace, (queues[1]), host, pid) where contract = 'registry' and 
 do update set lease_id = excluded.lease_id, name = excluded.name, kinds = excluded.kinds, labels = excluded.labels,
               version = excluded.version, max_running = excluded.max_running, incarnation = w.incarnation + 1,
               registered_at = excluded.registered_at, heartbeat_at = excluded.heartbeat_at, offline_at = null,
-              reported = 0, counts = false
+              reported = 0
 returning w.id
 
 -- name: beat_workers
 -- Heartbeats of many workers in one statement: each extends the lease under which all that the worker runs is held, and
 -- adds what it counted. The present lease of the worker, or the one that is named. Who is not returned is not there.
--- Told of each: whether how much it says to run is to be believed.
+-- Without an active count it is a sign of life and nothing else.
 with beat as (
-    select b.worker_id, coalesce(b.lease_id, w.lease_id) as lease_id, b.active, b.completed, b.failed, b.counted
-      from unnest($1::uuid[], $2::uuid[], $3::integer[], $4::bigint[], $5::bigint[], $6::boolean[])
-           as b(worker_id, lease_id, active, completed, failed, counted)
+    select b.worker_id, coalesce(b.lease_id, w.lease_id) as lease_id, b.active, b.completed, b.failed
+      from unnest($1::uuid[], $2::uuid[], $3::integer[], $4::bigint[], $5::bigint[])
+           as b(worker_id, lease_id, active, completed, failed)
       join windlass.worker w on w.id = b.worker_id
 ), extended as (
     update windlass.lease l
@@ -41,37 +41,11 @@ with beat as (
 ), counted as (
     update windlass.worker w
        set reported = b.active, completed = w.completed + b.completed, failed = w.failed + b.failed,
-           heartbeat_at = windlass.now(), counts = w.counts or (b.counted and b.active > 0)
+           heartbeat_at = windlass.now()
       from beat b join extended e on e.worker_id = b.worker_id
-     where w.id = b.worker_id
-    returning w.id, b.counted and w.counts as counts
+     where w.id = b.worker_id and b.active is not null
 )
-select e.worker_id, e.id, e.expires_at, e.draining, coalesce(c.counts, false)
-  from extended e left join counted c on c.id = e.worker_id
-
--- name: unknown_runs
--- Locks what runs under these leases though their workers cannot know it. A worker that counts fewer than were given to it
--- longer than its lease ago does not know some: those of which nothing was ever heard, if they are just so many, and all
--- of them if it runs nothing. Otherwise nobody can tell which, and nothing is taken (index task_running).
-with held as (
-    select u.lease_id, u.active, t.id,
-           not exists (select from windlass.step_attempt s where s.task_id = t.id and s.attempt = t.attempt)
-           and not exists (select from windlass.step s where s.task_id = t.id and s.attempt = t.attempt) as unheard
-      from unnest($1::uuid[], $2::integer[]) as u(lease_id, active)
-      join windlass.lease l on l.id = u.lease_id
-      join windlass.task t on t.namespace = l.namespace and t.queue = any(l.queues) and t.state = 'running'
-                          and t.lease_id = l.id
-     where t.started_at < windlass.now() - l.ttl_s * interval '1 second'
-), short as (
-    select h.lease_id from held h group by h.lease_id, h.active
-    having count(*) > h.active and (h.active = 0 or count(*) filter (where h.unheard) = count(*) - h.active)
-)
-select {task_columns}, windlass.now()
-  from windlass.task t
- where t.id = any(array(select h.id from held h join short s on s.lease_id = h.lease_id
-                         where h.unheard or h.active = 0))
-   and t.state = 'running' and t.lease_id = any($1::uuid[])
- order by t.id for update skip locked
+select e.worker_id, e.id, e.expires_at, e.draining from extended e
 
 -- name: drain_lease
 -- From now on no claim under this lease finds anything; it ends at the given time from now at the latest.
