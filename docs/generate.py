@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "python -m docs.generate"
 PUBLIC_MODULES = ("windlass", "windlass.sdk", "windlass.sdk.machine", "windlass.stdio", "windlass.testing")
 
-KITS = ("callback", "machine", "registry", "stdio")
+KITS = ("callback", "lease", "machine", "registry", "stdio")
 
 # Who does it, and what it means. A verb without an entry stops the generator: write it here and in the glossary.
 VERBS: dict[Verb, tuple[str, str]] = {

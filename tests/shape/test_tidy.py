@@ -28,6 +28,8 @@ WALL_CLOCK_READERS = {
     "src/windlass/blobs/leftover.py",  # the same
     "src/windlass/export/mods/program.py",  # the day on which a minimal record was made
     "src/windlass/testing/callback/stand_in.py",  # stands in for an engine towards somebody else's worker
+    "src/windlass/testing/lease/stand_in.py",  # the same
+    "src/windlass/testing/lease/paper.py",  # from when to when a certificate is good
 }
 WALL_CLOCKS = re.compile(r"(^|\.)(time\.(time|time_ns|localtime|gmtime)|(datetime|date)\.(now|utcnow|today))$")
 

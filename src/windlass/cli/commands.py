@@ -122,6 +122,7 @@ app.command(certs)
 
 conformance = App(name="conformance", group=WRITE, help="Check whether a worker of your own speaks its contract.")
 conformance.command("windlass.cli.conformance:callback", help="Check a worker that takes pushes and calls back.")
+conformance.command("windlass.cli.conformance:lease", help="Check a worker that claims tasks over mTLS.")
 conformance.command("windlass.cli.conformance:machine", help="Check a program on a machine of its own.")
 conformance.command("windlass.cli.conformance:registry", help="Check a worker that registers and polls over gRPC.")
 conformance.command("windlass.cli.conformance:stdio", help="Check a program that speaks JSON lines.")

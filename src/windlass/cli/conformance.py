@@ -96,6 +96,36 @@ def stdio(
     return _tell_all(" ".join(command), results, json=json)
 
 
+def lease(
+    *command: Command,
+    level: LevelName = "all",
+    only: Only = (),
+    lease: float = 2.0,
+    patience: Patience = 10.0,
+    parallel: Parallel = 1,
+    json: Json = False,
+) -> int:
+    """Start a worker that claims tasks over mTLS, serve `/internal` and its wake-ups, and report where it breaks the
+    contract, as in: `windlass conformance lease -- ./worker`. Each case starts it anew. The environment names the
+    server, the certificates and the queue; the page "Check a worker of your own" lists these and the operator that it
+    needs. Exit code 1 if a case fails.
+
+    Parameters
+    ----------
+    lease
+        Seconds that a lease lasts without a heartbeat.
+    """
+    from windlass.testing.lease import check_worker
+
+    _check_command("lease", command)
+    with _usable():
+        results = check_worker(
+            command, only=only, level=_level(level), lease_s=lease, patience_s=patience, parallel=parallel,
+            told=_teller(json),
+        )  # fmt: skip
+    return _tell_all(" ".join(command), results, json=json)
+
+
 def machine(
     *command: Command,
     program: Literal["any", "mods"] = "any",

@@ -427,11 +427,9 @@ def _watched(trial: Trial, script: Script) -> Pushed:
     envelope = trial.envelope(20 * LONG)
     envelope["payload"]["probe_url"] = trial.engine.probe_url(envelope["taskId"])
     pushed = trial.push(envelope, script)
-    with trial.engine.lock:
-        if not trial.engine.news.wait_for(lambda: bool(pushed.probes_s), trial.engine.patience_s):
-            raise Broken("its handler did not POST to the probe_url of its payload while it worked")
+    pushed.probe.wait(trial.engine.patience_s)
     return pushed
 
 
 def _stops(trial: Trial, pushed: Pushed, since: str) -> None:
-    pushed.stops_working(since, quiet_s=max(4 * trial.interval_s, SLACK_S), limit_s=20 * trial.interval_s)
+    pushed.probe.stops(since, quiet_s=max(4 * trial.interval_s, SLACK_S), limit_s=20 * trial.interval_s)

@@ -23,6 +23,7 @@ from uuid import UUID, uuid4
 from windlass.core.error import Unavailable
 from windlass.testing.conformance import Broken
 from windlass.testing.listener import BODY_MAX_BYTES, Listener, Reply, Request
+from windlass.testing.probe import Probe
 from windlass.wire.id import ulid
 from windlass.wire.signature import signed_headers
 
@@ -53,7 +54,7 @@ class Pushed:
         self.engine, self.envelope, self.script = engine, envelope, script
         self.tokens = [str(envelope["taskToken"])]  # and those that replaced it; a call on its way may carry an old one
         self.heard: list[Heard] = []
-        self.probes_s: list[float] = []  # when its handler has called the probe URL of its payload
+        self.probe = Probe("its handler")
         self.faults: list[str] = []
         self.answered = threading.Event()
         self.status: int | None = None
@@ -104,15 +105,6 @@ class Pushed:
             extra = self.heard[before:]
         if extra:
             raise Broken(f"it went on with {extra[0].what}")
-
-    def stops_working(self, since: str, quiet_s: float, limit_s: float) -> None:
-        """Its handler calls the probe URL no more: not for `quiet_s`, after at most `limit_s`."""
-        until_s = time.monotonic() + limit_s + quiet_s
-        with self.engine.lock:
-            while (last_s := self.probes_s[-1]) + quiet_s > time.monotonic():
-                if time.monotonic() > until_s:
-                    raise Broken(f"its handler still worked {limit_s:g} s after {since}")
-                self.engine.news.wait(max(last_s + quiet_s - time.monotonic(), 0.001))
 
     def told(self) -> str:
         push = "the push was not answered" if self.status is None else f"the push was answered with {self.status}"
@@ -238,8 +230,7 @@ class StandIn:
     def _probed(self, task_id: str) -> Reply:
         with self.lock:
             for pushed in self._pushed.get(task_id, ()):
-                pushed.probes_s.append(time.monotonic())
-            self.news.notify_all()
+                pushed.probe.call()
         return Reply(200)
 
     def _reply(self, pushed: Pushed, what: str, token: str, body: dict[str, Any] | None) -> Reply:

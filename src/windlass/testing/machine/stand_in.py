@@ -6,7 +6,6 @@ The store speaks as much of S3 as an upload needs, or takes a PUT to a signed UR
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from windlass.testing.listener import Listener, Reply, Request
+from windlass.testing.watch import Watch
 
 CHUNK_BYTES = 256 * 1024
 KEEP_BYTES = 4096
@@ -41,10 +41,11 @@ class Callback(msgspec.Struct):
     status: int
 
 
-class StandIn:
+class StandIn(Watch):
     """Listens on loopback while it is open. `bucket` is the name of the bucket that the program is meant to use."""
 
     def __init__(self, *, bucket: str, archive: Callable[[str], Reply]) -> None:
+        super().__init__()
         self.bucket = bucket
         self.stored: list[Stored] = []
         self.callbacks: list[Callback] = []
@@ -52,8 +53,6 @@ class StandIn:
         self.answers: list[Reply] = []  # to callbacks, one each; then all are received
         self.refusals: list[Reply] = []  # to uploads, one each; then all are stored
         self.on_callback: Callable[[], None] = lambda: None
-        self.lock = threading.RLock()
-        self.news = threading.Condition(self.lock)
         self._archive = archive
         self._parts: dict[str, list[tuple[int, Stored]]] = {}
         self._listener = Listener(self._answer)
@@ -67,10 +66,6 @@ class StandIn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._listener.__exit__(kind, error, trace)
-
-    def until(self, holds: Callable[[], object], patience_s: float) -> bool:
-        with self.lock:
-            return bool(self.news.wait_for(holds, patience_s))
 
     def _answer(self, request: Request) -> Reply:
         first = request.path.split("/")[1]

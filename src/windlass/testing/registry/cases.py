@@ -98,7 +98,7 @@ def _check_gaps(trial: Trial, beats: list[Call], when: str) -> None:
 )
 def counts_active(trial: Trial) -> None:
     runs = [trial.start("work", trial.work(4 * LONG)) for _ in range(CONCURRENCY)]
-    if not trial.server.until(lambda: all(run.running for run in runs)):
+    if not trial.until(lambda: all(run.running for run in runs)):
         raise Broken(f"it did not take {CONCURRENCY} runs")
     before = len(trial.server.made("WorkerHeartbeat"))
     beats = [trial.wait("WorkerHeartbeat", before + number).request for number in (1, 2)]
@@ -129,7 +129,7 @@ def counts_ended(trial: Trial) -> None:
 )
 def drains(trial: Trial) -> None:
     run = trial.start("work", trial.work(2 * LONG))
-    trial.server.until(lambda: run.running)
+    trial.until(lambda: run.running)
     trial.server.drain = True
     _leaves(trial, run)
 
@@ -140,7 +140,7 @@ def drains(trial: Trial) -> None:
 )
 def stops(trial: Trial) -> None:
     run = trial.start("work", trial.work(LONG))
-    trial.server.until(lambda: run.running)
+    trial.until(lambda: run.running)
     trial.stop()
     _leaves(trial, run)
 
@@ -159,9 +159,9 @@ def _leaves(trial: Trial, run: Run) -> None:
 )
 def takes_nothing_more(trial: Trial) -> None:
     run = trial.start("work", trial.work(2 * LONG))
-    trial.server.until(lambda: run.running)
+    trial.until(lambda: run.running)
     trial.stop()
-    trial.server.until(lambda: False, 0.5)  # for a poll that is on its way
+    trial.pause(0.5)  # for a poll that is on its way
     before = len(trial.server.made("PollActivity"))
     trial.wait("DeregisterWorker")
     expect("polls that began while it stopped", 0, len(trial.server.made("PollActivity")) - before)
@@ -250,7 +250,7 @@ def sleeps(trial: Trial) -> None:
     run = trial.start("sleep", {"seconds": 3600})
     asked = trial.wait("ScheduleSleep", run=run)
     expect("duration_seconds", 3600, asked.request.duration_seconds)
-    trial.server.until(lambda: False, 0.5)
+    trial.pause(0.5)
     told = trial.server.about(run)
     later = [call for call in told[told.index(asked) + 1 :] if not _ends_sleep(call, run)]
     if later:
@@ -271,7 +271,7 @@ def _ends_sleep(call: Call, run: Run) -> bool:
 def goes_on(trial: Trial) -> None:
     run = trial.start("sleep", {"seconds": 3600})
     trial.wait("ScheduleSleep", run=run)
-    trial.server.until(lambda: False, 0.2)
+    trial.pause(0.2)
     trial.server.wake(run)
     expect("the output", ["before", "after"], trial.completes(run))
     expect("times that it slept", 1, len(trial.server.made("ScheduleSleep", run)))
@@ -288,7 +288,7 @@ def goes_on(trial: Trial) -> None:
 )
 def beats_while_it_drains(trial: Trial) -> None:
     run = trial.start("work", trial.work(4 * LONG))
-    trial.server.until(lambda: run.running)
+    trial.until(lambda: run.running)
     trial.stop()
     stopped = len(trial.server.made("WorkerHeartbeat"))
     trial.wait("CompleteWorkflow", run=run)
@@ -342,7 +342,7 @@ def polls_patiently(trial: Trial) -> None:
     trial.wait("PollActivity", 2)
     before = len(trial.server.made("PollActivity"))
     trial.server.refuse("PollActivity", AWAY, 1_000_000)
-    trial.server.until(lambda: False, AWAY_S)
+    trial.pause(AWAY_S)
     polls = len(trial.server.made("PollActivity")) - before
     trial.server.refuse("PollActivity", AWAY, 0)
     if polls > POLLS_MAX:
@@ -400,7 +400,7 @@ def cancelled(trial: Trial) -> None:
     run = trial.start("steps", {"count": 50, "work_ms": 100})
     trial.wait("CompleteStep", run=run)
     trial.server.cancel(run)
-    if not trial.server.until(lambda: any(call.code == GONE.name for call in trial.server.about(run))):
+    if not trial.until(lambda: any(call.code == GONE.name for call in trial.server.about(run))):
         raise Broken("it said nothing more of the run, and so does not know that it was cancelled")
     trial.quiet(run, len(trial.server.about(run)))
     trial.lives()
@@ -412,7 +412,7 @@ def cancelled(trial: Trial) -> None:
 )
 def refused_result(trial: Trial) -> None:
     run = trial.start("work", {"work_ms": 300})
-    trial.server.until(lambda: run.running)
+    trial.until(lambda: run.running)
     trial.server.cancel(run)
     trial.wait("CompleteWorkflow", run=run)
     trial.quiet(run, 1)

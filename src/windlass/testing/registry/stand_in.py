@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -19,6 +17,8 @@ import grpc
 import msgspec
 
 from windlass.testing.conformance import Broken
+from windlass.testing.plan import Plan, Plans
+from windlass.testing.watch import Watch
 from windlass.wire.protos import kagzi_pb2 as pb
 
 SERVICE = "kagzi.WorkflowService"
@@ -66,18 +66,11 @@ class Run:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"the run is {name}, not RUNNING")
 
 
-class _Plan(msgspec.Struct):
-    """What happens to the next calls of one name."""
-
-    code: grpc.StatusCode
-    times: int
-    lose: bool = False  # carried out, but the answer is lost
-
-
-class StandIn:
+class StandIn(Watch):
     """Listens on loopback while it is open."""
 
     def __init__(self, *, heartbeat_s: int, patience_s: float) -> None:
+        super().__init__()
         self.heartbeat_s, self.patience_s = heartbeat_s, patience_s
         self.calls: list[Call] = []
         self.runs: dict[str, Run] = {}
@@ -85,9 +78,7 @@ class StandIn:
         self.drain = False
         self.accepts = True
         self.most_held = 0
-        self.lock = threading.RLock()
-        self.news = threading.Condition(self.lock)
-        self._plans: dict[str, _Plan] = {}
+        self._plans = Plans[grpc.StatusCode]()
         self._server = grpc.server(ThreadPoolExecutor(THREADS))
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -123,12 +114,12 @@ class StandIn:
 
     def refuse(self, name: str, code: grpc.StatusCode, times: int) -> None:
         with self.lock:
-            self._plans[name] = _Plan(code, times)
+            self._plans.put(name, Plan(code, times))
 
     def lose_answer(self, name: str, times: int = 1) -> None:
         """The call is carried out, and its answer does not arrive."""
         with self.lock:
-            self._plans[name] = _Plan(grpc.StatusCode.UNAVAILABLE, times, lose=True)
+            self._plans.put(name, Plan(grpc.StatusCode.UNAVAILABLE, times, lose=True))
 
     def forget_workers(self) -> None:
         with self.lock:
@@ -144,10 +135,6 @@ class StandIn:
         with self.lock:
             told = [call for call in self.calls if getattr(call.request, "run_id", "") == run.id]
             return [call for call in told if not call.name.startswith("Get")]
-
-    def until(self, holds: Callable[[], object], patience_s: float | None = None) -> bool:
-        with self.lock:
-            return bool(self.news.wait_for(holds, self.patience_s if patience_s is None else patience_s))
 
     def names(self) -> str:
         with self.lock:
@@ -183,23 +170,16 @@ class StandIn:
                 self.news.notify_all()
 
     def _carry_out(self, name: str, request: Any, context: Any) -> Any:
-        plan = self._next(name)
+        plan = self._plans.next(name)
         if plan is not None and not plan.lose:
-            raise Refused(plan.code, "the stand-in refuses this call")
+            raise Refused(plan.answer, "the stand-in refuses this call")
         handle = getattr(self, f"_on_{WORD.sub('_', name).lower()}", None)
         if handle is None:
             raise Refused(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served here")
         answer = handle(request, context)
         if plan is not None:
-            raise Refused(plan.code, "the answer is lost")
+            raise Refused(plan.answer, "the answer is lost")
         return answer
-
-    def _next(self, name: str) -> _Plan | None:
-        plan = self._plans.get(name)
-        if plan is None or plan.times <= 0:
-            return None
-        plan.times -= 1
-        return plan
 
     def _on_register_worker(self, request: Any, _context: Any) -> Any:
         worker_id = str(uuid4())

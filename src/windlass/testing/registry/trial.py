@@ -36,6 +36,14 @@ class Trial:
         assert self.program
         return self.server.start(f"conformance.{kind}", payload)
 
+    def until(self, holds: Callable[[], object]) -> bool:
+        """Whether it came to hold while one was patient."""
+        return self.server.until(holds, self.server.patience_s)
+
+    def pause(self, seconds: float) -> None:
+        """For what must not come."""
+        self.server.until(lambda: False, seconds)
+
     def work(self, beats: float) -> dict[str, float]:
         """The input of a run that works for so many heartbeat intervals."""
         return {"work_ms": beats * self.beat_s * 1000}
@@ -54,7 +62,7 @@ class Trial:
 
     def completes(self, run: Run) -> Any:
         """Its output. Raises Broken if it ends otherwise, or does not end."""
-        self.server.until(lambda: self.server.made("CompleteWorkflow", run) or self.server.made("FailWorkflow", run))
+        self.until(lambda: self.server.made("CompleteWorkflow", run) or self.server.made("FailWorkflow", run))
         if failed := self.server.made("FailWorkflow", run):
             raise Broken(f"{run.kind} was failed: {failed[0].request.error.message[:300]!r}")
         return read_json("the output", self.wait("CompleteWorkflow", run=run).request.output)

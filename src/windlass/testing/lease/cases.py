@@ -1,0 +1,376 @@
+"""The cases of the lease contract. Numbers are part of what people quote: new ones are added at the end.
+
+The worker under test has one operator, `conformance`, which docs/howto/check-a-worker.md lays out.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+from windlass.testing.conformance import Broken, expect
+from windlass.testing.lease.stand_in import FENCED, STALE, Task
+from windlass.testing.lease.trial import CONCURRENCY, KIT, NAMESPACE, QUEUE, Trial
+from windlass.testing.listener import Reply
+
+required, hardening = KIT.required, KIT.hardening
+
+AWAY = Reply(503, {"error": "unavailable", "message": "the dispatcher is away"})
+CONFLICT = Reply(409, {"error": "conflict", "message": "it has ended otherwise"})
+STOP_S, QUIET_S = 5.0, 1.0  # how soon an operator must stop, and how long it must be silent then
+LONG = 1.5  # leases
+
+
+def events(count: int) -> list[dict[str, Any]]:
+    dataset, version = str(uuid4()), str(uuid4())
+    return [{"dataset_uuid": dataset, "dataset_version": version, "cursor": number} for number in range(count)]
+
+
+# --------------------------------------------------------------------------------------------- one task
+
+
+@required(
+    "shows its certificate",
+    "Call /internal/* by TLS 1.3 with the client certificate: without it no call is answered.",
+)
+def shows_certificate(trial: Trial) -> None:
+    trial.wait("wakeups/receive")
+    asked = trial.server.made("wakeups/receive")[0].body
+    expect("queue and namespace", (QUEUE, NAMESPACE), (asked.get("queue"), asked.get("namespace")))
+
+
+@required(
+    "claims a task before it runs it",
+    "At a wake-up, POST /internal/task-claim with task_id and worker_id; run the operator with the config of its "
+    "answer.",
+)
+def claims(trial: Trial) -> None:
+    task, _ = trial.submit()
+    claim = trial.wait("task-claim", task=task)
+    if not isinstance(claim.body.get("worker_id"), str) or not claim.body["worker_id"]:
+        raise Broken("the claim has no worker_id")
+    trial.ends(task, "Completed")
+    expect("what was said first", "task-claim", trial.server.about(task)[0].name)
+
+
+@required(
+    "completes a task once",
+    "When the operator has ended, POST /internal/task-complete with status Completed. After it was accepted, say "
+    "nothing more of the task.",
+)
+def completes_once(trial: Trial) -> None:
+    task, _ = trial.submit()
+    trial.ends(task, "Completed")
+    trial.quiet(task, len(trial.server.about(task)))
+
+
+@required(
+    "reports a failure with its reason",
+    "When the operator fails, POST /internal/task-complete with status Failed and the reason in error_message.",
+)
+def reports_failure(trial: Trial) -> None:
+    task, _ = trial.submit(outcome="Failed")
+    report = trial.ends(task, "Failed")
+    if "asked to fail" not in str(report.body.get("error_message")):
+        raise Broken(f"error_message is {report.body.get('error_message')!r:.200}")
+    trial.lives()
+
+
+@required(
+    "repeats the fence in every call",
+    "Send task_id, attempt and lease_token of the claim with every heartbeat, every event and the report.",
+)
+def repeats_fence(trial: Trial) -> None:
+    task = trial.task(LONG, events=events(1))
+    task.attempt = 6
+    trial.wake(task)
+    trial.ends(task, "Completed")
+    for call in trial.server.about(task):
+        if call.name in FENCED:
+            expect(f"attempt of {call.name}", 7, call.body.get("attempt"))
+            expect(f"lease_token of {call.name}", task.token, call.body.get("lease_token"))
+
+
+@required(
+    "keeps its lease while it works",
+    "POST /internal/heartbeat well before lease_expires_at, again and again until the report: a third of the lease is "
+    "a good interval.",
+)
+def heartbeats(trial: Trial) -> None:
+    task, _ = trial.submit(3)
+    trial.ends(task, "Completed")
+    told = [call for call in trial.server.about(task) if call.status == 200]
+    gap_s = max(after.at_s - before.at_s for before, after in pairwise(told))
+    if gap_s > trial.lease_s:
+        raise Broken(f"nothing kept the lease for {gap_s:.2f} s; it lasts {trial.lease_s:g} s")
+
+
+@required(
+    "passes events on before it completes",
+    "Every event of the operator is accepted before the task completes: by /internal/events, or as final events of "
+    "the report.",
+)
+def passes_events(trial: Trial) -> None:
+    given = events(3)
+    task, _ = trial.submit(LONG / 2, events=given)
+    trial.ends(task, "Completed")
+    told = [call for call in trial.server.about(task) if call.name in ("events", "task-complete")]
+    expect("the last call", "task-complete", told[-1].name)
+    came = [event["cursor"] for call in told for event in call.body.get("events") or ()]
+    expect("events", [0, 1, 2], came)
+
+
+@required(
+    "hands outputs in",
+    "The report has the outputs that the operator gave, as they are.",
+)
+def hands_outputs_in(trial: Trial) -> None:
+    given = [{**events(1)[0], "output_index": n, "location": f"s3://x/{n}", "row_count": 7} for n in range(2)]
+    task, _ = trial.submit(outputs=given)
+    expect("outputs", given, trial.ends(task, "Completed").body.get("outputs"))
+
+
+@required(
+    "runs nothing that it could not claim",
+    "When the claim is answered with NotClaimed, do not run the operator, say nothing more of the task, and ack the "
+    "message.",
+)
+def not_claimed(trial: Trial) -> None:
+    assert trial.program
+    for status in ("Running", "Completed", "Canceled"):
+        task = trial.server.submit({}, status)
+        wakeup = trial.wake(task)
+        trial.acks(wakeup)
+        expect(f"calls about a task that is {status}", ["task-claim"], [call.name for call in trial.server.about(task)])
+    trial.acks(trial.wake(Task({})))
+    trial.lives()
+
+
+@required(
+    "acks a message when its task was reported",
+    "Ack the message after the report was accepted, and not before: until then it is what brings the task back.",
+)
+def acks_after_report(trial: Trial) -> None:
+    task, wakeup = trial.submit(LONG / 2)
+    trial.acks(wakeup)
+    trial.ends(task, "Completed")
+    names = [call.name for call in trial.server.calls]
+    if names.index("wakeups/ack") < names.index("task-complete"):
+        raise Broken("the message was acked before the report")
+
+
+@required(
+    "reports a cancel",
+    "When a heartbeat or /internal/task-fetch says Canceled, stop the operator and report with status Canceled.",
+)
+def reports_cancel(trial: Trial) -> None:
+    task, wakeup = trial.submit(20)
+    trial.wait("heartbeat", task=task)
+    task.cancelled = True
+    if not trial.until(lambda: bool(trial.server.made("task-complete", task))):
+        raise Broken(f"it did not report within {trial.patience_s:g} s after its task was cancelled")
+    trial.ends(task, "Canceled")
+    trial.acks(wakeup)
+
+
+@required(
+    "says nothing more when its lease is lost",
+    "When a heartbeat is answered with 409 stale_lease, the task is somebody else's: no event, no report, no further "
+    "heartbeat.",
+)
+def lost(trial: Trial) -> None:
+    task, _ = trial.submit(2)
+    trial.wait("heartbeat", task=task)
+    task.lost = True
+    if not trial.until(lambda: any(call.status == STALE.status for call in trial.server.about(task))):
+        raise Broken("it made no further heartbeat, and so does not know that it has lost its lease")
+    trial.quiet(task, len(trial.server.about(task)), 2.5 * trial.lease_s)
+    trial.lives()
+
+
+# --------------------------------------------------------------------------------------------- operators that stop
+
+
+@hardening(
+    "stops its operator when its task is cancelled",
+    "Stop the operator itself, then report: one that goes on works for nobody and keeps its place.",
+)
+def stops_cancelled(trial: Trial) -> None:
+    task, _ = trial.submit(20, probe=True)
+    task.probe.wait(trial.patience_s)
+    task.cancelled = True
+    trial.wait("heartbeat", len(trial.server.made("heartbeat", task)) + 1, task)
+    task.probe.stops("its task was cancelled", quiet_s=QUIET_S, limit_s=STOP_S)
+
+
+@hardening(
+    "stops its operator when its lease is lost",
+    "Stop the operator at 409 stale_lease: the same task runs elsewhere now.",
+)
+def stops_lost(trial: Trial) -> None:
+    task, _ = trial.submit(20, probe=True)
+    task.probe.wait(trial.patience_s)
+    task.lost = True
+    trial.wait("heartbeat", len(trial.server.made("heartbeat", task)) + 1, task)
+    task.probe.stops("its lease was lost", quiet_s=QUIET_S, limit_s=STOP_S)
+
+
+# --------------------------------------------------------------------------------------------- a dispatcher away
+
+
+@hardening(
+    "repeats a report whose answer was lost",
+    "When /internal/task-complete is answered with 5xx or not at all, send the same again with growing pauses until it "
+    "is accepted. The message is acked after that.",
+)
+def repeats_report(trial: Trial) -> None:
+    trial.server.lose_answer("task-complete", 2)
+    task, wakeup = trial.submit()
+    trial.wait("task-complete", 3, task)
+    reports = [call.body for call in trial.server.made("task-complete", task)]
+    if any(before != after for before, after in pairwise(reports)):
+        raise Broken("the repeated report says something else")
+    trial.acks(wakeup)
+
+
+@hardening(
+    "accepts that its report is refused",
+    "When /internal/task-complete is answered with 409, do not repeat it, report nothing else, and ack the message.",
+)
+def accepts_refusal(trial: Trial) -> None:
+    trial.server.answer_with("task-complete", CONFLICT, 100)
+    task, wakeup = trial.submit()
+    trial.wait("task-complete", task=task)
+    trial.quiet(task, len(trial.server.about(task)))
+    trial.acks(wakeup)
+
+
+@hardening(
+    "claims again when the dispatcher is away",
+    "When /internal/task-claim is answered with 503 or not at all, try again with growing pauses; keep the message.",
+)
+def claims_again(trial: Trial) -> None:
+    trial.server.answer_with("task-claim", AWAY, 2)
+    task, wakeup = trial.submit()
+    trial.ends(task, "Completed")
+    trial.acks(wakeup)
+
+
+@hardening(
+    "works on while heartbeats fail",
+    "A heartbeat that gets 503 or no answer is no reason to stop. A late report may still be accepted: send it.",
+)
+def survives_heartbeats(trial: Trial) -> None:
+    trial.server.answer_with("heartbeat", AWAY, 1000)
+    task, wakeup = trial.submit(LONG)
+    trial.wait("heartbeat", 2, task)
+    trial.ends(task, "Completed")
+    trial.acks(wakeup)
+
+
+@hardening(
+    "repeats events until they are accepted",
+    "When /internal/events is answered with 503, send the same again: the report comes after all were accepted.",
+)
+def repeats_events(trial: Trial) -> None:
+    trial.server.answer_with("events", AWAY, 2)
+    task, _ = trial.submit(LONG / 2, events=events(1))
+    trial.ends(task, "Completed")
+    told = [
+        call for call in trial.server.about(task) if call.name in ("events", "task-complete") and call.status == 200
+    ]
+    expect(
+        "events that were accepted", [0], [event["cursor"] for call in told for event in call.body.get("events") or ()]
+    )
+
+
+# --------------------------------------------------------------------------------------------- messages
+
+
+@hardening(
+    "keeps a message while it works",
+    "Extend a message before its visibility is over, for as long as the task runs: it is delivered again otherwise.",
+)
+def extends(trial: Trial) -> None:
+    task, wakeup = trial.submit(3)
+    trial.ends(task, "Completed")
+    expect("times that the message was delivered", 1, wakeup.deliveries)
+    trial.acks(wakeup)
+
+
+@hardening(
+    "runs a task that is announced twice once",
+    "Messages come more than once. Claim each time, and run what was claimed: the second claim is answered with "
+    "NotClaimed.",
+)
+def announced_twice(trial: Trial) -> None:
+    task, first = trial.submit(LONG)
+    trial.until(lambda: task.held)
+    trial.acks(trial.wake(task))
+    trial.ends(task, "Completed")
+    trial.acks(first)
+    expect("reports", 1, len(trial.server.made("task-complete", task)))
+
+
+@hardening(
+    "puts away what is no wake-up",
+    "Bury or ack a message that names no task, and go on: nobody can ever do anything with it.",
+)
+def no_wakeup(trial: Trial) -> None:
+    assert trial.program
+    for body in ("", "{", "[]", '{"task_id": 7}', '{"task_id": "none"}', "\ufffd"):
+        trial.puts_away(trial.server.wake(body))
+    trial.lives()
+
+
+@hardening(
+    "ignores fields that it does not know",
+    "Ignore unknown fields in messages and answers: workers and dispatchers are not replaced at the same moment.",
+)
+def ignores_unknown(trial: Trial) -> None:
+    trial.server.extra = {"future": {"a": [1]}}
+    assert trial.program
+    task = trial.server.submit({"work_ms": 0, "outcome": "Completed", "future": 1})
+    wakeup = trial.wake(task, kind="task_wakeup", future=[2])
+    trial.ends(task, "Completed")
+    trial.acks(wakeup)
+
+
+# --------------------------------------------------------------------------------------------- the worker itself
+
+
+@hardening(
+    "runs as many at once as it may, and no more",
+    "Run up to LEASE_CONCURRENCY tasks side by side, and claim no more than that: what waits is for others.",
+)
+def concurrency(trial: Trial) -> None:
+    many = [trial.submit(LONG / 2) for _ in range(CONCURRENCY + 2)]
+    for task, _ in many:
+        trial.ends(task, "Completed")
+    expect("tasks at the same time", CONCURRENCY, trial.server.most_held)
+
+
+@hardening(
+    "finishes what runs at SIGTERM",
+    "At SIGTERM claim nothing more, keep the lease of what runs, report it, ack its message, and end with exit code 0.",
+)
+def finishes(trial: Trial) -> None:
+    task, wakeup = trial.submit(LONG)
+    trial.until(lambda: task.held)
+    trial.stop()
+    trial.pause(0.3)
+    late, _ = trial.submit()
+    trial.ends(task, "Completed")
+    trial.acks(wakeup)
+    expect("the exit code", 0, trial.program.wait(trial.patience_s))
+    expect("claims after SIGTERM", 0, len(trial.server.made("task-claim", late)))
+
+
+@hardening(
+    "talks to no impostor",
+    "Verify the server's certificate against the authority in LEASE_CA: say nothing to a server that shows another.",
+)
+def knows_server(trial: Trial) -> None:
+    if trial.trusts_impostor(3.0):
+        raise Broken("it called a server whose certificate is of another authority")
