@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 from tests.engine.test_workflow import done, sleep, wait_for
@@ -60,6 +62,21 @@ async def test_a_workflow_is_forked_from_a_step(api: httpx.AsyncClient, workflow
     steps = (await api.get(f"/api/v1/tasks/{forked.json()['id']}/steps")).json()["items"]
     assert [step["name"] for step in steps if step["kind"] == "step"] == ["charge"]
     assert problem(await api.post(path, json={"from_step": "never"}), 404, "not_found")
+
+
+async def test_a_signal_that_is_sent_again_after_the_end_gets_the_answer_of_the_first(
+    api: httpx.AsyncClient, engine: Engine, workflow: Claimed
+) -> None:
+    path = f"/api/v1/tasks/{workflow.task.id}/signals/approval"
+    order: dict[str, Any] = {"json": {"payload": 1}, "headers": {"Idempotency-Key": "k"}}
+    assert (await api.post(path, **order)).status_code == 200
+    await engine.cancel(workflow.task.id, force=True)
+
+    again = await api.post(path, **order)
+
+    assert (again.status_code, again.json()["state"]) == (200, "cancelled")
+    problem(await api.post(path, json={"payload": 1}, headers={"Idempotency-Key": "other"}), 409, "invalid_state")
+    problem(await api.post(path, json={"payload": 1}), 409, "invalid_state")
 
 
 async def test_signals_to_nobody_and_elsewhere_are_refused(

@@ -106,9 +106,10 @@ class Facts:
         holds: Mapping[UUID, tuple[int, Outputs]] | None = None,
         events: Iterable[UUID] = (),
         publishes: Mapping[UUID, tuple[UUID, int]] | None = None,
+        sent: Iterable[UUID] = (),
     ) -> None:
         self.steps = {step.key: step for step in steps}
-        self.awaited = set(awaited)
+        self.awaited, self.sent = set(awaited), set(sent)
         self.children = {child.id: child for child in children}
         self._attempts = {attempt.key: attempt for attempt in attempts}
         self._positions = dict(positions or {})
@@ -156,6 +157,7 @@ class Facts:
             if step.kind is StepKind.SIGNAL and not step.done:
                 self.awaited.add((step.task_id, step.name.removeprefix(SIGNAL_PREFIX)))
         for signal in move.signals:
+            self.sent.add(signal.id)
             self._pending.setdefault((signal.task_id, signal.name), []).append(signal)
         for signal in move.consumed:
             self._pending[signal.task_id, signal.name].remove(signal)

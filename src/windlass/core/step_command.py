@@ -29,7 +29,7 @@ from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.step import Facts, Place, Signal
 from windlass.core.submission import check_policy
 from windlass.core.task import Task
-from windlass.core.transition import Instant, Transition
+from windlass.core.transition import Instant, Transition, Verb
 
 POSITION_MAX = 1_000_000
 
@@ -126,6 +126,8 @@ class SendSignal(Informed, frozen=True):
     payload: bytes
 
     def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        if self.signal_id in facts.sent:
+            return Transition(Verb.NOTE, task, task)  # the same once more, whatever has become of the task since
         signal = Signal(self.signal_id, task.id, self.name, self.payload, now)
         return rules.send_signal(task, signal, (task.id, self.name) in facts.awaited)
 

@@ -27,6 +27,7 @@ async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
     keys: set[tuple[UUID, str, int]] = set()
     signals: set[tuple[UUID, str]] = set()
     sent: set[tuple[UUID, str]] = set()
+    signal_ids: set[UUID] = set()
     children: set[UUID] = set()
     tried: set[tuple[UUID, str, int]] = set()
     asleep: set[UUID] = set()
@@ -51,6 +52,7 @@ async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
                 children.update(said.children)
             case SendSignal():
                 sent.add((said.task_id, said.name))
+                signal_ids.add(said.signal_id)
     return Facts(
         await tx.steps.known_steps(keys | tried),
         await tx.steps.pending_signals(signals),
@@ -58,6 +60,7 @@ async def load_facts(tx: Tx, commands: Sequence[Command]) -> Facts:
         await tx.steps.child_tasks(children),
         [*await tx.attempts.latest_attempts(tried), *await tx.attempts.open_attempts(asleep)],
         await tx.attempts.next_positions({key[0] for key in tried} | asleep),
+        sent=await tx.steps.sent_signals(signal_ids),
     )
 
 

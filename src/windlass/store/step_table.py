@@ -51,6 +51,10 @@ class StepTable:
                 [s.sent_at for s in signals], [s.payload for s in signals],
             )  # fmt: skip
 
+    async def sent_signals(self, ids: Collection[UUID]) -> set[UUID]:
+        """Those that are there, consumed or not."""
+        return {row[0] for row in await self._session.fetch("sent_signals", list(ids))} if ids else set()
+
     async def pending_signals(self, wanted: Collection[tuple[UUID, str]]) -> list[Signal]:
         if not wanted:
             return []

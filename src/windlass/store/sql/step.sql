@@ -36,6 +36,10 @@ select u.id, u.task_id, u.name, u.sent_at, u.payload
  order by u.place
 on conflict (id) do nothing
 
+-- name: sent_signals
+-- Which of these signals were sent before (primary key).
+select g.id from windlass.signal g where g.id = any($1::uuid[])
+
 -- name: pending_signals
 -- What was sent under these names and not consumed, first come first served (index signal_pending).
 select g.id, g.task_id, g.name, g.payload, g.sent_at
