@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
 from tests.conftest import NewEngine
-from tests.support.work import CRASH, begin, job, jobs, soon, waits_for
+from tests.support.work import CRASH, begin, job, jobs, soon, until, waits_for
 
 from windlass import Engine, StoreBusy
 from windlass.core.error import Expired, Malformed
 from windlass.engine import change
-from windlass.engine.change import Change, Position, read_position
+from windlass.engine.change import Change, Position, covers, read_position
+from windlass.store.change_table import ChangeTable
 from windlass.testing.clock import VirtualClock
 
 
@@ -137,3 +141,128 @@ async def test_what_is_no_position_is_refused(engine: Engine) -> None:
 @pytest.mark.parametrize("position", [Position("1:1:"), Position("1:9:3,4"), Position("1:9:3", "2:12:", 7, 3)], ids=str)
 def test_a_position_is_read_as_it_was_written(position: Position) -> None:
     assert read_position(str(position)) == position
+
+
+# ------------------------------------------------------------------------------------------------- one look for all
+
+
+class Follower:
+    """Follows the feed as a stream does, and keeps what it was told."""
+
+    def __init__(self, engine: Engine, namespace: str | None = None) -> None:
+        self._engine, self._namespace = engine, namespace
+        self.told: list[Change] = []
+        self.position = Position("")
+
+    async def follow(self, begun: asyncio.Event | None = None) -> None:
+        feed = self._engine.changes
+        self.position = await feed.begin()
+        with feed.following():
+            if begun is not None:
+                begun.set()
+            while True:
+                generation = feed.generation
+                piece, self.position = await feed.page(self.position, self._namespace)
+                if piece is None:
+                    await feed.news(generation, 60)
+                else:
+                    self.told += piece.of(self._namespace)
+
+
+@asynccontextmanager
+async def followers(engine: Engine, count: int, namespace: str | None = None) -> AsyncIterator[list[Follower]]:
+    readers = [Follower(engine, namespace) for _ in range(count)]
+    begun = [asyncio.Event() for _ in readers]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one.follow(event)) for one, event in zip(readers, begun, strict=True)]
+        await soon(asyncio.gather(*(event.wait() for event in begun)))
+        yield readers
+        for task in tasks:
+            task.cancel()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The namespaces of all reads of the feed from the database."""
+    done: list[str | None] = []
+    read = ChangeTable.list_changes
+
+    async def counted(self: ChangeTable, namespace: str | None, *rest: Any) -> Any:
+        done.append(namespace)
+        return await read(self, namespace, *rest)
+
+    monkeypatch.setattr(ChangeTable, "list_changes", counted)
+    return done
+
+
+async def test_all_readers_of_an_engine_share_one_look(engine: Engine, reads: list[str | None]) -> None:
+    async with followers(engine, 40) as everybody:
+        first = await engine.submit(job())
+        await until(lambda: all([c.task_id for c in one.told] == [first] for one in everybody))
+        await until(lambda: len({str(one.position) for one in everybody}) == 1)
+        joined = len(reads)
+        ids = [await engine.submit(job()) for _ in range(10)]
+        await until(lambda: all([c.task_id for c in one.told] == [first, *ids] for one in everybody))
+        looks = (len(reads) - joined) / 11
+    assert looks <= 2, "each look serves all forty"
+
+
+async def test_a_reader_of_one_namespace_is_told_of_no_other_and_does_not_read_for_itself(
+    engine: Engine, reads: list[str | None]
+) -> None:
+    async with followers(engine, 5, "ours") as everybody:
+        await until(lambda: all(str(one.position) != "" for one in everybody))
+        ours = []
+        for _ in range(5):
+            await engine.submit(job(namespace="theirs"))
+            ours.append(await engine.submit(job(namespace="ours")))
+        await until(lambda: all([c.task_id for c in one.told] == ours for one in everybody))
+        assert {c.namespace for one in everybody for c in one.told} == {"ours"}
+    assert reads.count("ours") <= 5, "once each, to join the others"
+
+
+async def test_a_reader_that_falls_behind_what_is_kept_catches_up(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "CHANGES_KEPT", 5)
+    monkeypatch.setattr(change, "ROWS", 2)
+    position = await engine.changes.begin()
+    async with followers(engine, 3) as everybody:
+        ids = [await engine.submit(job()) for _ in range(15)]
+        await until(lambda: all([c.task_id for c in one.told] == ids for one in everybody))
+        told: list[Change] = []
+        while len(told) < len(ids):
+            piece, position = await engine.changes.page(position)
+            told += [] if piece is None else piece.changes
+        assert [c.task_id for c in told] == ids
+        for one in told:  # from everywhere on
+            again, rest = await engine.changes.begin(one.position), []
+            while (found := await engine.changes.page(again))[0] is not None:
+                rest += found[0].changes
+                again = found[1]
+            assert [c.task_id for c in rest] == ids[ids.index(one.task_id) + 1 :]
+
+
+async def test_a_position_that_nobody_can_have_yet_does_not_keep_the_database_busy(
+    engine: Engine, reads: list[str | None]
+) -> None:
+    await engine.changes.begin()
+    piece, position = await soon(engine.changes.page(Position("900000000:900000000:")))
+    assert piece is None
+    assert covers(position.since, "1:1:")
+    assert len(reads) < 10
+
+
+@pytest.mark.parametrize(
+    ("later", "earlier", "does"),
+    [
+        ("10:10:", "10:10:", True),
+        ("12:15:12,14", "10:12:10", True),
+        ("10:15:10", "10:12:10", True),
+        ("10:15:10", "11:12:", False),
+        ("10:15:10,11", "10:12:10", False),
+        ("10:11:10", "10:12:10,11", False),
+    ],
+)
+def test_a_snapshot_covers_another_if_it_sees_all_of_it(later: str, earlier: str, does: bool) -> None:
+    assert covers(later, earlier) is does

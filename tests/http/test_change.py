@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -18,7 +19,9 @@ from tests.support.work import CRASH, soon, waits_for, worker
 from windlass import Engine
 from windlass.app import open_server
 from windlass.core.access import Role
+from windlass.http import bounded
 from windlass.http import change as feed
+from windlass.http.server import listening
 
 Event = tuple[str, dict[str, Any]]
 
@@ -286,3 +289,34 @@ async def test_a_stream_ends_with_its_server(engine: Engine, as_role: NewClient)
         await soon(reader.next())
     await stream.__aexit__(None, None, None)
     await client.aclose()
+
+
+class _Flood:
+    """An application that answers without end, as a feed does."""
+
+    def __init__(self) -> None:
+        self.state = SimpleNamespace(closing=asyncio.Event())
+        self.ended = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        gone = asyncio.ensure_future(self._gone(receive))
+        while not gone.done() and not self.state.closing.is_set():
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+            await asyncio.sleep(0)
+        self.ended.set()
+
+    async def _gone(self, receive: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+async def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "STALLED_S", 0.2)
+    app = _Flood()
+    async with listening(app, "127.0.0.1", 0) as url:
+        host, port = url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await soon(app.ended.wait())
+        writer.close()

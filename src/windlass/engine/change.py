@@ -1,9 +1,14 @@
 """The live feed: what happens to tasks, for those who follow it, without a gap and without a repeat.
 
 A reader's position is a snapshot of PostgreSQL: which transactions it has been told of. What became visible since is
-told next, whichever transaction began first; nothing waits for the slowest one. Readers pull: one that is slow holds
-nothing of ours but its position. Changes are recorded from the first time that somebody follows, and no longer when
-nobody has for a day.
+told next, whichever transaction began first; nothing waits for the slowest one.
+
+One look at the database serves all readers of an engine: what it finds is kept as a piece, from one position to the
+next, and a reader that has come to the first position takes the piece from memory. A reader that comes from elsewhere,
+or that has fallen behind what is kept, reads from the database until it has caught up; few may do so at once. Readers
+pull: one that is slow holds nothing of ours but its position.
+
+Changes are recorded from the first time that somebody follows, and no longer when nobody has for a day.
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -26,6 +32,9 @@ from windlass.store.store import Store
 
 ROWS = 20
 LOOK_S = 0.2
+EMPTY_LOOKS = 25  # without news, the shared position moves on after so many
+PIECES_KEPT, CHANGES_KEPT = 512, 10_000
+ALONE_MAX = 4  # readers that read by themselves at once
 KEEP_S = 86400.0
 FORGET_BATCH = 5000
 SWITCH_TRIES, SWITCH_PATIENCE_MS, SWITCH_PAUSE_S = 50, 200, 0.3
@@ -59,6 +68,40 @@ class Position(msgspec.Struct, frozen=True):
         return self.since if self.upto is None else f"{self.since};{self.upto};{self.row}.{self.place}"
 
 
+class Piece(msgspec.Struct, frozen=True):
+    """What follows one position, up to the next. `frames` are the same in the words of whoever tells it, by namespace:
+    written once, told to many."""
+
+    changes: list[Change]
+    next: Position
+    namespaces: frozenset[str]
+    frames: dict[str | None, bytes] = {}
+
+    def concerns(self, namespace: str | None) -> bool:
+        return bool(self.changes) if namespace is None else namespace in self.namespaces
+
+    def of(self, namespace: str | None) -> list[Change]:
+        return [change for change in self.changes if namespace is None or change.namespace == namespace]
+
+
+def piece_of(changes: list[Change], next_: Position) -> Piece:
+    return Piece(changes, next_, frozenset(change.namespace for change in changes), {})
+
+
+def covers(later: str, earlier: str) -> bool:
+    """Whether all that was visible in one snapshot is visible in the other."""
+    _, most, open_ = _snapshot(later)
+    least, last, hidden = _snapshot(earlier)
+    seen = (number for number in open_ if number < least or (number < last and number not in hidden))
+    return last <= most and not any(True for _ in seen)
+
+
+def _snapshot(text: str) -> tuple[int, int, frozenset[int]]:
+    """The first transaction that was open, the first that had not begun, and those between them that were open."""
+    first, after_last, between = text.split(":")
+    return int(first), int(after_last), frozenset(int(number) for number in between.split(",") if number)
+
+
 def read_position(text: str) -> Position:
     found = _POSITION.fullmatch(text)
     if found is None:
@@ -76,6 +119,11 @@ class Changes:
         self._generation = 0
         self._waiting = 0
         self._looking: asyncio.Task[None] | None = None
+        self._head: Position | None = None
+        self._pieces: dict[str, Piece] = {}
+        self._order: deque[str] = deque()
+        self._kept = self._empty = self._followers = 0
+        self._extending, self._alone = asyncio.Lock(), asyncio.Semaphore(ALONE_MAX)
 
     async def begin(self, position: str | None = None) -> Position:
         """Where to read from: now, or where somebody left off. Expired if what followed is no longer kept."""
@@ -97,14 +145,62 @@ class Changes:
         """What follows a position, as much as fits a page, and the position after it; nothing if nothing does."""
         if namespace is not None:
             check_name("namespace", namespace)
+        return await self._read(position, namespace)
+
+    async def _read(
+        self, position: Position, namespace: str | None, upto: str | None = None
+    ) -> tuple[list[Change], Position]:
         async with self._store.begin() as tx:
             upto, rows = await ChangeTable(tx.session).list_changes(
-                namespace, position.since, position.upto, position.row, ROWS
+                namespace, position.since, position.upto or upto, position.row, ROWS
             )
         changes = [change for row in rows for change in _told(row, position, upto)]
         if len(rows) < ROWS:  # all that was visible then has been read
             return changes, Position(upto)
         return changes, Position(position.since, upto, rows[-1].id + 1, 0)
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """As long as anybody follows, this engine looks for all who do."""
+        self._followers += 1
+        try:
+            yield
+        finally:
+            self._followers -= 1
+
+    async def page(self, position: Position, namespace: str | None = None) -> tuple[Piece | None, Position]:
+        """What follows a position, and the position after it: from memory if somebody has looked at it, else from the
+        database, up to where the others are. None if nothing follows: wait for news."""
+        if namespace is not None:
+            check_name("namespace", namespace)
+        while True:
+            while (piece := self._pieces.get(str(position))) is not None:
+                position = piece.next
+                if piece.concerns(namespace):
+                    return piece, position
+            if self._head is not None and position == self._head:
+                return None, position
+            async with self._alone:
+                if str(position) in self._pieces:
+                    continue
+                changes, position = await self._catch_up(position, namespace)
+            if changes:
+                return piece_of(changes, position), position
+
+    async def _catch_up(self, position: Position, namespace: str | None) -> tuple[list[Change], Position]:
+        """As much as fits a page, at most up to the shared position, which is moved on if it is behind this one."""
+        if position.upto is not None:
+            return await self._read(position, namespace)
+        async with self._extending:
+            self._watch()
+            if not self._is_ahead_of(position):
+                await self._extend(True)  # a look that begins now sees all that anybody has been told of
+            upto = self._head.since if self._head is not None and self._is_ahead_of(position) else None
+        return await self._read(position, namespace, upto)
+
+    def _is_ahead_of(self, position: Position) -> bool:
+        head = self._head
+        return head is not None and head.upto is None and covers(head.since, position.since)
 
     async def touch(self) -> None:
         """Somebody still reads."""
@@ -121,8 +217,7 @@ class Changes:
     async def news(self, generation: int, timeout_s: float) -> None:
         """Until there may be something that came after this generation, or the time is over."""
         self._waiting += 1
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look(), name="windlass changes")
+        self._watch()
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s), self._news:
@@ -135,28 +230,56 @@ class Changes:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
+    def _watch(self) -> None:
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(), name="windlass changes")
+
     async def _look(self) -> None:
-        """One look per engine, not one per reader, as long as anybody waits. The first one wakes everybody: what came
-        before it, nobody looked for."""
-        position: str | None = None
+        """One look per engine, not one per reader, as long as anybody follows or waits."""
         try:
-            while self._waiting:
+            while self._waiting or self._followers:
                 with contextlib.suppress(Unavailable):
-                    position, some = await self._look_once(position)
-                    if some:
-                        async with self._news:
-                            self._generation += 1
-                            self._news.notify_all()
+                    async with self._extending:
+                        await self._extend(self._empty >= EMPTY_LOOKS)
                 await self._pause(LOOK_S)
         finally:
-            self._looking = None
+            self._looking, self._head = None, None
+            self._pieces.clear()
+            self._order.clear()
+            self._kept = self._empty = 0
 
-    async def _look_once(self, position: str | None) -> tuple[str, bool]:
-        async with self._store.begin() as tx:
-            table = ChangeTable(tx.session)
-            if position is None:
-                return await table.feed_position(), True
-            return await table.has_changes(position)
+    async def _extend(self, move: bool) -> None:
+        """Read what has come since the last look. The first look wakes everybody: what came before it, nobody looked
+        for. With nothing new, the shared position stays where it is unless it is to `move`."""
+        if self._head is None:
+            async with self._store.begin() as tx:
+                self._head = Position(await ChangeTable(tx.session).feed_position())
+            await self._announce()
+            return
+        begun = head = self._head
+        while head is begun or head.upto is not None:  # until all that was visible at the first read has been read
+            changes, position = await self._read(head, None)
+            self._empty += 1
+            if not changes and position.upto is None and not move:
+                return
+            self._keep(head, piece_of(changes, position))
+            self._head = head = position
+            self._empty = 0
+            if changes:
+                await self._announce()
+
+    async def _announce(self) -> None:
+        async with self._news:
+            self._generation += 1
+            self._news.notify_all()
+
+    def _keep(self, position: Position, piece: Piece) -> None:
+        """The oldest pieces go: who has not read them by now reads by itself."""
+        self._pieces[str(position)] = piece
+        self._order.append(str(position))
+        self._kept += len(piece.changes)
+        while len(self._order) > 1 and (len(self._order) > PIECES_KEPT or self._kept > CHANGES_KEPT):
+            self._kept -= len(self._pieces.pop(self._order.popleft()).changes)
 
     # ----------------------------------------------------------------------------------------- recording
 

@@ -27,6 +27,7 @@ log = logging.getLogger("windlass.limits")
 SWEEP_S = 1.0
 LINGER_S, LINGER_BYTES = 5.0, 64 * 1024 * 1024  # for the rest of a request that was refused before it had arrived
 BODY_BYTES_PER_S = 16 * 1024
+STALLED_S = 300.0  # without reading anything of an answer
 
 
 class Bounds(NamedTuple):
@@ -232,6 +233,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._frame_bytes = self._header_count = self._late_bytes = 0
         self._over = self._refused = self._in_body = False
         self._early: list[bytes] = []
+        self._stalled: asyncio.TimerHandle | None = None  # who does not read what is answered is cut off then
         self.due_s: float | None = self.loop.time() + door.bounds.request_s
 
     # ----------------------------------------------------------------------------------------- as the door sees it
@@ -276,7 +278,28 @@ class BoundedProtocol(HttpToolsProtocol):
             self.data_received(data)
         self._early.clear()
 
+    def pause_writing(self) -> None:
+        """More of an answer waits than is to be kept for one connection."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(STALLED_S, self._cut_off)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._is_read()
+
+    def _is_read(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _cut_off(self) -> None:
+        self._stalled = None
+        log.warning("a connection from %s is cut off: it read nothing for %g s", self._address, STALLED_S)
+        self.transport.abort()
+
     def connection_lost(self, error: Exception | None) -> None:
+        self._is_read()
         self._door.leave(self, self._address)
         if self.transport is None:
             return

@@ -1,8 +1,9 @@
 """The live feed as Server-Sent Events.
 
 Every event carries its position as `id`, so that a reader that comes back with `Last-Event-ID` misses nothing and hears
-nothing twice. The reader pulls: the next page is read when the last one has been taken, so that a slow reader costs one
-position and no buffer. A sign of life carries the position as well, so that a quiet reader does not fall behind.
+nothing twice. The reader pulls: the next page is taken when the last one has been sent, so that a slow reader costs one
+position and no buffer; one that reads nothing is cut off by the server. All readers share what was read for one of
+them, and what was written. A sign of life carries the position as well, so that a quiet reader does not fall behind.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from windlass.core.access import Role
 from windlass.core.error import Unauthenticated, Unavailable
 from windlass.core.transition import State
-from windlass.engine.change import Change, Position
+from windlass.engine.change import Change, Piece, Position
 from windlass.http.form import Name
 from windlass.http.read import bearer_key
 from windlass.http.route import Call, Table
@@ -64,20 +65,21 @@ async def _events(call: Call[Feed, None], position: Position, namespace: str | N
     """Until the reader goes, its key is revoked, the server ends or the database is away: the reader comes back."""
     feed = call.engine.changes
     yield _quiet(position)
-    while not call.closing.is_set():
-        try:
-            generation = feed.generation
-            found, position = await feed.read(position, namespace)
-            if found:
-                yield b"".join(_event(change) for change in found)
-            elif position.upto is None:
+    with feed.following():
+        while not call.closing.is_set():
+            try:
+                generation = feed.generation
+                piece, position = await feed.page(position, namespace)
+                if piece is not None:
+                    yield _frame(piece, namespace)
+                    continue
                 await _news(call, generation)
                 if feed.generation == generation:
                     await call.engine.access.identify(bearer_key(call.headers))
                     await feed.touch()
                     yield _quiet(position)
-        except (Unauthenticated, Unavailable):
-            return
+            except (Unauthenticated, Unavailable):
+                return
 
 
 async def _news(call: Call[Feed, None], generation: int) -> None:
@@ -90,6 +92,13 @@ async def _news(call: Call[Feed, None], generation: int) -> None:
         for waiting in (news, closing):
             waiting.cancel()
         await asyncio.gather(news, closing, return_exceptions=True)
+
+
+def _frame(piece: Piece, namespace: str | None) -> bytes:
+    frame = piece.frames.get(namespace)
+    if frame is None:
+        frame = piece.frames[namespace] = b"".join(_event(change) for change in piece.of(namespace))
+    return frame
 
 
 def _event(change: Change) -> bytes:

@@ -60,11 +60,6 @@ class ChangeTable:
         [[reaches]] = await self._session.fetch("feed_reaches", position)
         return bool(reaches)
 
-    async def has_changes(self, position: str) -> tuple[str, bool]:
-        """The position of now, and whether anything is to be told between the two."""
-        [[now, some]] = await self._session.fetch("has_changes", position)
-        return str(now), bool(some)
-
     async def list_changes(
         self, namespace: str | None, since: str, upto: str | None, row: int, limit: int
     ) -> tuple[str, list[ChangeRow]]:

@@ -25,13 +25,6 @@ select coalesce(pg_visible_in_snapshot(f.since, $1::text::pg_snapshot), false)
        and pg_snapshot_xmin($1::text::pg_snapshot) > f.forgotten
   from windlass.feed f
 
--- name: has_changes
--- Whether anything is to be told after a position, and the position of now (index change_order).
-select pg_current_snapshot()::text,
-       exists (select from windlass.change c
-                where c.tx >= pg_snapshot_xmin($1::text::pg_snapshot)
-                  and not pg_visible_in_snapshot(c.tx, $1::text::pg_snapshot))
-
 -- name: list_changes
 -- What became visible after one position ($2) and until another ($3, or now), beyond a row ($4), in the order in which it
 -- happened to each task: rows are numbered while the locks on their tasks are held (index change_order).
