@@ -17,17 +17,18 @@ from windlass.core.delivery import PUSH
 from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
 from windlass.core.failure import Category, Failure
 from windlass.core.report import final_state
-from windlass.core.sent import lease_of
 from windlass.core.task import Outcome, Task
+from windlass.core.token import lease_token
 from windlass.core.transition import State
 
 HOUR = timedelta(hours=1)
+TOKEN, CLAIMED = lease_token(7, "push"), lease_token(7, "pull")
 
 
 def sent(**changes: Any) -> Task:
     """An attempt that was sent out, and that nobody has taken up."""
     task = queued(**changes)
-    return sending.send(rules.claim(task, lease_of(task.id, 99), "dispatch", NOW).after, PUSH).after
+    return sending.send(rules.claim(task, CLAIMED, "dispatch", NOW).after, PUSH, TOKEN).after
 
 
 def taken(**changes: Any) -> Task:
@@ -49,11 +50,11 @@ def refusal_of(error: LeaseLost) -> object:
 
 def test_what_is_sent_out_has_a_lease_of_its_own_no_worker_and_one_effect() -> None:
     task = sent()
-    made = sending.send(task, PUSH)
+    made = sending.send(task, PUSH, TOKEN)
 
-    assert (task.worker, task.lease_id, task.state) == (None, lease_of(task.id, 1), State.RUNNING)
+    assert (task.worker, task.lease_id, task.state) == (None, TOKEN, State.RUNNING)
     assert [(e.kind, e.attempt) for e in made.effects] == [("push", 1)]
-    assert sending.send(task, PUSH).effects == made.effects  # the same again is the same effect
+    assert sending.send(task, PUSH, TOKEN).effects == made.effects  # the same again is the same effect
 
 
 def test_a_cancel_before_anybody_took_it_up_ends_it_at_once() -> None:
@@ -78,7 +79,7 @@ def test_silence_is_a_zombie_only_if_there_is_a_worker() -> None:
         ({"not_before": NOW + timedelta(seconds=6)}, Unauthenticated),
         ({"tenant": "other"}, Forbidden),
         ({"workspace": "other"}, Forbidden),
-        ({"run_id": lease_of(queued().id, 7)}, Forbidden),
+        ({"run_id": TOKEN}, Forbidden),
         ({"attempt": 2}, LeaseLost),
     ],
 )
@@ -94,7 +95,7 @@ def test_a_token_is_held_against_time_tenant_run_and_attempt(changes: dict[str, 
 
 def test_an_attempt_that_was_claimed_by_a_worker_is_nobody_elses() -> None:
     task = queued()
-    claimed = rules.claim(task, lease_of(task.id, 99), "ada", NOW).after
+    claimed = rules.claim(task, CLAIMED, "ada", NOW).after
 
     with pytest.raises(LeaseLost) as found:
         Finish(scope(claimed), 1, "eve", Outcome.SUCCEEDED).decide(claimed, NOW)

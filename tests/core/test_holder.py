@@ -20,16 +20,17 @@ from windlass.core.dataset import (
     scratch_of,
 )
 from windlass.core.delivery import LEASE_ATTEMPTS, PULL, Invoke, Push, RetryForm, Wakeup, policy_of
-from windlass.core.error import Conflict, Forbidden, Invalid, LeaseLost
+from windlass.core.error import Conflict, Forbidden, Invalid, LeaseLost, NotFound
 from windlass.core.holder import Caller, ClaimOne, Emit, Fence, Finish, NotClaimed, PublishBatch
 from windlass.core.queue import QueueConfig, Rate, Usage
 from windlass.core.retry import Policy
 from windlass.core.step import Facts
 from windlass.core.task import Outcome, Task
+from windlass.core.token import lease_token
 from windlass.core.transition import State, Verb
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-ID, TOKEN, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
+ID, TOKEN, OTHER = UUID(int=1), lease_token(2, "wakeup"), lease_token(3, "wakeup")
 DATASET, VERSION = UUID(int=4), UUID(int=5)
 CALLER = Caller("CN=wrapper", "ab" * 32)
 QUEUED = Task(ID, "acme", "remote", "job", State.QUEUED, NOW, concurrency_key="key")
@@ -132,6 +133,29 @@ def test_a_report_is_accepted_late_and_data_is_not() -> None:
             PublishBatch(FENCE, CALLER, BATCH, ("s3://b/",)).decide_with(task, facts, NOW)
 
 
+@pytest.mark.parametrize("delivery", ["pull", "push", "machine", "stdio"])
+def test_a_token_of_another_delivery_is_dropped_before_it_is_compared(delivery: str) -> None:
+    token = lease_token(2, delivery)
+    task = replace(HELD, lease_id=token)
+
+    with pytest.raises(LeaseLost):
+        Finish(Fence(ID, 1, token).checked(), CALLER, Outcome.SUCCEEDED).decide_with(task, LIVE, NOW)
+    assert FENCE.checked() is FENCE
+
+
+def test_a_caller_that_is_bound_to_other_namespaces_finds_no_task_whatever_it_holds() -> None:
+    stranger = replace(CALLER, namespaces=("other",))
+
+    for said in (
+        Finish(FENCE, stranger, Outcome.SUCCEEDED),
+        Finish(FENCE, stranger, Outcome.CANCELLED),
+        Emit(FENCE, stranger, (EVENT,)),
+        PublishBatch(FENCE, stranger, BATCH, ("s3://b/",)),
+    ):
+        with pytest.raises(NotFound):
+            said.decide_with(HELD, LIVE, NOW)
+
+
 def test_silence_of_a_holder_counts_like_a_failure() -> None:
     policy = Policy(max_attempts=2, max_losses=1)
     first = sent.silent(replace(HELD, policy=policy), NOW, 0.0).after
@@ -144,7 +168,7 @@ def test_silence_of_a_holder_counts_like_a_failure() -> None:
 
 
 def test_silence_of_what_was_sent_out_is_a_loss_and_of_a_call_with_a_lease_a_failure() -> None:
-    away = replace(HELD, lease_id=sent.lease_of(ID, 1))
+    away = replace(HELD, lease_id=lease_token(7, "push"))
 
     assert sent.silent(away, NOW, 0.0).after.losses == 1
     assert sent.silent(away, NOW, 0.0, as_failure=True).after.failures == 1

@@ -13,8 +13,8 @@ from tests.core.given import NOW, running
 from windlass.core import machine as rules
 from windlass.core.error import Conflict, LeaseLost
 from windlass.core.machine import CallBack, Ended, Launched, NotLaunched, Phase, Sighting
-from windlass.core.sent import lease_of
 from windlass.core.task import Cancel, Task
+from windlass.core.token import lease_token
 from windlass.core.transition import State
 
 FORMATS = st.from_regex(rules.FORMAT, fullmatch=True)
@@ -60,7 +60,7 @@ def test_a_machine_is_known_by_its_name(id_: UUID, attempt: int) -> None:
 
 def launched(**changes: object) -> Task:
     task = running()
-    return replace(task, lease_id=lease_of(task.id, task.attempt), **changes)
+    return replace(task, lease_id=lease_token(7, "machine"), **changes)
 
 
 def seen(**fields: object) -> Sighting:

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from msgspec.structs import replace
+from tests.sim.stranger import computed_token
 
+from windlass.contracts.session import call as session_call
+from windlass.contracts.session.reach import Reach
 from windlass.core import run as run_rules
 from windlass.core import step as step_rules
 from windlass.core import task as rules
+from windlass.core.id import derived_id
 from windlass.core.lease import Lease
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.transition import TABLE, Instant, State, Transition, Verb
-from windlass.engine import claim, outbox, submit, tick, workflow
+from windlass.engine import claim, lease, outbox, submit, tick, workflow
 from windlass.store import record
 from windlass.store import tx as store_tx
 from windlass.store.query import QUERIES
 from windlass.store.wake import Wakes, wakes_of
+from windlass.store.worker_table import WorkerTable
 
 Plant = Callable[[], AbstractContextManager[None]]
 
@@ -152,6 +159,59 @@ def expiry_clears_token() -> AbstractContextManager[None]:
         return replace(move, after=replace(move.after, lease_id=None))
 
     return patched(rules, "expire", expire)
+
+
+@bug
+def token_can_be_guessed() -> AbstractContextManager[None]:
+    """The token of a lease is computed from the id of its worker."""
+    real = lease.Leases.open
+
+    async def opened(self: Any, *args: Any, **more: Any) -> Lease:
+        twin = copy(self)
+        twin._chance = _Computed(self._chance.new_id())
+        return await real(twin, *args, **more)
+
+    return patched(lease.Leases, "open", opened)
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """Chance whose only id gives its only token."""
+
+    id: UUID
+
+    def new_id(self) -> UUID:
+        return self.id
+
+    def new_token(self, delivery: str) -> UUID:
+        return computed_token(derived_id("lease", self.id), delivery)
+
+
+@bug
+def worker_is_known_by_its_lease() -> AbstractContextManager[None]:
+    """What people see as the id of a worker is the token of its attempts."""
+    real = WorkerTable.insert_worker
+
+    async def insert_worker(self: Any, _: Any, lease: Lease) -> None:
+        await real(self, lease.id, lease)
+
+    return patched(WorkerTable, "insert_worker", insert_worker)
+
+
+@bug
+def token_is_told() -> AbstractContextManager[None]:
+    """Whoever asks after a task is told the token of its attempt."""
+    return patched(session_call, "replace", lambda told, **_: told)
+
+
+@bug
+def caller_of_another_namespace() -> AbstractContextManager[None]:
+    """Who shows the token of an attempt may speak for it, from whichever namespace."""
+
+    async def nothing(*_: Any) -> dict[Any, Any]:
+        return {}
+
+    return patched(Reach, "refusals", nothing)
 
 
 @bug

@@ -97,7 +97,6 @@ class HoldWorld(World):
             plans.LABELS = labels
 
     def born(self, host: Host) -> None:
-        host.engine.holders._new_token = host.engine.chance.new_id
         stream = self.seed.stream("silence", host.name, host.life)
 
         async def look() -> None:

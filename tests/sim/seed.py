@@ -12,6 +12,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from windlass.core.id import RANDOM_BITS, uuid7
+from windlass.core.token import TOKEN_BITS, lease_token
 
 T = TypeVar("T")
 
@@ -48,13 +49,16 @@ class Seed:
 
 
 class SeededChance:
-    """Ids and jitter of one engine or client."""
+    """Ids, tokens and jitter of one engine or client."""
 
     def __init__(self, stream: Stream, epoch_ms: Callable[[], int]) -> None:
         self._stream, self._epoch_ms = stream, epoch_ms
 
     def new_id(self) -> UUID:
         return uuid7(self._epoch_ms(), self._stream.getrandbits(RANDOM_BITS))
+
+    def new_token(self, delivery: str) -> UUID:
+        return lease_token(self._stream.getrandbits(TOKEN_BITS), delivery)
 
     def jitter(self) -> float:
         return self._stream.random()

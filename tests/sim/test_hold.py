@@ -11,8 +11,12 @@ from tests.sim.bugs import patched, reworded
 from tests.sim.hold import HoldWorld
 from tests.sim.runner import Simulator
 from tests.sim.share import Plant, check_seeds, hunt, simulator_of
+from tests.sim.stranger import computed_token
 
 from windlass.core import holder
+from windlass.core.id import derived_id
+from windlass.engine import holder as engine_holder
+from windlass.store import holder_table
 
 SEEDS, HUNT = 3, 12
 
@@ -57,7 +61,29 @@ def a_claim_passes_limits_by() -> Iterator[None]:
         yield
 
 
-BUGS = [leases_end_too_early, the_token_is_not_asked_for, limits_are_not_counted, a_claim_passes_limits_by]
+@contextmanager
+def a_token_can_be_guessed() -> Iterator[None]:
+    """The token of an attempt is computed from the id of its task."""
+
+    def claim_one(task_id: Any, _: Any, *rest: Any) -> Any:
+        return holder.ClaimOne(task_id, computed_token(derived_id("attempt", task_id), "wakeup"), *rest)
+
+    with patched(engine_holder, "ClaimOne", claim_one):
+        yield
+
+
+@contextmanager
+def a_caller_of_another_namespace() -> Iterator[None]:
+    """Who shows the token of an attempt may speak for it, whatever its certificate is bound to."""
+    everywhere = patched(holder.Caller, "reaches", lambda *_: True)
+    with everywhere, patched(holder_table, "_reaches", lambda callers: [None] * len(callers)):
+        yield
+
+
+BUGS = [
+    leases_end_too_early, the_token_is_not_asked_for, limits_are_not_counted, a_claim_passes_limits_by,
+    a_token_can_be_guessed, a_caller_of_another_namespace,
+]  # fmt: skip
 
 
 @pytest.mark.slow

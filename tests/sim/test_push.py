@@ -13,7 +13,9 @@ from tests.sim.push import PushWorld
 from tests.sim.runner import Simulator
 from tests.sim.share import Plant, check_seeds, hunt, simulator_of
 
-from windlass.core import callback, sent
+from windlass.contracts.session import reach
+from windlass.core import callback, holder, sent
+from windlass.core.delivery import DELIVERIES, type_of
 from windlass.core.transition import Transition
 
 SEEDS, HUNT = 4, 12
@@ -38,8 +40,8 @@ def dispatched_without_an_effect() -> Iterator[None]:
     """An attempt begins, and nobody carries it to a worker."""
     original = sent.send
 
-    def send(task: Any, effect: str) -> Transition:
-        made = original(task, effect)
+    def send(task: Any, effect: str, token: Any) -> Transition:
+        made = original(task, effect, token)
         return made if task.attempt == 1 else type(made)(made.verb, made.before, made.after)
 
     with patched(sent, "send", send):
@@ -52,21 +54,29 @@ def no_attempt_guard() -> Iterator[None]:
     original = callback.Scope.check
 
     def check(self: Any, task: Any, attempt: int, now: Any) -> None:
-        original(replace(self, attempt=task.attempt, lease_id=task.lease_id), task, task.attempt, now)
+        original(replace(self, attempt=task.attempt), task, task.attempt, now)
 
     judged = callback.Finish._judged
 
     def believed(self: Any, task: Any, now: Any) -> Transition:
-        with patched(callback, "lease_of", lambda *_: task.lease_id):
-            return judged(replace(self, attempt=task.attempt), task, now)
+        return judged(replace(self, attempt=task.attempt), task, now)
 
     with patched(callback.Scope, "check", check), patched(callback.Finish, "_judged", believed):
         yield
 
 
+@contextmanager
+def pushed_attempts_report_on_every_wire() -> Iterator[None]:
+    """Whoever has the token of an attempt may show it anywhere."""
+    everywhere = frozenset(type_of(kind) for kind in DELIVERIES)
+    with patched(reach, "DELIVERIES", everywhere), patched(holder, "HELD", everywhere):
+        yield
+
+
+BUGS = [zombies_too_early, dispatched_without_an_effect, no_attempt_guard, pushed_attempts_report_on_every_wire]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "bug", [zombies_too_early, dispatched_without_an_effect, no_attempt_guard], ids=lambda bug: bug.__name__
-)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(simulator: Simulator, bug: Plant) -> None:
     hunt(simulator, bug, range(HUNT))

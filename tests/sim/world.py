@@ -30,6 +30,7 @@ from tests.sim.model import Model, OutsideSystem
 from tests.sim.operator import Operator
 from tests.sim.plan import Plan
 from tests.sim.seed import Seed
+from tests.sim.stranger import Stranger
 from tests.sim.ticker import Ticker, Undertaker
 from tests.sim.trace import Trace
 from tests.sim.violation import Violation
@@ -107,7 +108,7 @@ class World:
         operator = Operator(self)
         await operator.set_up()
         tickers = [Ticker(self, i) for i in range(len(self.hosts))]
-        for actor in [*workers, operator, *tickers, self.chaos, self.undertaker()]:
+        for actor in [*workers, operator, *tickers, self.chaos, self.undertaker(), Stranger(self)]:
             self.start(actor.run())
         working = [self.start(client.run()) for client in clients]
         self.start(self.poll_checker.run())

@@ -17,17 +17,19 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
-from windlass.core.delivery import TOKEN_TTL_MAX_S
+from windlass.core.delivery import TOKEN_TTL_MAX_S, Push, type_of
 from windlass.core.error import Forbidden, LeaseLost, Unauthenticated
 from windlass.core.failure import Failure
 from windlass.core.report import entry, judged
-from windlass.core.sent import lease_of, runs
+from windlass.core.sent import runs
 from windlass.core.task import Cancel, Outcome, Task
+from windlass.core.token import delivery_of
 from windlass.core.transition import TERMINAL, Entry, Instant, State, Transition, Verb, move
 
 LEEWAY = timedelta(seconds=5)
 SKEW_MAX, CLOCK_SKEW = timedelta(minutes=5), "clockSkewS"
 DEFAULT_WORKSPACE = "default"
+PUSH = type_of(Push)
 
 
 class Refusal(StrEnum):
@@ -68,7 +70,6 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     not_before: Instant
     expires_at: Instant
-    lease_id: UUID | None = None  # of this attempt, where somebody worked it out already
 
     def check_time(self, now: Instant) -> None:
         if now > self.expires_at + LEEWAY:
@@ -77,14 +78,14 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
             raise Unauthenticated("the token is not valid yet")
 
     def check(self, task: Fenced, attempt: int, now: Instant) -> None:
-        """In its time, of this tenant and run, and of the current attempt."""
+        """In its time, of this tenant and run, and of the current attempt, which was pushed."""
         self.check_time(now)
         if (self.tenant, self.workspace) != tenant_of(task.namespace) or self.run_id != (task.run_id or task.id):
             raise Forbidden("the token is for another tenant, workspace or run")
         for received in (attempt, self.attempt):
             if received != task.attempt:
                 raise _superseded(task, received)
-        if task.lease_id != (self.lease_id or lease_of(task.id, task.attempt)):
+        if delivery_of(task.lease_id) != PUSH:
             raise _superseded(task, attempt)
 
     def half_over(self, now: Instant) -> bool:
@@ -202,7 +203,8 @@ class Finish(msgspec.Struct, frozen=True):
         return replace(made, before=task, verb=verb, history=told)
 
     def _judged(self, task: Task, now: Instant) -> Transition:
-        lease_id = lease_of(task.id, self.attempt)
+        lease_id = task.lease_id
+        assert lease_id is not None, task.id  # the scope was checked
         if self.released and self.outcome is Outcome.FAILED:
             return rules.release(task, self.attempt, lease_id, now)
         return judged(task, self.attempt, lease_id, self.outcome, self.result, self.failure, now, self.jitter)

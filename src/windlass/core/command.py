@@ -102,7 +102,7 @@ class Sleep(Informed, frozen=True):
 
     def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
         come = any(facts.pending(task.id, name) is not None for name in self.signals) or any(
-            child_id not in facts.children or facts.children[child_id].terminal for child_id in self.children
+            (child := facts.child(task, child_id)) is None or child.terminal for child_id in self.children
         )
         return rules.sleep(task, self.attempt, self.lease_id, self.until, now, come=come)
 

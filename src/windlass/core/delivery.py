@@ -57,6 +57,7 @@ class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fi
     """One way in which work reaches workers, and all that others ask of it: who knows none of the ways by name knows
     the next one too."""
 
+    mark: ClassVar[int]  # of its lease tokens, from 1 to 15; never given to another
     effect: ClassVar[str | None] = None  # that carries an attempt; None where workers ask for theirs
     claimed: ClassVar[bool] = False  # from the line, by workers with leases
     runs_programs: ClassVar[bool] = False  # on servers: whoever sets it up can do there what they can
@@ -96,6 +97,7 @@ class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fi
 class Pull(_Delivery, frozen=True, tag="pull"):
     """Workers claim; the default."""
 
+    mark = 1
     claimed = True
 
 
@@ -141,6 +143,7 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     resources: Resources = Resources()
     cloud_tasks: CloudTasks | None = None
 
+    mark = 3
     effect = PUSH
 
     def checked(self) -> Self:
@@ -197,6 +200,7 @@ class Wakeup(_Delivery, frozen=True, tag="wakeup", kw_only=True):
     trusted: bool = True
     secrets: Annotated[tuple[Word, ...], Meta(max_length=100)] = ()
 
+    mark = 2
     loss_is_failure = True
     max_attempts = LEASE_ATTEMPTS
 
@@ -226,6 +230,7 @@ class Invoke(_Delivery, frozen=True, tag="invoke", kw_only=True):
     lease_ms: Ms = 900_000
     trusted: bool = True
 
+    mark = 4
     effect = INVOKE
     loss_is_failure = True
     max_attempts = LEASE_ATTEMPTS
@@ -279,6 +284,7 @@ class Machine(_Delivery, frozen=True, tag="machine", kw_only=True, omit_defaults
     keep_object_ms: Ms = 86_400_000
     callback_auth: Literal["required", "optional"] = "required"
 
+    mark = 5
     effect = LAUNCH
     runs_programs = True
     max_attempts, max_losses = 1, 0  # what a machine makes is not made again unless somebody asks for it
@@ -337,6 +343,7 @@ class Stdio(_Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=Tru
     tasks_per_worker: Annotated[int, Meta(ge=1, le=1000)] = 1
     cancel_grace_period_ms: Annotated[int, Meta(ge=0, le=MS_MAX)] = 30_000
 
+    mark = 6
     claimed = True
     runs_programs = True
 

@@ -17,17 +17,19 @@ from msgspec.structs import replace
 from windlass.core import task as rules
 from windlass.core.command import Informed
 from windlass.core.dataset import DatasetEvent, Publish, SaidEvent, SaidPublish, routed
-from windlass.core.delivery import Delivery, Wakeup
-from windlass.core.error import Conflict, Forbidden, LeaseLost
+from windlass.core.delivery import Delivery, Invoke, Wakeup, type_of
+from windlass.core.error import Conflict, Forbidden, LeaseLost, NotFound
 from windlass.core.failure import Failure
 from windlass.core.id import derived_id
 from windlass.core.queue import QueueConfig, Usage, admit
 from windlass.core.report import judged
 from windlass.core.step import Facts
 from windlass.core.task import Outcome, Task
+from windlass.core.token import delivery_of
 from windlass.core.transition import Entry, Instant, State, Transition, Verb
 
 STALE = "stale_lease"
+HELD = frozenset({type_of(Wakeup), type_of(Invoke)})
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +44,11 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
     def reaches(self, namespace: str) -> bool:
         return self.namespaces is None or namespace in self.namespaces
 
+    def check_reach(self, task: Task) -> None:
+        """A task of another namespace is not there, as far as this caller can see."""
+        if not self.reaches(task.namespace):
+            raise NotFound(f"there is no task {task.id}", task_id=task.id)
+
     @property
     def detail(self) -> dict[str, object]:
         return {"caller": msgspec.to_builtins(self)}
@@ -53,6 +60,10 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
     task_id: UUID
     attempt: int
     lease_id: UUID | None
+
+    def checked(self) -> Fence:
+        """Itself, without the token of an attempt that is not held by its id: here it is worth nothing."""
+        return self if delivery_of(self.lease_id) in HELD else replace(self, lease_id=None)
 
     def fits(self, task: Task) -> bool:
         return self.attempt == task.attempt and self.lease_id is not None and self.lease_id == task.lease_id
@@ -83,11 +94,18 @@ class ClaimOne(msgspec.Struct, frozen=True):
     lease_id: UUID
     worker: str
     caller: Caller
+    claim_id: UUID | None = None  # see `claim_of`
+
+    def has_begun(self, task: Task, claim_id: UUID | None) -> bool:
+        """Whether the attempt that runs is the one that this claim began: by itself, or by an earlier try of it."""
+        if task.state is not State.RUNNING:
+            return False
+        return task.lease_id == self.lease_id or (self.claim_id is not None and claim_id == self.claim_id)
 
 
-def token_of(task_id: UUID, claim_id: UUID, caller: Caller) -> UUID:
-    """The token of a claim that may be said twice: the caller's own chance, which nobody else can use, nor choose so
-    that it is the lease of somebody else."""
+def claim_of(task_id: UUID, claim_id: UUID, caller: Caller) -> UUID:
+    """What is kept of a claim that may be said twice. Only the same caller with the same id says it again; the token
+    cannot be learned from it."""
     return derived_id("claim", task_id, claim_id, caller.fingerprint)
 
 
@@ -182,6 +200,7 @@ class Finish(Informed, frozen=True):
         return self.fence.task_id
 
     def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        self.caller.check_reach(task)
         if self._cancelled_anyway(task):
             return Transition(Verb.NOTE, task, task)
         self.fence.check(task)
@@ -246,6 +265,7 @@ class Emit(Informed, frozen=True):
         return self.fence.task_id
 
     def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        self.caller.check_reach(task)
         self.fence.check(task)
         events = new_events(task, self.events, facts, self.caller, now)
         if events:
@@ -267,6 +287,7 @@ class PublishBatch(Informed, frozen=True):
         return self.fence.task_id
 
     def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
+        self.caller.check_reach(task)
         self.fence.check(task)
         publish = Publish.of(task, self.batch, self.caller.fingerprint, now)
         known = facts.publishes.get(publish.id)

@@ -16,12 +16,14 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
+from windlass.core.delivery import Machine, type_of
 from windlass.core.error import LeaseLost
 from windlass.core.failure import Category, Failure
 from windlass.core.id import RANDOM_BITS, derived_id, uuid7
 from windlass.core.report import entry
-from windlass.core.sent import lease_of, runs
+from windlass.core.sent import runs
 from windlass.core.task import Outcome, Task
+from windlass.core.token import delivery_of
 from windlass.core.transition import Instant, State, Transition, Verb, move
 
 FORMAT = r"[a-z0-9][a-z0-9_-]{0,59}"
@@ -31,6 +33,7 @@ _CHANCE_BITS = 32
 _DERIVED_BITS = RANDOM_BITS - _CHANCE_BITS
 _MS_END = 1 << 48
 OBJECTS = "exports"
+MACHINE = type_of(Machine)
 OBSERVED = "observed"  # in a result: its machine did not call back, what it left was seen
 
 
@@ -164,7 +167,7 @@ class CallBack(msgspec.Struct, frozen=True):
     jitter: float = 0.0
 
     def decide(self, task: Task, now: Instant) -> Transition:
-        if task.attempt != self.attempt or task.lease_id != lease_of(task.id, task.attempt):
+        if task.attempt != self.attempt or delivery_of(task.lease_id) != MACHINE:
             raise LeaseLost(f"attempt {self.attempt} is not the current one, which is {task.attempt}", task_id=task.id)
         if self.failure is None and task.state is State.SUCCEEDED and _same_object(task.result, self.result):
             return Transition(Verb.NOTE, task, task)  # its success was seen before it was heard of
@@ -179,7 +182,7 @@ class CallBack(msgspec.Struct, frozen=True):
         return replace(made, before=task, verb=verb, history=(*made.history, reported))
 
     def _judged(self, task: Task, now: Instant) -> Transition:
-        lease_id = lease_of(task.id, task.attempt)
+        lease_id = _token(task)
         if self.failure is None:
             return rules.complete(task, self.attempt, lease_id, self.result, now)
         if task.cancel is not None and task.state is State.RUNNING:  # it was told to stop, and says so in its own words
@@ -207,7 +210,7 @@ class Ended(msgspec.Struct, frozen=True):
         return replace(made, history=(*made.history, entry(task, "machine_ended", now, detail)))
 
     def _judged(self, task: Task, now: Instant) -> Transition:
-        lease_id, seen = lease_of(task.id, task.attempt), self.seen
+        lease_id, seen = _token(task), self.seen
         exited = seen is not None and seen.phase is Phase.EXITED
         if exited and self.result is not None:
             return rules.complete(task, self.attempt, lease_id, self.result, now)
@@ -222,6 +225,12 @@ class Ended(msgspec.Struct, frozen=True):
             return rules.expire(task, now, self.jitter, reason, seen.output, message=message)
         failure = Failure(Category.USER_CODE, message, reason, seen.output)
         return rules.fail(task, self.attempt, lease_id, failure, now, self.jitter)
+
+
+def _token(task: Task) -> UUID:
+    """Of the current attempt, which was launched."""
+    assert task.lease_id is not None, task.id
+    return task.lease_id
 
 
 def no_callback(timeout_s: float) -> Failure:

@@ -1,8 +1,9 @@
 """Attempts that are sent out: the engine begins them itself, before anybody is known who will run them.
 
 The rules of a task are those of `task`; here is what sending adds. An attempt that nobody has taken up has no worker
-(`task.worker is None`), and its lease has an id that everybody can derive. It lives by signs of life of its own, kept
-in a row beside the task, and by the effect that carries it until it has arrived.
+(`task.worker is None`), and its lease has a token of chance, which is on its row and is told to nobody but the worker
+that needs it. It lives by signs of life of its own, kept in a row beside the task, and by the effect that carries it
+until it has arrived.
 """
 
 from __future__ import annotations
@@ -13,21 +14,19 @@ from msgspec.structs import replace
 
 from windlass.core import task as rules
 from windlass.core.dataset import BUFFER, ROUTE
-from windlass.core.delivery import OUTGOING_EFFECTS
+from windlass.core.delivery import OUTGOING_EFFECTS, Wakeup, type_of
 from windlass.core.id import derived_id
 from windlass.core.task import Task
+from windlass.core.token import delivery_of
 from windlass.core.transition import Effect, Entry, Instant, State, Transition, Verb, move
 
-
-def lease_of(task_id: UUID, attempt: int) -> UUID:
-    """The lease of an attempt that was sent out: one for each, and known without asking."""
-    return derived_id("attempt", task_id, attempt)
+WAKEUP = type_of(Wakeup)
 
 
-def send(task: Task, effect: str) -> Transition:
+def send(task: Task, effect: str, token: UUID) -> Transition:
     """An attempt that has begun is sent, by this effect, to whoever is there. Until one answers it has no worker."""
     assert task.state is State.RUNNING, (task.id, task.state)
-    after = replace(task, lease_id=lease_of(task.id, task.attempt), worker=None)
+    after = replace(task, lease_id=token, worker=None)
     carried = Effect(effect_of(task, effect), effect, task.namespace, task.id, task.attempt, {"queue": task.queue})
     return move(Verb.NOTE, task, after, effects=(carried,))
 
@@ -54,7 +53,7 @@ def silent(task: Task, now: Instant, jitter: float, *, as_failure: bool = False)
     """Nothing was heard for too long: of a worker it is a zombie then, and without one nobody took the task up. Whoever
     claimed it by its id has lost its lease, which counts like a failed attempt; so does a call with one, if the
     delivery says so (`as_failure`)."""
-    if as_failure or task.lease_id != lease_of(task.id, task.attempt):
+    if as_failure or delivery_of(task.lease_id) == WAKEUP:
         return rules.expire(task, now, jitter, as_failure=True)
     if task.worker is None:
         return rules.expire(task, now, jitter, "DISPATCH_TIMEOUT")

@@ -110,7 +110,7 @@ class Facts:
     ) -> None:
         self.steps = {step.key: step for step in steps}
         self.awaited, self.sent = set(awaited), set(sent)
-        self.children = {child.id: child for child in children}
+        self._children = {child.id: child for child in children}
         self._attempts = {attempt.key: attempt for attempt in attempts}
         self._positions = dict(positions or {})
         self._pending: dict[tuple[UUID, str], list[Signal]] = {}
@@ -142,6 +142,11 @@ class Facts:
     def next_position(self, task_id: UUID) -> int:
         """The place of a step that was never recorded, behind all that were."""
         return self._positions.get(task_id, 0)
+
+    def child(self, task: Task, child_id: UUID) -> Task | None:
+        """The task that this one waits for. One of another namespace is not there."""
+        found = self._children.get(child_id)
+        return found if found is not None and found.namespace == task.namespace else None
 
     def pending(self, task_id: UUID, name: str) -> Signal | None:
         """The signal that is next in line."""

@@ -20,7 +20,10 @@ from windlass.core.failure import Failure
 from windlass.core.retry import Policy, retry_delay_s
 from windlass.core.step import Place, Step, StepKind, StepState
 from windlass.core.task import Outcome, Task
+from windlass.core.token import delivery_of
 from windlass.core.transition import Instant, State, Transition, Verb
+
+PULL = "pull"
 
 
 class StepHeld(InvalidState):
@@ -78,6 +81,8 @@ def held_by(task: Task, holder: Holder) -> tuple[int, UUID]:
     if task.attempt == 0 or task.lease_id is None:
         raise InvalidState("no worker has taken the run yet", task_id=task.id, state=task.state)
     stranger = holder.worker is not None and holder.worker != task.worker
+    if delivery_of(task.lease_id) != PULL:
+        raise LeaseLost("the run is not with a worker that polls", task_id=task.id, current_attempt=task.attempt)
     if stranger or (holder.lease_id is not None and holder.lease_id != task.lease_id):
         raise LeaseLost(task_id=task.id, current_attempt=task.attempt)
     if holder.exact and holder.attempt != task.attempt:

@@ -110,7 +110,7 @@ class StepChild(_About, frozen=True, kw_only=True):
     child_id: UUID
 
     def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
-        known, child = facts.step(task.id, self.place), facts.children.get(self.child_id)
+        known, child = facts.step(task.id, self.place), facts.child(task, self.child_id)
         return rules.record_child(task, self.held, self.place, known, self.child_id, child, now)
 
 

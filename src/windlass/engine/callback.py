@@ -48,15 +48,18 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
     starting: bool = False
     seen_at: datetime | None = None
     trace: str | None = None
+    noted: bool = False  # a note comes with it
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False):
     """The answer. `cancel` is what the worker is to be told of. `worker` is who has taken the attempt up, by name if
-    that was asked by saying that it has begun: another, if a push went to two."""
+    that was asked by saying that it has begun: another, if a push went to two. `token` is that of the attempt, if a
+    note is to be written; no worker is told of it."""
 
     now: datetime
     cancel: Cancel | None
     worker: str | None
+    token: UUID | None = None
 
 
 class Callbacks:
@@ -90,8 +93,9 @@ class Callbacks:
 
     # ----------------------------------------------------------------------------------------- what workers say
 
-    async def hear(self, beat: Beat, note: Note | None = None) -> Heard:
-        """A sign of life, and what the attempt says with it. LeaseLost tells the worker to stop."""
+    async def hear(self, beat: Beat, note: Callable[[UUID], Note] | None = None) -> Heard:
+        """A sign of life, and what the attempt says with it if it is `noted`: the note under its token. LeaseLost
+        tells the worker to stop."""
         heard = await self._beats.call(beat)
         if heard.worker is None:
             said = TakeUp(beat.scope, beat.attempt, beat.worker, beat.seen_at, beat.starting, beat.trace)
@@ -99,8 +103,8 @@ class Callbacks:
             heard = msgspec.structs.replace(heard, worker=taken_up.worker)
         elif heard.cancel is not None and heard.cancel.signalled_at is None and not beat.starting:
             await self._commands.call(HearCancel(beat.scope.task_id, beat.attempt))
-        if note is not None and self._is_news(note):
-            await self._notes.write([note])
+        if note is not None and heard.token is not None and self._is_news(made := note(heard.token)):
+            await self._notes.write([made])
         return heard
 
     async def finish(self, said: Finish) -> tuple[Task, datetime]:
@@ -206,9 +210,9 @@ def _heard(beat: Beat, pulse: Pulse | None, usual: Heard) -> Heard | WindlassErr
         return error
     if not pulse.alive:
         return _silent_too_long()
-    if pulse.cancel is None and pulse.worker is not None and not beat.starting:
+    if pulse.cancel is None and pulse.worker is not None and not beat.starting and not beat.noted:
         return usual
-    return Heard(usual.now, pulse.cancel, pulse.worker)
+    return Heard(usual.now, pulse.cancel, pulse.worker, pulse.lease_id)
 
 
 def _silent_too_long() -> LeaseLost:

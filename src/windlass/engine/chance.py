@@ -8,12 +8,17 @@ from typing import Protocol
 from uuid import UUID
 
 from windlass.core.id import RANDOM_BITS, uuid7
+from windlass.core.token import TOKEN_BITS, lease_token
 
 STEP_BITS = 48  # between ids of one millisecond: nobody guesses the next, and millions fit
 
 
 class Chance(Protocol):
     def new_id(self) -> UUID: ...
+
+    def new_token(self, delivery: str) -> UUID:
+        """The lease token of an attempt that this delivery begins. Nobody can guess it, unlike ids."""
+        ...
 
     def jitter(self) -> float:
         """At least 0, less than 1."""
@@ -37,6 +42,9 @@ class SystemChance:
         else:
             self._tail += 1 + self._fast.getrandbits(STEP_BITS)
         return uuid7(self._last_ms, self._tail)
+
+    def new_token(self, delivery: str) -> UUID:
+        return lease_token(self._random.getrandbits(TOKEN_BITS), delivery)
 
     def jitter(self) -> float:
         return self._fast.random()

@@ -1,6 +1,7 @@
 """Sends tasks out: attempts that no worker asks for are begun here, within the same limits and turns as any claim.
 
-An attempt, the effect that carries it to its worker, and the row for its signs of life are written in one transaction.
+An attempt with its token, the effect that carries it to its worker, and the row for its signs of life are written in
+one transaction: an effect that is carried out again finds the token that the first time carried.
 A queue is looked at when something may have become claimable in it, and not otherwise; one whose effects this engine
 cannot carry out is left to others.
 """
@@ -18,6 +19,7 @@ from windlass.core.delivery import OUTGOING_TYPES, Outgoing, QueueSettings, type
 from windlass.core.error import LeaseLost
 from windlass.core.lease import Lease
 from windlass.core.queue import QueueName
+from windlass.engine.chance import Chance
 from windlass.engine.claim import Claimer
 from windlass.engine.due import DueQueues
 from windlass.engine.hub import Hub
@@ -38,10 +40,17 @@ class Dispatcher(DueQueues):
     """What one engine sends out, of all namespaces."""
 
     def __init__(
-        self, store: Store, hub: Hub, claimer: Claimer, effects: Container[str], stopwatch: Callable[[], float]
+        self,
+        store: Store,
+        chance: Chance,
+        hub: Hub,
+        claimer: Claimer,
+        effects: Container[str],
+        stopwatch: Callable[[], float],
     ) -> None:
         super().__init__()
-        self._store, self._hub, self._claimer, self._stopwatch = store, hub, claimer, stopwatch
+        self._store, self._chance, self._hub, self._claimer = store, chance, hub, claimer
+        self._stopwatch = stopwatch
         self._effects = effects
         self.learned: Callable[[], None] = lambda: None
         self.tally: Tally | None = None
@@ -94,7 +103,7 @@ class Dispatcher(DueQueues):
                 else:
                     next_in_s = FULL_AGAIN_S
                 if claimed:
-                    await tx.apply([sent.send(one.task, how.effect) for one in claimed])
+                    await tx.apply([sent.send(one.task, how.effect, self._chance.new_token(by)) for one in claimed])
                     attempts = [(one.task.id, one.task.attempt) for one in claimed]
                     await tx.heartbeats.send_out(attempts, how.timeout_ms, how.slack_ms)
         if next_in_s is not None:

@@ -451,7 +451,7 @@ def _check_options(
 ) -> None:  # fmt: skip
     check_type("store", store, Store)
     if chance is not None:
-        check_able("chance", chance, "new_id", "jitter")
+        check_able("chance", chance, "new_id", "new_token", "jitter")
     if timers is not None:
         check_able("timers", timers, "call_later")
     check_callable("pause", pause)

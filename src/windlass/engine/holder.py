@@ -7,17 +7,17 @@ somebody else holds with patience, beside the batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 
 from windlass.core import holder as rules
 from windlass.core.command import Claimed, storable
 from windlass.core.dataset import SaidEvent, SaidPublish
-from windlass.core.delivery import Delivery, Wakeup
+from windlass.core.delivery import Delivery, Wakeup, type_of
 from windlass.core.error import NotFound, WindlassError
 from windlass.core.holder import Caller, ClaimOne, Emit, Fence, Finish, HearCancel, NotClaimed, PublishBatch
 from windlass.core.queue import QueueConfig, QueueName, Usage
@@ -35,6 +35,7 @@ from windlass.store.store import Store
 from windlass.store.tx import Tx
 
 BEATS_MAX = 1000
+WAKEUP = type_of(Wakeup)
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -76,10 +77,8 @@ class Holders:
         patience: Patience,
         *,
         pause: Pause,
-        new_token: Callable[[], UUID] = uuid4,
     ) -> None:
         self._store, self._chance, self._decider, self._patience = store, chance, decider, patience
-        self._new_token = new_token  # nobody can guess it, unlike our ids
         self.tally: Tally | None = None
         self._claims: Committer[ClaimOne, Answer] = Committer(self._claim, pause=pause)
         self._beats: Committer[Beat, Extended] = Committer(self._hear, batch_max=BEATS_MAX, pause=pause)
@@ -101,14 +100,15 @@ class Holders:
     ) -> Held | NotClaimed:
         """Begin the next attempt of this task, if nobody else has and nothing keeps it. Who asks again with the same
         `claim_id` gets what he has begun."""
-        token = self._new_token() if claim_id is None else rules.token_of(task_id, claim_id, caller)
-        held = await self._claims.call(ClaimOne(task_id, token, worker, caller))
+        said = None if claim_id is None else rules.claim_of(task_id, claim_id, caller)
+        held = await self._claims.call(ClaimOne(task_id, self._chance.new_token(WAKEUP), worker, caller, said))
         if self.tally is not None and isinstance(held, Held):
             self.tally.started([Claimed(held.task, held.payload)])
         return held
 
     async def extend(self, fence: Fence, caller: Caller) -> Extended:
         """A sign of life. LeaseLost tells the worker to stop."""
+        fence = fence.checked()
         extended = await self._beats.call(Beat(fence, caller))
         if extended.cancel is not None and extended.cancel.signalled_at is None:
             await self._commands.call(HearCancel(fence))
@@ -117,7 +117,7 @@ class Holders:
     async def finish(self, said: Finish) -> State:
         """A report. What became of it: a failed attempt has failed, also if another one follows."""
         failure = None if said.failure is None else storable(said.failure)
-        made = msgspec.structs.replace(said, failure=failure, jitter=self._chance.jitter())
+        made = msgspec.structs.replace(said, fence=said.fence.checked(), failure=failure, jitter=self._chance.jitter())
         ended = await self._ends.call(made)
         if isinstance(ended, State):
             return ended
@@ -125,11 +125,11 @@ class Holders:
 
     async def emit(self, fence: Fence, caller: Caller, events: tuple[SaidEvent, ...]) -> None:
         """Events. When this returns they are recorded, and on their way."""
-        await self._commands.call(Emit(fence, caller, events))
+        await self._commands.call(Emit(fence.checked(), caller, events))
 
     async def publish(self, fence: Fence, caller: Caller, batch: SaidPublish, prefixes: tuple[str, ...]) -> UUID:
         """A batch. When this returns it is recorded, and its message on its way. Returns the id of the record."""
-        await self._commands.call(PublishBatch(fence, caller, batch, prefixes))
+        await self._commands.call(PublishBatch(fence.checked(), caller, batch, prefixes))
         return batch.id_of(fence.task_id, fence.attempt)
 
     # ----------------------------------------------------------------------------------------- what follows from it
@@ -208,7 +208,10 @@ class Holders:
             return
         callers = {said.task_id: said.caller.fingerprint for said in claims}
         await tx.apply(moves)
-        begun = [(move.after.id, move.after.attempt, callers[move.after.id]) for move in moves]
+        claims_of = {said.task_id: said.claim_id for said in claims}
+        begun = [
+            (move.after.id, move.after.attempt, callers[move.after.id], claims_of[move.after.id]) for move in moves
+        ]
         await tx.holders.begin_holds(begun, lease_ms(delivery))
         if config.rate is not None:
             await tx.queues.insert_rate_start(*queue, now, len(moves), config.rate.period_s)
@@ -223,12 +226,7 @@ class Holders:
         if not beats:
             return []
         async with self._store.single() as tx:
-            holds = await tx.holders.extend_holds(
-                [
-                    (beat.fence, beat.caller.fingerprint, msgspec.json.encode(beat.caller.detail).decode())
-                    for beat in beats
-                ]
-            )
+            holds = await tx.holders.extend_holds([(beat.fence, beat.caller) for beat in beats])
         return [_extended(beat, hold) for beat, hold in zip(beats, holds, strict=True)]
 
 
@@ -244,7 +242,7 @@ def _seen(said: ClaimOne, look: Looked) -> Held | NotClaimed | None:
     if look.found is None:
         return None
     task = look.found.task
-    if task.state is State.RUNNING and task.lease_id == said.lease_id:  # begun now, or by a try whose reply was lost
+    if said.has_begun(task, look.found.claim_id):  # now, or by a try whose reply was lost
         return _held(look.found, task, look.delivery, look.now)
     return rules.why_not(task, look.delivery, look.found.labelled, look.now)
 
@@ -270,7 +268,7 @@ def _decided(
             answers[said.task_id] = NotClaimed(None)
             continue
         task = found.task
-        if task.state is State.RUNNING and task.lease_id == said.lease_id:
+        if said.has_begun(task, found.claim_id):
             answers[said.task_id] = None, _held(found, task, delivery, now)
             continue
         refused = rules.why_not(task, delivery, found.labelled, now) or rules.admits(config, usage, task, now)

@@ -15,7 +15,7 @@ import msgspec
 
 from windlass.core import task as rules
 from windlass.core.check import check_list, check_name, check_names, check_seconds, check_type, clean_text
-from windlass.core.delivery import check_claimable
+from windlass.core.delivery import CLAIMED_TYPES, check_claimable
 from windlass.core.error import Invalid, LeaseLost, NotFound, WindlassError
 from windlass.core.lease import CancelSignal, Extension, Lease, check_about, check_lease
 from windlass.core.task import Task
@@ -74,9 +74,10 @@ class Leases:
             raise Invalid("must name at least one queue", field="queues")
         check_seconds("ttl_s", ttl_s, least=TTL_MIN_S, most=TTL_MAX_S)
         check_about(host, pid, version)
-        check_name("delivery", delivery)
+        if delivery not in CLAIMED_TYPES:
+            raise Invalid(f"must be one of {', '.join(CLAIMED_TYPES)}", field="delivery")
         wanted = Lease(
-            self._chance.new_id(), namespace, worker, tuple(dict.fromkeys(queues)),
+            self._chance.new_token(delivery), namespace, worker, tuple(dict.fromkeys(queues)),
             None if kinds is None else tuple(kinds), tuple(labels), float(ttl_s), UNKNOWN, host, pid, version,
             delivery,
         )  # fmt: skip
@@ -84,7 +85,7 @@ class Leases:
             if delivery == "pull":
                 check_claimable("queues", wanted.queues, await tx.queues.get_deliveries(namespace, wanted.queues))
             expires_at = await tx.leases.open_lease(wanted)
-            await tx.workers.insert_worker(wanted)
+            await tx.workers.insert_worker(self._chance.new_id(), wanted)
         assert expires_at is not None, wanted.id
         return msgspec.structs.replace(wanted, expires_at=expires_at)
 

@@ -52,7 +52,7 @@ class Sent:
         stopwatch: Callable[[], float],
     ) -> None:
         self._store, self._chance, self._effects = store, chance, effects
-        self.dispatcher = Dispatcher(store, hub, claimer, effects, stopwatch)
+        self.dispatcher = Dispatcher(store, chance, hub, claimer, effects, stopwatch)
         hub.on_queue = self.dispatcher.notice
         self.settled: list[Callable[[], Awaitable[None]]] = []  # until what was heard by now is written down
         self._loops: list[Loop] = []

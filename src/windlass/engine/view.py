@@ -79,6 +79,13 @@ class TaskViews:
             found = {view.task.id: view for view in await views.get_tasks(task_ids)}
         return [found[id_] for id_ in task_ids if id_ in found]
 
+    async def namespaces(self, ids: Sequence[UUID]) -> dict[UUID, str]:
+        """Where those of these tasks are that are there."""
+        for task_id in check_list("ids", ids):
+            check_type("ids", task_id, UUID)
+        async with self._store.views() as views:
+            return await views.task_namespaces(ids)
+
     async def results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """What those of these tasks that succeeded returned, as JSON text."""
         for task_id in check_list("ids", ids):

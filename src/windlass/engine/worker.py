@@ -72,7 +72,7 @@ class Workers:
         check_registration(said)
         check_seconds("stale_s", stale_s, least=0.5)
         name = f"{said.host}:{said.pid}" if said.host and said.pid else said.host
-        lease_id, new_id = self._chance.new_id(), self._chance.new_id()
+        lease_id, new_id = self._chance.new_token("pull"), self._chance.new_id()
         async with self._store.begin() as tx:
             deliveries = await tx.queues.get_deliveries(said.namespace, (said.queue,))
             check_claimable("queue", (said.queue,), deliveries)

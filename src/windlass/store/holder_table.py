@@ -10,7 +10,7 @@ import msgspec
 
 from windlass.core.dataset import Outputs, outputs_of
 from windlass.core.delivery import Delivery
-from windlass.core.holder import ClaimOne, Fence, Finish
+from windlass.core.holder import Caller, ClaimOne, Fence, Finish
 from windlass.core.queue import QueueConfig, QueueName
 from windlass.core.task import Cancel, Task
 from windlass.core.transition import State
@@ -23,12 +23,14 @@ NO_ATTEMPT = 0
 
 
 class Holdable(msgspec.Struct, frozen=True):
-    """A task that somebody wants to hold, with what it needs to be run; `labelled` if it wants a worker with labels."""
+    """A task that somebody wants to hold, with what it needs to be run; `labelled` if it wants a worker with labels.
+    `claim_id` is kept of the claim that began its attempt."""
 
     task: Task
     payload: bytes
     wire: bytes | None
     labelled: bool
+    claim_id: UUID | None
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -68,10 +70,11 @@ class HolderTable:
         rows = await self._session.fetch(
             "claim_at_once", [c.task_id for c in said], [c.lease_id for c in said], [c.worker for c in said],
             [c.caller.fingerprint for c in said], [record.as_json(c.caller.detail) for c in said],
+            [c.claim_id for c in said],
         )  # fmt: skip
         looked: dict[UUID, Looked] = {}
         for row in rows:
-            begun, id_, namespace, queue, config, delivery, now = row[WIDTH + 3 :]
+            begun, id_, namespace, queue, config, delivery, now = row[WIDTH + 4 :]
             found = None if row[0] is None else _holdable(row)
             place = None if id_ is None else (namespace, queue)
             key = row[0] or id_
@@ -90,18 +93,17 @@ class HolderTable:
     async def load_holdable(self, ids: Sequence[UUID]) -> dict[UUID, Holdable]:
         return {row[0]: _holdable(row) for row in await self._session.fetch("load_holdable", ids)}
 
-    async def begin_holds(self, begun: Sequence[tuple[UUID, int, str]], lease_ms: int) -> None:
-        """Each with its attempt and the fingerprint of who claimed it."""
+    async def begin_holds(self, begun: Sequence[tuple[UUID, int, str, UUID | None]], lease_ms: int) -> None:
+        """Each with its attempt, the fingerprint of who claimed it, and what is kept of the claim."""
         if begun:
-            columns = [b[0] for b in begun], [b[1] for b in begun], [b[2] for b in begun]
-            await self._session.fetch("begin_holds", *columns, lease_ms)
+            await self._session.fetch("begin_holds", *map(list, zip(*begun, strict=True)), lease_ms)
 
-    async def extend_holds(self, said: Sequence[tuple[Fence, str, str]]) -> list[Hold | None]:
-        """Each with the fingerprint and the description of who said it; None where there is no task."""
-        fences = [s[0] for s in said]
+    async def extend_holds(self, said: Sequence[tuple[Fence, Caller]]) -> list[Hold | None]:
+        """Each with who said it; None where there is no task that the caller may know of."""
+        fences, callers = [s[0] for s in said], [s[1] for s in said]
         rows = await self._session.fetch(
             "extend_holds", [f.task_id for f in fences], [f.attempt for f in fences], [f.lease_id for f in fences],
-            [s[1] for s in said], [s[2] for s in said],
+            [c.fingerprint for c in callers], [record.as_json(c.detail) for c in callers], _reaches(callers),
         )  # fmt: skip
         return [None if row[0] is None else _hold(row) for row in rows]
 
@@ -110,6 +112,7 @@ class HolderTable:
         rows = await self._session.fetch(
             "finish_at_once", [f.fence.task_id for f in said], [f.fence.attempt for f in said],
             [f.fence.lease_id for f in said], [f.result for f in said], [record.as_json(f.detail) for f in said],
+            _reaches([f.caller for f in said]),
         )  # fmt: skip
         woken = {(namespace, queue) for _, queue, _, _, _, namespace in rows if namespace is not None}
         return {row[0]: Finished(*row[1:5]) for row in rows}, woken
@@ -120,8 +123,13 @@ class HolderTable:
         return {id_: (attempt or NO_ATTEMPT, outputs_of(wire)) for id_, attempt, wire in rows}
 
 
+def _reaches(callers: Sequence[Caller]) -> list[str | None]:
+    """The namespaces that each of them is bound to; None where that is no matter."""
+    return [None if caller.namespaces is None else record.as_json(list(caller.namespaces)) for caller in callers]
+
+
 def _holdable(row: record.Row) -> Holdable:
-    return Holdable(record.task_from(row), row[WIDTH], row[WIDTH + 1], row[WIDTH + 2])
+    return Holdable(record.task_from(row), *row[WIDTH : WIDTH + 4])
 
 
 def _hold(row: record.Row) -> Hold:

@@ -98,6 +98,9 @@ class Views:
     async def get_tasks(self, task_ids: Sequence[UUID]) -> list[TaskView]:
         return [TaskView(*_viewed(row)) for row in await self._session.fetch("get_tasks", task_ids)]
 
+    async def task_namespaces(self, ids: Sequence[UUID]) -> dict[UUID, str]:
+        return {row[0]: row[1] for row in await self._session.fetch("task_namespaces", ids)}
+
     async def task_results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         return {row[0]: row[1] for row in await self._session.fetch("task_results", ids)}
 

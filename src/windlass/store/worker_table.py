@@ -26,9 +26,9 @@ class WorkerTable:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def insert_worker(self, lease: Lease) -> None:
+    async def insert_worker(self, worker_id: UUID, lease: Lease) -> None:
         await self._session.fetch(
-            "insert_worker", lease.id, lease.namespace, lease.worker, list(lease.queues),
+            "insert_worker", worker_id, lease.id, lease.namespace, lease.worker, list(lease.queues),
             None if lease.kinds is None else list(lease.kinds), list(lease.labels), lease.host, lease.pid,
             lease.version,
         )  # fmt: skip

@@ -15,7 +15,6 @@ import jwt
 
 from windlass.core.callback import Scope
 from windlass.core.error import Unauthenticated
-from windlass.core.sent import lease_of
 from windlass.wire.id import parse_id, ulid
 
 ISSUER, AUDIENCE, ALGORITHM = "windlass", "windlass.callback", "HS256"
@@ -88,5 +87,5 @@ def _scope(claims: dict[str, Any]) -> Scope:
         raise Unauthenticated("the token says nothing that can be understood")
     return Scope(
         task_id, str(claims["tenantId"]), str(claims["workspaceId"]), run_id, attempt,
-        datetime.fromtimestamp(begins, UTC), datetime.fromtimestamp(ends, UTC), lease_of(task_id, attempt),
+        datetime.fromtimestamp(begins, UTC), datetime.fromtimestamp(ends, UTC),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from windlass import Engine, State
 from windlass.core.handover import FROM, results_payload
 from windlass.core.holder import Caller
 from windlass.core.queue import Rate
+from windlass.core.token import delivery_of
 from windlass.engine.holder import Held
 from windlass.store.store import Store
 from windlass.wire.id import ulid
@@ -29,7 +30,7 @@ async def test_a_claim_gives_a_lease_and_the_whole_task(world: World) -> None:
     now = await world.clock.now()
     assert told["status"] == "Claimed"
     assert told["attempt"] == 1
-    assert UUID(told["lease_token"]).version == 4
+    assert delivery_of(UUID(told["lease_token"])) == "wakeup"
     assert datetime.fromisoformat(told["lease_expires_at"]) == now + timedelta(seconds=LEASE_S)
     assert told["scratch_uri"] == f"{SCRATCH}/tasks/{task_id}/1/"
     task = told["task"]

@@ -13,10 +13,12 @@ import pytest
 from tests.contracts.lease.world import (
     DATASET,
     LEASE_S,
+    SCRATCH,
     VERSION,
     Holder,
     World,
     at_cursor,
+    client,
     nobody,
     of_partition,
     ok,
@@ -25,7 +27,9 @@ from tests.contracts.lease.world import (
 
 from windlass import Category, State
 from windlass.core.dataset import ROUTE
-from windlass.core.delivery import RetryForm
+from windlass.core.delivery import PUSH, Push, RetryForm
+from windlass.core.id import derived_id
+from windlass.core.queue import QueueConfig
 from windlass.core.retry import Policy
 
 OUTPUTS: list[dict[str, Any]] = [
@@ -498,3 +502,52 @@ async def test_other_paths_and_methods_are_refused_in_the_same_words(world: Worl
     refused(await world.http.get("/internal/task-fetch?task_id=x"), 400, "invalid_argument")
     for path in ("/", "/internal", "/internal/", "/internal/other", "/api/v1/tasks"):
         refused(await world.http.get(path), 404, "not_found")
+
+
+FENCED = [
+    ("heartbeat", {}),
+    ("events", {"events": [{"dataset_uuid": str(DATASET), "dataset_version": str(VERSION), "cursor": 1}]}),
+    ("buffer-publish", {"dataset_uuid": str(DATASET), "dataset_version": str(VERSION), "record_count": 1,
+                        "batch_uri": f"{SCRATCH}/x"}),
+    ("task-complete", {"status": "Completed"}),
+    ("task-complete", {"status": "Failed", "error_message": "forged"}),
+    ("task-complete", {"status": "Canceled"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("route", "body"), FENCED, ids=[f"{route}-{i}" for i, (route, _) in enumerate(FENCED)])
+async def test_a_certificate_of_another_namespace_says_nothing_with_a_token_that_it_has(
+    world: World, route: str, body: dict[str, Any]
+) -> None:
+    holder = await world.writing()
+    before = await world.rows()
+
+    async with client(world.url, world.papers, world.papers.bound) as http:
+        refused(await holder.say(route, http, **body), 404, "task_not_found")
+
+    assert await world.rows() == before
+
+
+@pytest.mark.parametrize(
+    ("route", "body"), FENCED[:-1], ids=[f"{route}-{i}" for i, (route, _) in enumerate(FENCED[:-1])]
+)
+@pytest.mark.parametrize("how", ["computed", "true"])
+async def test_an_attempt_that_was_pushed_is_not_reported_here(
+    world: World, route: str, body: dict[str, Any], how: str
+) -> None:
+    async def nowhere(_: Any) -> None: ...
+
+    await world.engine.queues.put("out", delivery=Push(url="https://example.com/").checked(), limits=QueueConfig())
+    world.engine.effects[PUSH] = nowhere
+    world.engine.sent.dispatcher.notice(None)
+    task_id = await world.submit(queue="out")
+    await world.engine.sent.dispatch_tick()
+    pushed = await world.task(task_id)
+    token = derived_id("attempt", task_id, 1) if how == "computed" else pushed.lease_id
+    before = await world.rows()
+
+    fence = {"task_id": str(task_id), "attempt": 1, "lease_token": str(token)}
+    refused(await world.post(route, fence | body), 409, "stale_lease")
+
+    assert pushed.attempt == 1
+    assert await world.rows() == before

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -29,12 +29,11 @@ from windlass.core.error import Forbidden, Invalid, LeaseLost, NotFound
 from windlass.core.failure import Category, Failure
 from windlass.core.note import Amount, Line, Note
 from windlass.core.report import final_state
-from windlass.core.sent import lease_of
 from windlass.core.task import Outcome
 from windlass.core.text import TEXT_MAX
 from windlass.core.trace import is_traceparent
 from windlass.core.transition import State
-from windlass.engine.callback import Beat, Callbacks, Heard
+from windlass.engine.callback import Beat, Callbacks
 from windlass.wire.decode import decoded_report
 from windlass.wire.envelope import Completed, Heartbeat, Started, TaskError
 from windlass.wire.id import parse_id
@@ -79,7 +78,7 @@ class Service:
         self._started = msgspec.json.Decoder(Started)
         self._heartbeat = msgspec.json.Decoder(Heartbeat)
         self._completed = msgspec.json.Decoder(Completed)
-        self._usual: tuple[Heard | None, msgspec.Raw] = (None, msgspec.Raw())
+        self._usual: tuple[datetime | None, msgspec.Raw] = (None, msgspec.Raw())
 
     # ----------------------------------------------------------------------------------------- tokens
 
@@ -143,13 +142,14 @@ class Service:
 
     async def heartbeat(self, said: Saying) -> HeartbeatAnswer | msgspec.Raw:
         form: Heartbeat = await self._read(said, self._heartbeat)
-        beat = Beat(said.scope, form.attempt, form.worker_id, False, form.heartbeat_at)
-        heard = await self._callbacks.hear(beat, _note(said.task_id, form))
+        noted = _says_more(form)
+        beat = Beat(said.scope, form.attempt, form.worker_id, False, form.heartbeat_at, noted=noted)
+        heard = await self._callbacks.hear(beat, partial(_note, said.task_id, form) if noted else None)
         token, expires_at = None, None
         if said.scope.half_over(heard.now):
             token, expires_at = self.make_token(await self.tokens(), said.scope, heard.now)
         elif heard.cancel is None:
-            return self._usual_answer(heard)
+            return self._usual_answer(heard.now)
         return HeartbeatAnswer(
             should_cancel=heard.cancel is not None,
             cancel_reason=UNSET if heard.cancel is None else cancel_reason(heard.cancel),
@@ -158,10 +158,10 @@ class Service:
             token_expires_at=UNSET if expires_at is None else expires_at,
         )
 
-    def _usual_answer(self, heard: Heard) -> msgspec.Raw:
+    def _usual_answer(self, now: datetime) -> msgspec.Raw:
         """Those that were heard together are told the same, which is written once."""
-        if self._usual[0] is not heard:
-            self._usual = heard, msgspec.Raw(msgspec.json.encode(HeartbeatAnswer(server_time=heard.now)))
+        if self._usual[0] is not now:
+            self._usual = now, msgspec.Raw(msgspec.json.encode(HeartbeatAnswer(server_time=now)))
         return self._usual[1]
 
     async def completed(self, said: Saying) -> CompletedAnswer:
@@ -205,15 +205,19 @@ def _watch_clock(worker: str, seen_at: datetime | None, now: datetime) -> None:
         log.warning("the clock of worker %s is off by %.0f s", worker, (seen_at - now).total_seconds())
 
 
-def _note(task_id: UUID, form: Heartbeat) -> Note | None:
+def _says_more(form: Heartbeat) -> bool:
+    """Whether a heartbeat says anything besides being one."""
+    told = form.progress_pct is not None or form.message is not None
+    return told or form.checkpoint is not UNSET or bool(form.log)
+
+
+def _note(task_id: UUID, form: Heartbeat, token: UUID) -> Note:
     """What a heartbeat says besides being one."""
     nothing = form.progress_pct is None and form.message is None
-    if nothing and form.checkpoint is UNSET and not form.log:
-        return None
     amount = None if nothing else Amount(float(form.progress_pct or 0), _most(form), form.message or "")
     lines = tuple(Line(line.number, line.level, line.message, line.age_ms / 1000) for line in form.log)
     checkpoint = None if isinstance(form.checkpoint, msgspec.UnsetType) else bytes(form.checkpoint)
-    return Note(task_id, form.attempt, lease_of(task_id, form.attempt), amount, checkpoint, lines)
+    return Note(task_id, form.attempt, token, amount, checkpoint, lines)
 
 
 def _most(form: Heartbeat) -> float | None:

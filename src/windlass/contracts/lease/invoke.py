@@ -14,9 +14,9 @@ import msgspec
 
 from windlass.contracts.lease.form import details
 from windlass.core.dataset import scratch_of
-from windlass.core.delivery import Invoke, QueueSettings
+from windlass.core.delivery import Invoke, QueueSettings, type_of
 from windlass.core.error import Forbidden, Invalid, NotFound
-from windlass.core.sent import lease_of
+from windlass.core.token import delivery_of
 from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import NotNow, Undeliverable
@@ -25,6 +25,7 @@ from windlass.wire.post import post
 from windlass.wire.retry_after import retry_after_s
 from windlass.wire.signature import signed_headers
 
+INVOKE = type_of(Invoke)
 ANSWER_TIMEOUT_S = 10.0
 BUSY = frozenset({429, 503})
 BUSY_AGAIN_S, BUSY_AGAIN_MAX_S = 1.0, 300.0
@@ -58,6 +59,8 @@ class Invoker:
             view = await self._engine.views.get(effect.task_id)
         except NotFound:
             return
+        if view.task.attempt != effect.attempt or delivery_of(view.task.lease_id) != INVOKE:
+            return  # a newer attempt has begun, whose token is not for this function
         now = await self._engine.callbacks.about_now()
         body = await self._payload(view, invoke, now)
         if invoke.function is not None:
@@ -82,7 +85,7 @@ class Invoker:
                     for name, value in details(task, payload, view.wire).items()
                     if value is not msgspec.UNSET
                 },
-                "lease_token": lease_of(task.id, task.attempt),
+                "lease_token": task.lease_id,
                 "lease_expires_at": now + timedelta(milliseconds=invoke.lease_ms),
                 "scratch_uri": scratch_of(self._scratch_uri, task.id, task.attempt),
             }

@@ -96,8 +96,7 @@ class Service:
         that there is none."""
         if caller.namespaces is None:
             return True
-        found = await self._engine.views.get_many([task_id])
-        return all(caller.reaches(view.task.namespace) for view in found)
+        return all(map(caller.reaches, (await self._engine.views.namespaces([task_id])).values()))
 
     async def fetch(self, task_id: str, caller: Caller) -> FetchAnswer:
         view = await self._engine.views.get(_task_id(task_id))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
+from windlass.contracts.session.reach import Reach
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.error import Invalid, NotFound, WindlassError
+from windlass.core.note import Note
 from windlass.core.step_command import StepCommand
 from windlass.core.task import Task
 from windlass.engine.engine import Engine
@@ -22,7 +26,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoders = {name: msgspec.msgpack.Decoder(kind).decode for name, kind in CALLS.items()}
 
 
-async def answer(engine: Engine, principal: Principal, name: str, body: bytes) -> bytes:
+async def answer(engine: Engine, principal: Principal, reach: Reach, name: str, body: bytes) -> bytes:
     """Raises an error of our tree for whatever cannot be answered."""
     if name not in _decoders:
         raise NotFound(f"there is no call {name[:100]!r}")
@@ -30,10 +34,11 @@ async def answer(engine: Engine, principal: Principal, name: str, body: bytes) -
         asked = _decoders[name](body)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Invalid(f"does not fit {name}: {error}", field="body") from None
-    return _encode(await _carry_out(engine, principal, asked))
+    told = await _carry_out(engine, principal, reach, asked)
+    return _encode(replace(told, lease_id=None) if isinstance(told, Task) else told)  # whose token only its holder has
 
 
-async def _carry_out(engine: Engine, principal: Principal, asked: Call) -> Any:
+async def _carry_out(engine: Engine, principal: Principal, reach: Reach, asked: Call) -> Any:
     match asked:
         case calls.SubmitMany(submissions):
             check_role(principal, Role.SUBMITTER)
@@ -60,15 +65,17 @@ async def _carry_out(engine: Engine, principal: Principal, asked: Call) -> Any:
         case calls.GetCheckpoint(task_id):
             await _reached(engine, principal, task_id)
             return await engine.checkpoint(task_id)
-        case calls.WriteNotes(notes):  # fenced by their lease, which nobody else knows
+        case calls.WriteNotes(notes):
             check_role(principal, Role.SUBMITTER)
-            return [None if said is None else _problem(said) for said in await engine.note(notes)]
+            return await _write(engine, principal, reach, notes)
         case calls.LoadSteps(task_id):
             await _reached(engine, principal, task_id)
             return await engine.load_steps(task_id)
         case calls.RecordStep(name, said):
             check_role(principal, Role.SUBMITTER)
-            return await engine.record_step(_step(name, said))
+            step = _step(name, said)
+            await reach.check(principal, step.task_id, step.lease_id)
+            return await engine.record_step(step)
         case calls.SendSignal(task_id, name, payload, signal_id):
             check_role(principal, Role.SUBMITTER)
             await _reached(engine, principal, task_id)
@@ -82,6 +89,14 @@ async def _carry_out(engine: Engine, principal: Principal, asked: Call) -> Any:
             check_reach(principal, namespace)
             return await engine.declare_kinds(app, policies, namespace=namespace)
     raise AssertionError(asked)
+
+
+async def _write(engine: Engine, principal: Principal, reach: Reach, notes: Sequence[Note]) -> list[Problem | None]:
+    refused = await reach.refusals(principal, [(note.task_id, note.lease_id) for note in notes])
+    heard = [note for note in notes if (note.task_id, note.lease_id) not in refused]
+    outcomes = iter(await engine.note(heard))
+    told = [refused[key] if (key := (note.task_id, note.lease_id)) in refused else next(outcomes) for note in notes]
+    return [None if error is None else _problem(error) for error in told]
 
 
 def _step(name: str, said: msgspec.Raw) -> StepCommand:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +18,9 @@ import grpc
 
 from windlass.contracts.session.beat import Beats
 from windlass.contracts.session.call import answer
+from windlass.contracts.session.reach import Reach
 from windlass.contracts.session.stream import Session, answers_to
-from windlass.core.access import Principal, Role, check_reach, check_role
+from windlass.core.access import Principal, Role, check_role
 from windlass.core.error import ContractViolation, WindlassError
 from windlass.core.lease import Lease
 from windlass.engine.engine import Engine
@@ -40,13 +42,13 @@ class SessionServer:
 
     def __init__(self, engine: Engine, identify: Identify) -> None:
         self._engine, self._identify = engine, identify
-        self._beats = Beats(engine)
+        self._beats, self._reach = Beats(engine), Reach(engine)
         self._sessions: dict[UUID, asyncio.Task[Any]] = {}
 
     async def session(self, messages: AsyncIterator[pb.FromWorker], context: Any) -> None:
         async with told(context):
             principal = await self._principal(context)
-            session = Session(self._engine, principal, context.write, self._beats)
+            session = Session(self._engine, principal, context.write, self._beats, self._reach)
             lease = await session.open(await _hello(messages))
             await self._replace(lease)
             try:
@@ -77,22 +79,22 @@ class SessionServer:
 
     async def report_late(self, request: pb.LateReports, context: Any) -> pb.Answers:
         async with told(context):
-            check_role(await self._principal(context), Role.SUBMITTER)
-            return await answers_to(self._engine, request.reports, to_id("lease_id", request.lease_id))
+            principal = await self._principal(context)
+            check_role(principal, Role.SUBMITTER)
+            lease_id = to_id("lease_id", request.lease_id)
+            return await answers_to(self._engine, request.reports, lease_id, partial(self._reach.refusals, principal))
         raise AssertionError("told always raises")
 
     async def call(self, request: pb.CallRequest, context: Any) -> pb.CallReply:
         async with told(context):
             principal = await self._principal(context)
-            return pb.CallReply(body=await answer(self._engine, principal, request.name, request.body))
+            return pb.CallReply(body=await answer(self._engine, principal, self._reach, request.name, request.body))
         raise AssertionError("told always raises")
 
     async def _lease(self, lease_id: bytes, context: Any) -> Lease:
         principal = await self._principal(context)
         check_role(principal, Role.SUBMITTER)
-        lease = await self._engine.leases.get(to_id("lease_id", lease_id))
-        check_reach(principal, lease.namespace)
-        return lease
+        return await self._reach.lease(principal, to_id("lease_id", lease_id))
 
     async def admit(self, _method: str, metadata: Metadata) -> bool:
         """Before anything is read of a call."""

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from windlass.contracts.session.beat import Beats
+from windlass.contracts.session.reach import Reach
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.error import ContractViolation, Invalid, Unavailable, WindlassError
@@ -44,13 +45,15 @@ FORGET_LEASES = 2
 REPORTING_MAX = 8  # groups of reports under way; who sends more is read more slowly
 
 Send = Callable[[pb.ToWorker], Awaitable[None]]
+Refusals = Callable[[list[tuple[UUID, UUID]]], Awaitable[Mapping[tuple[UUID, UUID], WindlassError]]]
 
 
 class Session:
     """`send` may be called by one at a time; a peer that does not read makes it wait, and so all that follows."""
 
-    def __init__(self, engine: Engine, principal: Principal, send: Send, beats: Beats) -> None:
+    def __init__(self, engine: Engine, principal: Principal, send: Send, beats: Beats, reach: Reach) -> None:
         self._engine, self._principal, self._carry, self._beats = engine, principal, send, beats
+        self._reach = reach
         self._sending = asyncio.Lock()
         self._credit = 0
         self._credit_changed = asyncio.Event()
@@ -69,8 +72,7 @@ class Session:
         check_role(self._principal, Role.SUBMITTER)
         check_reach(self._principal, namespace)
         if hello.lease_id:
-            lease = await self._engine.leases.get(to_id("lease_id", hello.lease_id))
-            check_reach(self._principal, lease.namespace)
+            lease = await self._reach.lease(self._principal, to_id("lease_id", hello.lease_id))
             active = [to_id("active", task_id) for task_id in hello.active]
             self.lease = await self._engine.leases.resume(lease, active)
             self._pushed_at_s = asyncio.get_running_loop().time()  # by the session that broke, for all we know
@@ -230,8 +232,11 @@ class Session:
                     await self._send(pb.ToWorker(cancels=pb.Cancels(cancels=cancels)))
 
 
-async def answers_to(engine: Engine, messages: Sequence[pb.Report], lease_id: UUID) -> pb.Answers:
-    """Carry out reports; one that cannot be read does not keep the others from being heard."""
+async def answers_to(
+    engine: Engine, messages: Sequence[pb.Report], lease_id: UUID, refusals: Refusals | None = None
+) -> pb.Answers:
+    """Carry out reports; one that cannot be read does not keep the others from being heard. Without `refusals` the
+    lease is known to be the caller's."""
     reports: list[tuple[int, Report]] = []
     answers = pb.Answers()
     for message in messages:
@@ -239,6 +244,12 @@ async def answers_to(engine: Engine, messages: Sequence[pb.Report], lease_id: UU
             reports.append((message.number, report_from(message, lease_id)))
         except Invalid as error:
             _refuse(answers, message.number, error)
+    if refusals is not None:
+        refused = await refusals([(report.task_id, lease_id) for _, report in reports])
+        for number, report in reports:
+            if (why := refused.get((report.task_id, lease_id))) is not None:
+                _refuse(answers, number, why)
+        reports = [(number, report) for number, report in reports if (report.task_id, lease_id) not in refused]
     for (number, _), outcome in zip(reports, await _outcomes(engine, [r for _, r in reports]), strict=True):
         if isinstance(outcome, WindlassError):
             _refuse(answers, number, outcome)

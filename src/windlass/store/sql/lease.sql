@@ -70,6 +70,7 @@ select exists (
 delete from windlass.lease l where l.id = any($1::uuid[])
 
 -- name: lost_tasks
--- Which of these tasks are no longer run under this lease: they ended, timed out, or are with somebody else.
-select t.id from windlass.task t
+-- Which of these tasks are no longer run under this lease: they ended, timed out, or are with somebody else. Those of
+-- another namespace than the lease's are not spoken of.
+select t.id from windlass.task t join windlass.lease l on l.id = $1 and l.namespace = t.namespace
  where t.id = any($2::uuid[]) and (t.lease_id is distinct from $1 or t.state <> 'running')

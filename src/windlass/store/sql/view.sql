@@ -8,6 +8,10 @@ select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t
 select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t.wire, t.replay_of, t.schedule_id
   from windlass.task t where t.id = any($1::uuid[]) order by t.id
 
+-- name: task_namespaces
+-- Where those of these tasks are that are there (index task_pkey).
+select t.id, t.namespace from windlass.task t where t.id = any($1::uuid[])
+
 -- name: task_results
 -- What those of these tasks that succeeded returned (index task_pkey).
 select t.id, coalesce(t.result, 'null') from windlass.task t where t.id = any($1::uuid[]) and t.state = 'succeeded'

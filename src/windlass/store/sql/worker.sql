@@ -1,9 +1,9 @@
 -- name: insert_worker
--- A worker of our own begins: its lease is its name in the registry.
+-- A worker of our own begins. Its id in the registry is known to people; its lease to nobody but itself.
 insert into windlass.worker (id, lease_id, namespace, contract, name, queues, kinds, labels, host, pid, version,
                              registered_at, heartbeat_at)
-select $1, $1, $2, 'session', $3, $4, $5,
-       coalesce((select jsonb_object_agg(label, '') from unnest($6::text[]) as label), '{}'), $7, $8, $9,
+select $1, $2, $3, 'session', $4, $5, $6,
+       coalesce((select jsonb_object_agg(label, '') from unnest($7::text[]) as label), '{}'), $8, $9, $10,
        c.now, c.now
   from (select windlass.now() as now) c
 on conflict (id) do nothing
