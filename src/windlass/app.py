@@ -18,6 +18,7 @@ from windlass.connect import App as App
 from windlass.core.check import check_type
 from windlass.core.delivery import INVOKE, Invoke, Stdio, Wakeup, type_of
 from windlass.core.error import Invalid, InvalidState, WindlassError
+from windlass.core.target import PUBLIC, read_targets
 from windlass.engine.blob import Blobs
 from windlass.engine.doctor import Finding, diagnose
 from windlass.engine.engine import Engine
@@ -289,10 +290,11 @@ async def open_carriers(
     carriers: CarrierOptions = NO_CARRIERS,
     *,
     scratch_uri: str = settings.Settings().scratch_uri,
+    targets: str = PUBLIC,
     loopback: bool = False,
 ) -> AsyncIterator[None]:
     """Wake workers by messages and call functions, until the block ends: messages through PostgreSQL, and the carriers
-    that are named; functions at URLs (on this machine only with `loopback`) and of AWS Lambda."""
+    that are named; functions at URLs, where `targets` allows it (see the setting `push_targets`), and of Lambda."""
     from windlass.contracts.lease.invoke import Invoker
     from windlass.queues.opening import make_lambda, make_senders
 
@@ -303,7 +305,8 @@ async def open_carriers(
         if functions is not None:
             stack.push_async_callback(functions.close)
         call_function = None if functions is None else functions.call
-        invoker = Invoker(engine, scratch_uri=scratch_uri, loopback=loopback, call_function=call_function)
+        allowed = read_targets(targets, loopback=loopback)
+        invoker = Invoker(engine, scratch_uri=scratch_uri, targets=allowed, call_function=call_function)
         await engine.hear()
         await stack.enter_async_context(engine.wakeups.carrying(senders))
         await stack.enter_async_context(engine.sent.carrying(INVOKE, invoker.invoke))

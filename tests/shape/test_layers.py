@@ -42,6 +42,7 @@ PURE = {
     "functools",
     "hashlib",
     "heapq",
+    "ipaddress",
     "itertools",
     "json",
     "math",

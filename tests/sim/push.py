@@ -31,6 +31,7 @@ from windlass.contracts.callback.service import Service
 from windlass.core.delivery import PUSH, Push
 from windlass.core.error import LeaseLost, Rejected, Unavailable, WindlassError
 from windlass.core.queue import QueueConfig
+from windlass.core.target import read_targets
 from windlass.engine import callback as engine_callback
 from windlass.engine import queue as engine_queue
 from windlass.engine.dispatch import DISPATCH_LEASE
@@ -174,7 +175,9 @@ class SimulatedPusher(Pusher):
     """The pusher of one engine, on a network that loses things."""
 
     def __init__(self, world: PushWorld, host: Host) -> None:
-        super().__init__(host.engine, world.services[id(host)], "http://engine.example", loopback=True)
+        super().__init__(
+            host.engine, world.services[id(host)], "http://engine.example", targets=read_targets("loopback")
+        )
         self._world, self._stream = world, world.outside_system._stream
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes, now: datetime) -> None:

@@ -94,7 +94,7 @@ class Leftovers:
         del headers["Host"]  # which is sent in any case
         try:
             reply = await post(
-                f"{url}?{canonical_query(query)}", headers, b"", timeout_s=CALL_S, method=method, checked=False,
+                f"{url}?{canonical_query(query)}", headers, b"", timeout_s=CALL_S, method=method, targets=None,
                 answer_max=ANSWER_MAX_BYTES,
             )  # fmt: skip
         except Unreachable as error:

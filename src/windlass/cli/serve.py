@@ -139,7 +139,10 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
                 )
             )  # fmt: skip
         push = PushOptions(
-            callback_url=settings.callback_url, loopback=settings.push_loopback, google_token=settings.google_token
+            callback_url=settings.callback_url,
+            targets=settings.push_targets,
+            loopback=settings.push_loopback,
+            google_token=settings.google_token,
         )
         machines = open_machines(settings)
         grpc = await stack.enter_async_context(
@@ -157,7 +160,11 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         engine.workers.drain_timeout_s = settings.drain_timeout_s
         await stack.enter_async_context(
             open_carriers(
-                engine, CarrierOptions.of(settings), scratch_uri=settings.scratch_uri, loopback=settings.push_loopback
+                engine,
+                CarrierOptions.of(settings),
+                scratch_uri=settings.scratch_uri,
+                targets=settings.push_targets,
+                loopback=settings.push_loopback,
             )
         )
         if settings.stdio:

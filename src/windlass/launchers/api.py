@@ -66,7 +66,7 @@ class Api:
         try:
             reply = await post(
                 f"{self._url}{path}{asked}", headers, content, timeout_s=self._timeout_s + more_s, method=method,
-                checked=False,
+                targets=None,
                 answer_max=ANSWER_MAX_BYTES, context=self._context, socket_path=self._socket,
             )  # fmt: skip
         except Unreachable as error:

@@ -216,9 +216,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mods_gateway_url: Annotated[
         str | None, Setting("Where MODS exports get their parts: GET /ipfs/{cid}.", check=value.http_url)
     ] = None
-    push_loopback: Annotated[
-        bool, Setting("Whether tasks may be pushed to workers on this machine; `windlass dev` allows it.")
-    ] = False
+    push_targets: Annotated[
+        str,
+        Setting(
+            "Where tasks may be pushed to, with commas between: public, private, loopback, networks such as "
+            "10.0.0.0/8, names of hosts such as worker.internal or *.svc.cluster.local.",
+            check=value.targets,
+        ),
+    ] = "public"
+    push_loopback: Annotated[bool, Setting("Whether loopback is among `push_targets`; `windlass dev` says so.")] = False
     signing_secret: Annotated[
         str | None,
         Setting(

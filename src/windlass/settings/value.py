@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from windlass.core.check import COUNT_MAX, SECONDS_MAX, check_count, check_name, check_seconds
 from windlass.core.error import Invalid
+from windlass.core.target import read_targets
 
 Check = Callable[[Any], None]
 
@@ -162,6 +163,10 @@ def names_of(*allowed: str) -> Check:
 def database_url(url: str) -> None:
     if not url.startswith(("postgresql://", "postgres://")):
         raise Invalid("must begin with postgresql://")
+
+
+def targets(text: str) -> None:
+    read_targets(text)
 
 
 def http_url(url: str) -> None:

@@ -7,7 +7,6 @@ nothing. What comes back is a status, headers, and the beginning of a body.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Mapping
@@ -17,15 +16,11 @@ from urllib.parse import SplitResult, urlsplit
 import h11
 import msgspec
 
-from windlass.core.error import Forbidden, Invalid, why_broken
+from windlass.core.error import Invalid, why_broken
+from windlass.core.target import Targets
 
 ANSWER_MAX_BYTES = 64 * 1024
 PORTS = {"http": 80, "https": 443}
-# Names and addresses under which clouds tell secrets to whoever asks.
-METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
-METADATA = frozenset(map(ipaddress.ip_address, ("169.254.169.254", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254")))
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Unreachable(Exception):
@@ -38,37 +33,20 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
 
 
-def check_address(host: str, address: str, *, loopback: bool) -> None:
-    """Raise Forbidden for an address that no worker can have. Private networks are where most workers are."""
-    ip = _plain(ipaddress.ip_address(address.partition("%")[0]))
-    if host.lower().rstrip(".") in METADATA_NAMES or ip in METADATA or ip.is_link_local:
-        raise Forbidden(f"{host} ({ip}) is an address of the machine's own services")
-    if ip.is_loopback and not loopback:
-        raise Forbidden(f"{host} ({ip}) is this machine itself; say push_loopback to allow that")
-    if ip.is_unspecified or ip.is_multicast or ip == ipaddress.IPv4Address("255.255.255.255"):
-        raise Forbidden(f"{host} ({ip}) is no address of a server")
-
-
-def _plain(ip: Address) -> Address:
-    """An IPv4 address that is wrapped in an IPv6 address is what will be reached."""
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip in NAT64:
-            return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        return ip.ipv4_mapped or ip.sixtofour or ip
-    return ip
-
-
-async def resolve(url: str, *, loopback: bool, checked: bool = True) -> list[str]:
-    """The addresses of a URL's host, all of which may be reached. Raises Unreachable if it has none."""
+async def resolve(url: str, targets: Targets | None) -> list[str]:
+    """The addresses of a URL's host, all of which may be called. Raises Forbidden, and Unreachable if it has none."""
     parts = split(url)
     assert parts.hostname, url
+    if targets is not None:
+        targets.check_name(parts.hostname)  # also where it has no address
     try:
         found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, _port(parts), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise Unreachable(f"{parts.hostname} has no address: {error}") from None
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    for address in addresses if checked else ():
-        check_address(parts.hostname, address, loopback=loopback)
+    if targets is not None:
+        for address in addresses:
+            targets.check(parts.hostname, address)
     return addresses
 
 
@@ -89,21 +67,20 @@ async def post(
     body: bytes,
     *,
     timeout_s: float,
-    loopback: bool = False,
+    targets: Targets | None,
     method: str = "POST",
-    checked: bool = True,
     answer_max: int = ANSWER_MAX_BYTES,
     context: ssl.SSLContext | None = None,
     socket_path: str | None = None,
 ) -> Reply:
-    """Send it to the first address that lets us connect, or to a socket of this machine. Only a URL of our own need not
-    be `checked`. `context` says whom to trust, where that is not everybody's business."""
+    """Send it to the first address that lets us connect, or to a socket of this machine. `targets` may be
+    called; None for a URL of our own. `context` says whom to trust, where that is not everybody's business."""
     try:
         async with asyncio.timeout(timeout_s):
             if socket_path is not None:
                 reader, writer = await asyncio.open_unix_connection(socket_path)
             else:
-                addresses = await resolve(url, loopback=loopback, checked=checked)
+                addresses = await resolve(url, targets)
                 reader, writer = await _connect(split(url), addresses, context)
             try:
                 return await _exchange(reader, writer, split(url), method, headers, body, answer_max)

@@ -20,8 +20,8 @@ from windlass.contracts.callback.option import PushOptions
 from windlass.core.delivery import Push
 from windlass.core.error import Forbidden, Invalid, StoreBusy
 from windlass.core.queue import QueueConfig
+from windlass.core.target import read_targets
 from windlass.store.store import Store
-from windlass.wire.post import check_address
 
 ADMIN = {"Authorization": f"Bearer {ROOT}"}
 
@@ -247,16 +247,60 @@ async def test_submitting_is_enough_nothing_is_polled(database: str, world: Worl
 @pytest.mark.parametrize(
     "address",
     ["169.254.169.254", "169.254.1.1", "fe80::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fd00:ec2::254",
-     "100.100.100.200", "127.0.0.1", "::1", "0.0.0.0", "224.0.0.1"],
+     "fd00:ec2::23", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "0.0.0.0", "0.1.2.3", "::",
+     "224.0.0.1", "ff02::1", "255.255.255.255", "::169.254.169.254", "::ffff:0:169.254.169.254", "2002:a9fe:a9fe::1",
+     "2001:0:a9fe:a9fe:8000:0:f5ff:fff8", "2001:0:808:808:8000:0:5601:5601", "64:ff9b:1::a9fe:a9fe",
+     "64:ff9b:1:a9fe:a9:fe00::", "2606:4700::5efe:a9fe:a9fe"],
 )  # fmt: skip
-def test_no_push_goes_to_an_address_of_the_machine_itself(address: str) -> None:
+def test_a_service_of_the_machine_itself_is_never_called_whatever_is_allowed(address: str) -> None:
+    allowed = read_targets("public,private,loopback,0.0.0.0/0,::/0,worker.example,*.example")
     with pytest.raises(Forbidden):
-        check_address("worker.example", address, loopback=False)
+        allowed.check("worker.example", address)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.7", "192.168.1.1", "93.184.216.34", "2606:4700::1111", "fd12::7"])
-def test_private_and_public_addresses_are_where_workers_are(address: str) -> None:
-    check_address("worker.example", address, loopback=False)
+@pytest.mark.parametrize(
+    "host", ["metadata.google.internal", "METADATA.google.internal.", "metadata", "x.metadata.goog"]
+)
+def test_a_name_of_such_a_service_is_refused_whatever_its_address(host: str) -> None:
+    with pytest.raises(Forbidden):
+        read_targets(f"public,{host.strip('.')}").check(host, "93.184.216.34")
+
+
+PUBLIC = ["93.184.216.34", "2606:4700::1111", "64:ff9b::5db8:d822", "2002:5db8:d822::1", "::ffff:93.184.216.34",
+          "::ffff:0:93.184.216.34", "::93.184.216.34"]  # fmt: skip
+PRIVATE = ["10.0.0.7", "192.168.1.1", "172.31.0.1", "100.64.0.1", "fd12::7", "fec0::1", "::10.0.0.7", "2002:a00:7::1",
+           "::ffff:0:10.0.0.7", "64:ff9b::a00:7", "64:ff9b:1::a00:7", "198.18.0.1"]  # fmt: skip
+LOOPBACK = ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::1"]
+
+
+@pytest.mark.parametrize("kind", ["public", "private", "loopback"])
+def test_addresses_are_called_if_their_kind_is_allowed(kind: str) -> None:
+    allowed = read_targets(kind)
+    for other, addresses in {"public": PUBLIC, "private": PRIVATE, "loopback": LOOPBACK}.items():
+        for address in addresses:
+            if other == kind:
+                allowed.check("worker.example", address)
+                continue
+            with pytest.raises(Forbidden, match="push_targets"):
+                allowed.check("worker.example", address)
+
+
+def test_a_network_or_a_name_may_be_allowed_alone() -> None:
+    allowed = read_targets("10.1.0.0/16, fd12::/64, worker.internal, *.svc.cluster.local")
+    allowed.check("a", "10.1.2.3")
+    allowed.check("a", "fd12::7")
+    allowed.check("worker.internal.", "10.9.9.9")
+    allowed.check("shop.prod.svc.cluster.local", "172.20.0.1")
+    for host, address in (("a", "10.2.0.1"), ("a", "93.184.216.34"), ("evilsvc.cluster.local", "172.20.0.1"),
+                          ("worker.internal.example", "10.9.9.9")):  # fmt: skip
+        with pytest.raises(Forbidden):
+            allowed.check(host, address)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/33", "10.0.0.1/8", "http://worker", "a b", "pub/lic", "*"])
+def test_a_list_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        read_targets(text)
 
 
 async def test_a_url_is_checked_when_the_queue_is_set_up(database: str) -> None:
@@ -266,12 +310,26 @@ async def test_a_url_is_checked_when_the_queue_is_set_up(database: str) -> None:
         httpx.AsyncClient(base_url=url, headers=ADMIN, timeout=60) as http,
     ):
         for target in ("http://127.0.0.1:1/x", "http://localhost/x", "http://169.254.169.254/latest",
-                       "http://[::1]/", "http://metadata.google.internal/"):  # fmt: skip
-            answer = await http.put("/api/v1/queues/bad", json={"delivery": {"type": "push", "url": target}})
-            if "metadata" not in target:  # it may have no address here; then it is found out at the delivery
-                assert (answer.status_code, answer.json()["field"]) == (422, "delivery.url"), target
-        answer = await http.put("/api/v1/queues/good", json={"delivery": {"type": "push", "url": "http://10.0.0.1/x"}})
+                       "http://[::1]/", "http://metadata.google.internal/", "http://10.0.0.1/x", "http://2130706433/",
+                       "http://[64:ff9b:1::a9fe:a9fe]/", "http://168.63.129.16/"):  # fmt: skip
+            for kind in ("push", "invoke"):
+                answer = await http.put("/api/v1/queues/bad", json={"delivery": {"type": kind, "url": target}})
+                assert (answer.status_code, answer.json()["field"]) == (422, "delivery.url"), (kind, target)
+        answer = await http.put("/api/v1/queues/good", json={"delivery": {"type": "push", "url": "http://8.8.8.8/x"}})
         assert answer.status_code == 200
+
+
+async def test_private_networks_are_called_when_they_are_allowed(database: str) -> None:
+    async with (
+        Engine(Store(database), listen=False) as engine,
+        open_server(engine, http="127.0.0.1:0", api_key=ROOT, push=PushOptions(targets="private")) as url,
+        httpx.AsyncClient(base_url=url, headers=ADMIN, timeout=60) as http,
+    ):
+        codes = {}
+        for host in ("10.0.0.1", "8.8.8.8", "127.0.0.1"):
+            form = {"delivery": {"type": "push", "url": f"http://{host}/x"}}
+            codes[host] = (await http.put("/api/v1/queues/one", json=form)).status_code
+        assert codes == {"10.0.0.1": 200, "8.8.8.8": 422, "127.0.0.1": 422}
 
 
 async def test_a_url_is_checked_again_at_each_delivery(world: World) -> None:

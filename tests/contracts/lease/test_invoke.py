@@ -23,6 +23,7 @@ from windlass.contracts.lease.invoke import Invoker
 from windlass.core.delivery import INVOKE, Invoke
 from windlass.core.error import NotFound, Unauthenticated
 from windlass.core.queue import QueueConfig
+from windlass.core.target import Targets, read_targets
 from windlass.engine.doctor import Level
 from windlass.engine.outbox import NotNow
 from windlass.queues.aws import AwsClient
@@ -40,7 +41,9 @@ async def called(world: World) -> AsyncIterator[Function]:
     """A function at a URL, and an engine that calls it when a test lets it."""
     async with function() as made:
         await set_up(world, Invoke(url=made.url, lease_ms=LEASE_S * 1000))
-        world.engine.effects[INVOKE] = Invoker(world.engine, scratch_uri=SCRATCH, loopback=True).invoke
+        world.engine.effects[INVOKE] = Invoker(
+            world.engine, scratch_uri=SCRATCH, targets=read_targets("loopback")
+        ).invoke
         yield made
 
 
@@ -200,12 +203,12 @@ async def test_a_function_of_aws_has_no_secret_of_ours(world: World) -> None:
 
 
 async def test_no_call_goes_to_an_address_of_the_machine_itself(world: World, called: Function) -> None:
-    world.engine.effects[INVOKE] = Invoker(world.engine, scratch_uri=SCRATCH, loopback=False).invoke
+    world.engine.effects[INVOKE] = Invoker(world.engine, scratch_uri=SCRATCH, targets=Targets()).invoke
     task_id = await submit(world)
 
     assert called.calls == []
     [dead] = await world.engine.repair.effects(dead=True)
-    assert "push_loopback" in (dead.error or "")
+    assert "push_targets" in (dead.error or "")
     assert (await world.task(task_id)).state is State.QUEUED
 
 
@@ -241,7 +244,7 @@ async def test_a_function_of_lambda_is_called_through_its_api(world: World, aws:
     await set_up(world, Invoke(function=resize, lease_ms=LEASE_S * 1000))
     client = Lambda(aws)
     world.engine.effects[INVOKE] = Invoker(
-        world.engine, scratch_uri=SCRATCH, loopback=False, call_function=client.call
+        world.engine, scratch_uri=SCRATCH, targets=Targets(), call_function=client.call
     ).invoke
     recorder = f"{aws.aws_endpoint_url}/moto-api/recorder"
     async with httpx.AsyncClient(timeout=30) as http:

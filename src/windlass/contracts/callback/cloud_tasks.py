@@ -34,8 +34,8 @@ class NotCreated(Exception):
 class CloudTasksCarrier:
     """Hands pushes to Cloud Tasks. `access_token` says who we are to Google."""
 
-    def __init__(self, access_token: AccessToken, *, endpoint: str = ENDPOINT, loopback: bool = False) -> None:
-        self._access_token, self._endpoint, self._loopback = access_token, endpoint.rstrip("/"), loopback
+    def __init__(self, access_token: AccessToken, *, endpoint: str = ENDPOINT) -> None:
+        self._access_token, self._endpoint = access_token, endpoint.rstrip("/")
 
     async def __call__(self, push: Push, message_id: str, headers: dict[str, str], body: bytes) -> None:
         via = push.cloud_tasks
@@ -46,7 +46,7 @@ class CloudTasksCarrier:
             {"Content-Type": "application/json", "Authorization": f"Bearer {await self._access_token()}"},
             msgspec.json.encode({"task": created(via, queue, push.url, message_id, headers, body)}),
             timeout_s=TIMEOUT_S,
-            loopback=self._loopback,
+            targets=None,
         )
         judge(reply)
 
@@ -92,7 +92,7 @@ class MetadataToken:
     async def __call__(self) -> str:
         if not self._token or self._stopwatch() >= self._until_s:
             reply = await post(
-                self._url, {"Metadata-Flavor": "Google"}, b"", timeout_s=TIMEOUT_S, method="GET", checked=False
+                self._url, {"Metadata-Flavor": "Google"}, b"", timeout_s=TIMEOUT_S, method="GET", targets=None
             )
             if reply.status != 200:
                 raise NotCreated(f"the metadata server answered {reply.status}")

@@ -13,6 +13,7 @@ from windlass.contracts.callback.push import Pusher
 from windlass.contracts.callback.service import Service
 from windlass.core.delivery import PUSH
 from windlass.core.error import Forbidden, Invalid
+from windlass.core.target import Targets
 from windlass.engine.engine import Engine
 from windlass.wire.post import Unreachable, resolve, split
 
@@ -27,7 +28,7 @@ def make_callbacks(engine: Engine, version: str) -> tuple[Service, CallbackApp]:
 async def pushing(engine: Engine, service: Service, options: PushOptions, url: str) -> AsyncIterator[None]:
     """Send tasks out until the block ends. `url` is where we listen."""
     pusher = make_pusher(engine, service, options, url)
-    engine.queues.check_target = lambda target: check_target(target, loopback=options.loopback)
+    engine.queues.check_target = lambda target: check_target(target, options.allowed)
     await engine.hear()
     async with engine.sent.carrying(PUSH, pusher.push):
         yield
@@ -40,16 +41,16 @@ def make_pusher(engine: Engine, service: Service, options: PushOptions, url: str
         return token or ""
 
     access = fixed_token if token is not None else MetadataToken(time.monotonic)
-    carrier = CloudTasksCarrier(access, endpoint=options.google_url or ENDPOINT, loopback=options.loopback)
+    carrier = CloudTasksCarrier(access, endpoint=options.google_url or ENDPOINT)
     base_url = options.callback_url or url
-    return Pusher(engine, service, base_url, loopback=options.loopback, cloud_tasks=carrier)
+    return Pusher(engine, service, base_url, targets=options.allowed, cloud_tasks=carrier)
 
 
-async def check_target(url: str, *, loopback: bool) -> None:
-    """Raise Invalid for a URL that no worker can have. A name that has no address yet may get one."""
+async def check_target(url: str, targets: Targets) -> None:
+    """Raise Invalid for a URL that may not be called. A name that has no address yet may get one."""
     try:
         split(url)
-        await resolve(url, loopback=loopback)
+        await resolve(url, targets)
     except (Forbidden, Invalid) as error:
         raise Invalid(error.message.removeprefix("url: "), field="delivery.url") from None
     except Unreachable:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
+from windlass.core.target import PUBLIC, Targets, read_targets
+
 
 class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where workers call back (None: where the server listens), whether they may be on this machine, and who we are to
-    Google Cloud Tasks (None: the machine's own account)."""
+    """Where workers call back (None: where the server listens), which addresses may be called, as the setting
+    `push_targets` says it, and this machine with `loopback`; and who we are to Google Cloud Tasks (None: the machine's
+    own account)."""
 
     callback_url: str | None = None
+    targets: str = PUBLIC
     loopback: bool = False
     google_token: str | None = None
     google_url: str | None = None
+
+    @property
+    def allowed(self) -> Targets:
+        return read_targets(self.targets, loopback=self.loopback)

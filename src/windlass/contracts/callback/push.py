@@ -18,6 +18,7 @@ from windlass.contracts.callback.service import Service
 from windlass.core.callback import scope_of, token_life
 from windlass.core.delivery import Push, QueueSettings
 from windlass.core.error import Forbidden, Invalid, NotFound
+from windlass.core.target import Targets
 from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
 from windlass.engine.outbox import NotNow, Undeliverable
@@ -42,13 +43,13 @@ class NotTaken(Exception):
 
 
 class Pusher:
-    """The pushes of one engine. `base_url` is where workers call back; `loopback` lets workers be on this machine."""
+    """The pushes of one engine. `base_url` is where workers call back; `targets` may be called."""
 
     def __init__(
-        self, engine: Engine, service: Service, base_url: str, *, loopback: bool, cloud_tasks: Carrier | None = None
+        self, engine: Engine, service: Service, base_url: str, *, targets: Targets, cloud_tasks: Carrier | None = None
     ) -> None:
         self._engine, self._service, self._base_url = engine, service, base_url.rstrip("/")
-        self._loopback, self._cloud_tasks = loopback, cloud_tasks
+        self._targets, self._cloud_tasks = targets, cloud_tasks
         self._under_way: Counter[tuple[str, str]] = Counter()
 
     async def push(self, effect: Effect) -> None:
@@ -112,7 +113,7 @@ class Pusher:
     async def _post(self, url: str, headers: dict[str, str], body: bytes, now: datetime) -> None:
         try:
             timeout_s = ANSWER_TIMEOUT_S + len(body) / SLOWEST_BYTES_PER_S
-            reply = await post(url, headers, body, timeout_s=timeout_s, loopback=self._loopback)
+            reply = await post(url, headers, body, timeout_s=timeout_s, targets=self._targets)
         except Forbidden as error:
             raise Undeliverable(error.message) from None
         judge(reply, now)

@@ -16,6 +16,7 @@ from windlass.contracts.lease.form import details
 from windlass.core.dataset import scratch_of
 from windlass.core.delivery import Invoke, QueueSettings, type_of
 from windlass.core.error import Forbidden, Invalid, NotFound
+from windlass.core.target import Targets
 from windlass.core.token import delivery_of
 from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
@@ -40,13 +41,13 @@ class NotTaken(Exception):
 
 
 class Invoker:
-    """The calls of one engine. `loopback` lets functions be on this machine; without `call_function` no Lambda is
+    """The calls of one engine. `targets` may be called; without `call_function` no Lambda is
     called."""
 
     def __init__(
-        self, engine: Engine, *, scratch_uri: str, loopback: bool, call_function: CallFunction | None = None
+        self, engine: Engine, *, scratch_uri: str, targets: Targets, call_function: CallFunction | None = None
     ) -> None:
-        self._engine, self._scratch_uri, self._loopback = engine, scratch_uri, loopback
+        self._engine, self._scratch_uri, self._targets = engine, scratch_uri, targets
         self._call_function = call_function
 
     async def invoke(self, effect: Effect) -> None:
@@ -93,7 +94,7 @@ class Invoker:
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> None:
         try:
-            reply = await post(url, headers, body, timeout_s=ANSWER_TIMEOUT_S, loopback=self._loopback)
+            reply = await post(url, headers, body, timeout_s=ANSWER_TIMEOUT_S, targets=self._targets)
         except Forbidden as error:
             raise Undeliverable(error.message) from None
         if reply.status in BUSY:
