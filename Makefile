@@ -8,10 +8,12 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then echo $$p; break; fi; done)
 BIN := .venv/bin
 READY := .venv/.ready
+RUNS := .venv/.runs
+comma := ,
 ON_OLDER := tests/store/test_claim.py tests/store/test_plan.py tests/store/test_sql_submit.py
 # What behaves differently for root: processes, cages, rights, embedded PostgreSQL, homes.
 OF_USERS := tests/wrapper tests/stdio tests/launchers tests/cli tests/store/test_embedded.py tests/sdk/test_process.py \
-	tests/e2e/test_commands.py tests/e2e/test_machine.py
+	tests/e2e/test_commands.py tests/e2e/test_demo.py tests/e2e/test_machine.py
 # One PostgreSQL per core; a few named tests (ARGS) run faster, and can be debugged, in one process.
 PARALLEL := -n $(or $(JOBS),auto) --maxprocesses 8 --dist worksteal
 # The tests start many Python processes, which should not compile the same files again and again.
@@ -20,20 +22,40 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+# Shows which package is fetched: on one line, or in a log a line for each.
+TELL := tell() { if [ -t 1 ]; then printf '\r\033[K  %s' "$$1"; elif [ -n "$$1" ]; then echo "  $$1"; fi; }
+SHOW_PROGRESS := n=0; while read -r what package _; do case "$$what $$package" in \
+	Collecting*) n=$$((n + 1)); tell "$$n  $${package%%[<>=~!;[]*}" ;; \
+	"Installing collected") tell "installing $$n packages …" ;; \
+	"Installing build") tell "preparing …" ;; \
+	esac; done; if [ -t 1 ]; then printf '\r\033[K'; fi
+
+# $(1): what to install. $(2): which pip that needs, if not any.
+define set_up
 	@test -n "$(PYTHON)" || { echo "Windlass needs Python 3.11, 3.12 or 3.13 on the PATH (or: make PYTHON=/path/to/python)"; exit 1; }
-	@echo "Setting up .venv with $(PYTHON) …"
+	@echo "Setting up .venv with $(PYTHON), once …"
 	@if command -v uv >/dev/null 2>&1; then \
-		uv venv --quiet --allow-existing --python "$(PYTHON)" .venv && uv pip install --quiet --python $(BIN)/python -e '.[all]' --group dev; \
+		uv venv --quiet --allow-existing --python "$(PYTHON)" .venv; uv pip install --python $(BIN)/python $(1); \
 	else \
-		"$(PYTHON)" -m venv .venv && $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' && $(BIN)/python -m pip install --quiet -e '.[all]' --group dev; \
+		$(TELL); PIP="$(BIN)/python -m pip --disable-pip-version-check install"; \
+		tell "making an environment …"; "$(PYTHON)" -m venv .venv; \
+		$(if $(2),tell "$(2)"; $$PIP --quiet --upgrade '$(2)';) \
+		$$PIP --progress-bar off $(1) | { $(SHOW_PROGRESS); }; \
 	fi
 	@touch $@
+endef
 
-dev: $(READY) ## Embedded PostgreSQL, API, engine and a sample worker, until Ctrl-C
+$(READY): pyproject.toml
+	$(call set_up,-e '.[all]' --group dev,pip>=25.1)
+
+# For who wants to see it run: nothing that only developers need.
+$(RUNS): pyproject.toml
+	$(call set_up,-e '.[server$(comma)embedded]')
+
+dev: $(or $(wildcard $(READY)),$(RUNS)) ## Embedded PostgreSQL, API, engine and a sample worker, until Ctrl-C
 	@$(BIN)/windlass dev examples.greet:app
 
-demo: $(READY) ## Submit work, kill a worker in the middle, show that everything finished once
+demo: $(or $(wildcard $(READY)),$(RUNS)) ## Submit work, kill a worker in the middle, show that everything finished once
 	@$(BIN)/windlass demo
 
 test: $(READY) ## All tests on the embedded PostgreSQL (FAST=1: under a minute; ARGS=... for pytest; JOBS=1: one by one)

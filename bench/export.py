@@ -32,7 +32,8 @@ def export_mods(stage: Stage, who: Contestant) -> Figures:
     http = f"127.0.0.1:{_free_port()}"
     with stage.place(who) as place, _archive(count) as archive:
         source = {"WINDLASS_MODS_API_URL": archive, "WINDLASS_MODS_GATEWAY_URL": archive}
-        variables = {**source, "WINDLASS_LAUNCHERS": "process"}
+        blobs = f"file://{stage.folder / 'blobs'}"
+        variables = {**source, "WINDLASS_LAUNCHERS": "process", "WINDLASS_BLOBS": blobs}
         command = [
             who.python.with_name("windlass"), "serve", "--database-url", place.url, "--http", http,
             "--grpc", f"127.0.0.1:{_free_port()}", "--api-key", KEY, "--data-dir", str(stage.folder / "data"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import signal
@@ -98,18 +99,21 @@ async def work(name: str) -> None:
 
 
 @contextlib.contextmanager
-def worker_processes(url: str) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Real processes in sessions of their own, so that Ctrl-C reaches only us, and we stop them."""
+def worker_processes(url: str, log: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Real processes in sessions of their own, so that Ctrl-C reaches only us, and we stop them. What they log would
+    run through the screen."""
     processes = {}
     try:
-        for name in (f"worker-{number}" for number in range(1, WORKERS + 1)):
-            processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "windlass.cli.demo", name],
-                env={**os.environ, "DATABASE_URL": url},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
+        with log.open("ab") as logged:
+            for name in (f"worker-{number}" for number in range(1, WORKERS + 1)):
+                processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", "windlass.cli.demo", name],
+                    env={**os.environ, "DATABASE_URL": url},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=logged,
+                    start_new_session=True,
+                )
         yield processes
     finally:
         for process in processes.values():
@@ -212,37 +216,46 @@ class Demo:
         retried = await ask("select count(*) from windlass.task where run_id = $1 and failures > 0", self.run_id)
         total = (await self.engine.views.get(self.total_id)).task.result
         checks = [
-            ("tasks that ended with success", await self.ended(), ORDERS + 1),
-            (f"tasks of {victim} that others finished", others, len(held)),
-            ("results that were accepted", await ask("select count(*) from demo.accepted"), ORDERS + 1),
-            ("orders with a receipt", await ask("select count(*) from demo.receipt"), ORDERS),
-            ("sum of the receipts, in cents", await ask("select sum(cents) from demo.receipt"), expected),
-            ("the same, as the last task computed it", int(total or b"0"), expected),
-            ("tasks still running", await ask("select count(*) from windlass.task where state = 'running'"), 0),
+            ("tasks ended with success", await self.ended(), ORDERS + 1),
+            (f"tasks of {victim} were finished by others", others, len(held)),
+            ("results were accepted", await ask("select count(*) from demo.accepted"), ORDERS + 1),
+            ("orders have a receipt", await ask("select count(*) from demo.receipt"), ORDERS),
+            ("cents are on the receipts", await ask("select sum(cents) from demo.receipt"), expected),
+            ("cents is what the last task computed", int(total or b"0"), expected),
+            ("tasks are still running", await ask("select count(*) from windlass.task where state = 'running'"), 0),
         ]
-        table = Table("promise", "is", "should be", "", title="Was everything done once?", title_justify="left")
+        self.console.print("[bold]Was everything done once?[/bold]", highlight=False)
+        rows = Table.grid(padding=(0, 2, 0, 0))
+        rows.add_column(justify="right")
+        rows.add_column(justify="right")
         for what, found, wanted in checks:
-            verdict = "[green]ok[/green]" if found == wanted else "[red]NO[/red]"
-            table.add_row(what, f"{found:,}", f"{wanted:,}", verdict)
-        self.console.print(table)
+            verdict = "[green]ok[/green]" if found == wanted else f"[red]NO[/red], {wanted:,}"
+            rows.add_row(f"  {verdict}", f"{found:,}", what)
+        self.console.print(rows)
         self.console.print(
-            f"Handlers began {executions:,} times for {ORDERS} orders: {retried} orders failed once and were retried,"
-            f" and what {victim} left half-done was done again.",
+            f"Handlers began {executions:,} times for {ORDERS} orders: {retried} failed once and were tried again,"
+            f" and what {victim} left half-done was done again by others.",
             highlight=False,
         )
         broken = [what for what, found, wanted in checks if found != wanted]
         if broken:
             raise Promise("not as promised: " + "; ".join(broken))
 
-    async def show_timeline(self, task_id: UUID) -> None:
-        table = Table("time", "attempt", "what", "worker", title=f"Task {task_id}", title_justify="left")
+    async def show_timeline(self, held: list[UUID]) -> None:
+        """Of a task to which nothing else has happened, if there is one."""
+        query = "select id from windlass.task where id = any($1) order by failures, id limit 1"
+        task_id = await self.database.fetchval(query, held)
+        self.console.print(f"[bold]One of them[/bold], {task_id}:", highlight=False)
+        rows = Table.grid(padding=(0, 2, 0, 0))
+        rows.add_column(justify="right")
         timeline = await self.engine.views.timeline(task_id)
         for line in timeline:
             seconds = (line.at - timeline[0].at).total_seconds()
             detail = (line.detail or {}).get("reason")
             what = f"{line.what} ({detail})" if detail else line.what
-            table.add_row(f"{seconds:.2f} s", str(line.attempt or ""), what, line.worker or "")
-        self.console.print(table)
+            attempt = f"attempt {line.attempt}" if line.attempt else ""
+            rows.add_row(f"  {seconds:.1f} s", attempt, what, line.worker or "")
+        self.console.print(rows, highlight=False)
 
 
 @contextlib.contextmanager
@@ -281,7 +294,7 @@ async def migrated(folder: Path) -> AsyncIterator[str]:
         yield url
 
 
-async def run(console: Console, folder: Path) -> None:
+async def run(console: Console, folder: Path, log: Path) -> None:
     console.print("[bold]Windlass[/bold]: kill a worker, lose nothing.", highlight=False)
     began = time.monotonic()
     async with migrated(folder) as url, open_engine(url) as engine:
@@ -290,7 +303,7 @@ async def run(console: Console, folder: Path) -> None:
         demo = Demo(console, engine, database)
         demo.began = began
         demo.say("PostgreSQL and an engine are running.")
-        with worker_processes(url) as processes:
+        with worker_processes(url, log) as processes:
             for process in processes.values():
                 assert process.stdout is not None
                 if await asyncio.to_thread(process.stdout.readline) != b"ready\n":
@@ -315,7 +328,7 @@ async def tell_the_story(demo: Demo, processes: dict[str, subprocess.Popen[bytes
         await recovery
     demo.say(f"All {ORDERS + 1} tasks have ended.")
     await demo.check(victim, held)
-    await demo.show_timeline(held[0])
+    await demo.show_timeline(held)
 
 
 def demo(*, json: Json = False) -> int:
@@ -331,16 +344,27 @@ def demo(*, json: Json = False) -> int:
     broken = ""
     try:
         with temporary_folder() as folder:
-            asyncio.run(run(shown, folder / "data"))
-    except Promise as error:
-        broken = str(error)
-        shown.print(f"[red]The demo failed:[/red] {broken}", highlight=False)
+            log = folder / "log.txt"
+            logging.basicConfig(filename=log)
+            broken = _run(shown, folder / "data", log)
     except KeyboardInterrupt:
         shown.print("Interrupted. Everything was stopped and removed.")
         return Exit.INTERRUPTED
     if json:
         print_json({"ok": not broken, **({"broken": broken} if broken else {})})
     return Exit.FAILED if broken else Exit.OK
+
+
+def _run(shown: Console, data: Path, log: Path) -> str:
+    """What is not as promised; empty if all is."""
+    try:
+        asyncio.run(run(shown, data, log))
+    except Promise as error:
+        shown.print(f"[red]The demo failed:[/red] {error}", highlight=False)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
+        shown.print("\n".join(["What was logged last:", *lines]), markup=False, highlight=False)
+        return str(error)
+    return ""
 
 
 if __name__ == "__main__":
