@@ -14,6 +14,7 @@ from tests.export.archive import Answer
 from tests.export.machine import ROOT_PI, SECRET, SIGNATURE, TASK, Machine
 from tests.export.samples import simple
 
+from windlass.export.mods.options import Options
 from windlass.export.mods.program import export
 from windlass.sdk.machine import ExportError, Job
 from windlass.sdk.machine.memory import peak_mb
@@ -189,7 +190,7 @@ def test_without_an_address_nobody_is_called_back(machine: Machine, url: str) ->
         ('{"maxDepth": -1}', "EXPORT_OPTIONS: Expected `int` >= 0 - at `$.maxDepth`"),
         ('{"maxDepth": "5"}', "EXPORT_OPTIONS: Expected `int`, got `str` - at `$.maxDepth`"),
         ('{"parallelBatchSize": 0}', "EXPORT_OPTIONS: Expected `int` >= 1 - at `$.parallelBatchSize`"),
-        ('{"parallelBatchSize": 101}', "EXPORT_OPTIONS: Expected `int` <= 100 - at `$.parallelBatchSize`"),
+        ('{"parallelBatchSize": 1.5}', "EXPORT_OPTIONS: Expected `int`, got `float` - at `$.parallelBatchSize`"),
         ('{"recursive": "yes"}', "EXPORT_OPTIONS: Expected `bool`, got `str` - at `$.recursive`"),
         ('{"includeOcr": 1}', "EXPORT_OPTIONS: Expected `bool`, got `int` - at `$.includeOcr`"),
         ('{"cheimarrosMode": "all"}', "EXPORT_OPTIONS: Invalid enum value 'all' - at `$.cheimarrosMode`"),
@@ -201,6 +202,23 @@ def test_options_that_are_wrong_are_told(machine: Machine, options: str, why: st
     assert machine.run(export) == 1
     assert why in machine.callback["error"]
     assert machine.left == []
+
+
+@pytest.mark.parametrize("format_", ["pinax", "mods-json", "MODS"])
+def test_another_format_is_refused(machine: Machine, format_: str) -> None:
+    machine.env["EXPORT_FORMAT"] = format_
+
+    assert machine.run(export) == 1
+    assert f"EXPORT_FORMAT is '{format_}'" in machine.callback["error"]
+    assert machine.left == []
+
+
+def test_options_have_limits_only_where_they_protect_something(machine: Machine) -> None:
+    simple(machine.archive, ROOT_PI)
+    machine.env["EXPORT_OPTIONS"] = '{"recursive": true, "maxDepth": 1000.0, "parallelBatchSize": 100000}'
+
+    assert machine.run(export) == 0, machine.callback
+    assert Options(parallel_batch_size=100_000).at_once == 100
 
 
 @pytest.mark.parametrize("options", ["", "null", "{}", '{"maxDepth": null, "unknown": 1, "validate": true}'])
@@ -423,8 +441,9 @@ def test_a_program_imports_what_it_needs_and_nothing_else() -> None:
 
     ours = {name for name in loaded if name.startswith("windlass.") and not name.startswith("windlass.sdk.machine")}
     assert ours == {
-        "windlass.core", "windlass.core.json_text", "windlass.core.text", "windlass.sdk", "windlass.sdk.resting",
-        "windlass.wire", "windlass.wire.retry_after", "windlass.wire.sigv4",
+        "windlass.core", "windlass.core.error", "windlass.core.json_text", "windlass.core.text", "windlass.sdk",
+        "windlass.sdk.resting", "windlass.wire", "windlass.wire.decode", "windlass.wire.retry_after",
+        "windlass.wire.sigv4",
     }  # fmt: skip
     assert {"asyncio", "lxml", "grpc"}.isdisjoint(loaded)
 

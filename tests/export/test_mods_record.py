@@ -212,3 +212,47 @@ def test_the_graph_is_not_even_asked_for_when_it_is_to_be_skipped(machine: Machi
     exported(machine, cheimarrosMode="skip")
 
     assert machine.archive.asked(f"/ipfs/{graph}") == []
+
+
+# --------------------------------------------------------------------------------------------- links
+
+# The type that MODS gives to a link, judged by a real validator.
+LINKS = etree.XMLSchema(
+    etree.fromstring(
+        '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="url" type="xs:anyURI"/></xs:schema>'
+    )
+)
+NO_LINKS = [
+    "see the reading room", "http://[broken", "http://host:port/", "100% sure", "%zz", "http://a b/", "a:b c", "::", "http://",
+    "https://archive.example/<id>", "https://archive.example/a\\b", "https://archive.example/#a#b", "/relative", "x",
+]  # fmt: skip
+GOOD_LINKS = [
+    "https://archive.example/ledger?a=1&b=2#top", "urn:isbn:0451450523", "doi:10.1000/182",
+    "https://archive.example/caf%C3%A9", "https://archive.example:8443/", "ark:/12148/btv1b8449691v",
+    "https://archive.example/\u65e5\u672c",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", NO_LINKS)
+def test_an_address_that_is_no_uri_does_not_make_the_document_invalid(machine: Machine, said: str) -> None:
+    machine.archive.entity(ROOT_PI, pinax={**PIER_PINAX, "access_url": said})
+    exported(machine)
+    [page] = texts(machine, "m:identifier[@displayLabel='Arke URI']")
+    assert page == f"https://arke.institute/{ROOT_PI}"
+    assert texts(machine, "m:note[@displayLabel='Access URL']") == [said]
+    assert all(_is_link(url) for url in texts(machine, ".//m:url"))
+
+
+@pytest.mark.parametrize("said", GOOD_LINKS)
+def test_an_address_that_is_a_uri_is_the_link(machine: Machine, said: str) -> None:
+    machine.archive.entity(ROOT_PI, pinax={**PIER_PINAX, "access_url": said})
+    exported(machine)
+    assert texts(machine, "m:identifier[@displayLabel='Arke URI']") == [said]
+    assert texts(machine, "m:note[@displayLabel='Access URL']") == []
+    assert all(_is_link(url) for url in texts(machine, ".//m:url"))
+
+
+def _is_link(text: str) -> bool:
+    url = etree.Element("url")
+    url.text = text
+    return bool(LINKS.validate(url))

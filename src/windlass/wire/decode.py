@@ -28,11 +28,22 @@ def decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
-        return _with_integers(decoder, content, error)
+        try:
+            return _with_integers(lambda value: decoder.decode(msgspec.json.encode(value)), content, error)
+        except msgspec.ValidationError as last:
+            raise Invalid(reason_of(last), field=field_of(last)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Malformed(f"the body is not JSON in UTF-8: {error}") from None
     except RecursionError:
         raise Malformed("the body is nested too deeply") from None
+
+
+def converted(value: object, kind: type[T]) -> T:
+    """What was JSON and was read already. Raises msgspec.ValidationError for what does not have the right shape."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return _with_integers(lambda changed: msgspec.convert(changed, kind), msgspec.json.encode(value), error)
 
 
 def decoded_report(decoder: msgspec.json.Decoder[T], content: bytes, only_text: Callable[[T], bool]) -> T:
@@ -57,7 +68,7 @@ def _readable(content: bytes) -> bytes:
 # --------------------------------------------------------------------------------------------- integers
 
 
-def _with_integers(decoder: msgspec.json.Decoder[T], content: bytes, error: msgspec.ValidationError) -> T:
+def _with_integers(read: Callable[[Any], T], content: bytes, error: msgspec.ValidationError) -> T:
     """What was sent, with integers where integers are wanted and `1.0` was written. All elements of a list are put
     right at once, so that there are few rounds."""
     value: Any = None
@@ -68,12 +79,12 @@ def _with_integers(decoder: msgspec.json.Decoder[T], content: bytes, error: msgs
             value = msgspec.json.decode(content) if value is None else value
             names = [part[1] or None for part in _PART.finditer(found["path"])]
             value = _integers(value, names)
-            return decoder.decode(msgspec.json.encode(value))
+            return read(value)
         except msgspec.ValidationError as other:
             error = other
         except (ValueError, RecursionError, OverflowError):  # cannot be written as it was read
             break
-    raise Invalid(reason_of(error), field=field_of(error)) from None
+    raise error
 
 
 def _integers(value: Any, path: list[str | None]) -> Any:

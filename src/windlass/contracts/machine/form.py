@@ -19,7 +19,7 @@ from windlass.core.text import TEXT_MAX
 from windlass.core.transition import State
 from windlass.engine.machine import MachineRow
 from windlass.engine.view import TaskView
-from windlass.wire.decode import decoded, decoded_report, field_of, reason_of
+from windlass.wire.decode import converted, decoded, decoded_report, field_of, reason_of
 
 MODS = "mods"
 PI = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -27,7 +27,6 @@ NAMED = re.compile(FORMAT)
 SUBJECT_MAX, BATCH_MAX = 500, 200
 OPTIONS_MAX_BYTES = 32 * 1024
 METRICS_MAX_BYTES = 32 * 1024
-DEPTH_MAX, AT_ONCE_MAX = 50, 100  # as the exporter has them
 SIZE_MAX = 2**53
 LEVELS_MAX = 50
 STARTED = "Export job started. Use task_id to check status or poll /status/:task_id"
@@ -53,8 +52,8 @@ class ModsOptions(Struct, frozen=True, rename="camel", kw_only=True):
     """What can be asked of a MODS export; what is left out has the exporter's default."""
 
     recursive: bool | UnsetType = UNSET
-    max_depth: Annotated[int, Meta(ge=0, le=DEPTH_MAX)] | UnsetType = UNSET
-    parallel_batch_size: Annotated[int, Meta(ge=1, le=AT_ONCE_MAX)] | UnsetType = UNSET
+    max_depth: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    parallel_batch_size: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     include_ocr: bool | UnsetType = UNSET
     cheimarros_mode: Literal["full", "minimal", "skip"] | UnsetType = UNSET
     validate: bool | UnsetType = UNSET
@@ -97,7 +96,7 @@ def read_order(format_: str, body: bytes) -> dict[str, Any]:
         raise Invalid("must be an object", field="options")
     if format_ == MODS:
         try:
-            msgspec.convert(options, ModsOptions)
+            converted(options, ModsOptions)
         except msgspec.ValidationError as error:
             raise Invalid(reason_of(error), field=".".join(filter(None, ("options", field_of(error))))) from None
     _check_levels("options", options)

@@ -6,10 +6,11 @@ An entity whose metadata is missing or unreadable has a minimal record, which sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -38,6 +39,24 @@ LANGUAGES = {
     "en": "eng", "es": "spa", "fr": "fre", "de": "ger", "it": "ita",
     "pt": "por", "zh": "chi", "ja": "jpn", "ar": "ara", "ru": "rus",
 }  # fmt: skip
+
+
+# As xs:anyURI wants it, which is the type of a link: with a scheme, and what is not allowed in a URI escaped.
+_URI = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:(?:[^\s<>\"{}|\\^`\[\]%#\x00-\x20\x7f]|%[0-9A-Fa-f]{2})+(?:#[^\s<>\"{}|\\^`\[\]%#]*)?"
+)
+
+
+def is_uri(said: str) -> bool:
+    """What people write as an address may be anything; a link must be one."""
+    if _URI.fullmatch(said) is None:
+        return False
+    try:
+        parts = urlsplit(said)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme not in {"http", "https"} or bool(parts.hostname)
 
 
 def _quoted(part: str) -> str:
@@ -144,6 +163,9 @@ def _notes(entity: Entity, mode: Mode) -> Iterator[Node]:
             yield note("summary", "PINAX Description", summary)
         if source := text(pinax.get("source")):
             yield note("source", "Source System", source)
+        access = text(pinax.get("access_url"))
+        if access not in {"", PLACEHOLDER} and not is_uri(access):
+            yield note("access", "Access URL", access)
     yield from graphs.notes(entity.graph, mode)
     if manifest.children:
         yield note("children-inventory", "Child Entities", f"{len(manifest.children)} child entities")
@@ -160,8 +182,8 @@ def _subjects(pinax: Mapping[str, Any], graph: Graph, mode: Mode) -> Iterator[No
 
 def _tail(entity: Entity, addresses: Addresses) -> Iterator[Node]:
     manifest, pinax = entity.manifest, entity.pinax or {}
-    page = text(pinax.get("access_url"))
-    page = addresses.page(manifest.pi) if page in {"", PLACEHOLDER} else page
+    said = text(pinax.get("access_url"))
+    page = said if is_uri(said) else addresses.page(manifest.pi)
     if own_id := text(pinax.get("id")):
         yield identifier("local", own_id, "PINAX ID")
     yield identifier("arke-pi", manifest.pi, "Arke Persistent Identifier")
@@ -187,7 +209,7 @@ def _minimal_tail(entity: Entity, addresses: Addresses, today: str, origin: str)
     yield identifier("arke-pi", manifest.pi, "Arke Persistent Identifier")
     if manifest.cid:
         yield identifier("arke-manifest-cid", manifest.cid, "Manifest CID")
-    yield group("location", leaf("url", addresses.manifest(manifest.pi), usage="primary"))
+    yield group("location", link(addresses.manifest(manifest.pi), "Arke Manifest API", usage="primary"))
     yield group(
         "recordInfo",
         leaf("recordContentSource", "Arke Institute"),

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+AT_ONCE_MAX = 100
 Mode = Literal["full", "minimal", "skip"]
 
 
@@ -14,8 +15,13 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     """The names on the wire are in camel case. `validate` is accepted and does nothing."""
 
     recursive: bool = False
-    max_depth: Annotated[int, Meta(ge=0, le=50)] = 5
-    parallel_batch_size: Annotated[int, Meta(ge=1, le=100)] = 10
+    max_depth: Annotated[int, Meta(ge=0)] = 5
+    parallel_batch_size: Annotated[int, Meta(ge=1)] = 10
     include_ocr: bool = True
     cheimarros_mode: Mode = "full"
     validate: bool = False
+
+    @property
+    def at_once(self) -> int:
+        """How many requests are under way: more would harm the archive and this machine."""
+        return min(self.parallel_batch_size, AT_ONCE_MAX)

@@ -27,6 +27,7 @@ ADDRESSES = {
 }
 
 
+FORMAT = "mods"
 M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
@@ -48,12 +49,14 @@ def export(job: machine.Job) -> dict[str, int]:
     from windlass.export.mods.record import EntityFailed, Frame
     from windlass.export.mods.tree import export_one, export_tree
 
+    if job.format != FORMAT:
+        raise machine.ExportError(f"EXPORT_FORMAT is {job.format!r}, and this program exports {FORMAT}")
     options, addresses = job.read_options(Options), read_addresses(job.settings)
     if not PI.fullmatch(job.pi):
         raise machine.ExportError("PI is no persistent identifier")
     name = f"{job.pi}-collection.xml" if options.recursive else f"{job.pi}.xml"
     output = job.output(name, content_type="application/xml")
-    source = Source(addresses.api, addresses.gateway, width=options.parallel_batch_size)
+    source = Source(addresses.api, addresses.gateway, width=options.at_once)
     with source, output.path.open("wb") as file:
         frame = Frame(source, options, addresses, datetime.now(UTC).date().isoformat())
         try:

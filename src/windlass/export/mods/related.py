@@ -51,7 +51,7 @@ def _entity(pi: str, kind: str, label: str, called: str, view: str, addresses: A
 
 def _file(key: str, cid: str, addresses: Addresses) -> Node:
     found = [
-        identifier("ipfs-cid", cid),
+        identifier("ipfs-cid", cid, "IPFS CID"),
         identifier("uri", addresses.file(cid), "IPFS Gateway URL"),
         identifier("uri", addresses.api_file(cid), "API URL"),
     ]

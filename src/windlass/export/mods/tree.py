@@ -44,7 +44,7 @@ def export_one(frame: Frame, pi: str, file: BinaryIO) -> Counts:
 def export_tree(frame: Frame, root: str, file: BinaryIO) -> Counts:
     """Raises EntityFailed if it is the root that fails."""
     counts, seen, waiting = Counts(), {root}, deque([Place((root,))])
-    width = frame.options.parallel_batch_size
+    width = frame.options.at_once
     under_way: deque[tuple[Place, Future[tuple[IO[bytes], Written]]]] = deque()
     crew = Crew(width, "windlass-entity")
     file.write(COLLECTION_BEGIN)

@@ -15,6 +15,7 @@ import msgspec
 from windlass.sdk.machine.http import Client, Reply
 from windlass.sdk.machine.patience import Transient, persist
 from windlass.sdk.machine.store import ObjectStore
+from windlass.wire.decode import converted
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9_=+,@()'.-]([A-Za-z0-9_=+,@()' .-]{0,198}[A-Za-z0-9_=+,@()'.-])?")  # a part of any key
@@ -102,7 +103,7 @@ class Job(msgspec.Struct, kw_only=True):
         """The options as a msgspec struct; what is null counts as not said, what is unknown is ignored."""
         said = {name: value for name, value in self.options.items() if value is not None}
         try:
-            return msgspec.convert(said, kind)
+            return converted(said, kind)
         except msgspec.ValidationError as error:
             raise ExportError(f"EXPORT_OPTIONS: {error}") from None
 
