@@ -8,11 +8,13 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
 from tests.cli.command import WINDLASS, environment
 from tests.cli.conftest import Dev
+from tests.shape.source import ROOT
 
 SOON_S = 120.0
 
@@ -123,3 +125,12 @@ def test_the_id_of_a_task_is_never_cut(dev: Dev) -> None:
     terminal = at_terminal(dev, "tasks", "list", "--limit", "1")
     assert terminal.end() == 0
     assert task_id in terminal.plain
+
+
+def test_a_failed_conformance_case_is_told_in_lines_of_the_terminal(dev: Dev) -> None:
+    worker = [sys.executable, str(ROOT / "tests/contracts/lease/faulty.py"), "gives garbage back"]
+    terminal = at_terminal(dev, "conformance", "lease", "--only", "22", "--", *worker, COLUMNS="80")
+
+    assert terminal.end() == 1
+    assert [line for line in terminal.plain.splitlines() if len(line) > 80] == []
+    assert "\n                   can ever do anything with it." in terminal.plain.replace("\r", "")

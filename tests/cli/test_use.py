@@ -19,6 +19,7 @@ COMMANDS = (
     "check", "config", "demo", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "signals", "submit",
     "tasks", "worker", "workers",
 )  # fmt: skip
+KITS = ("callback", "lease", "machine", "registry", "stdio")
 SPEAKS_ONLY_JSON = {"windlass stdio worker", "windlass wrapper"}  # on their standard output, asked or not
 
 
@@ -29,6 +30,15 @@ def test_help_names_every_command_with_what_it_does_and_the_exit_codes() -> None
     described = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("│ ")}
     assert [name for name in COMMANDS if len(described[name].split()) < 4] == []
     assert "Exit codes: 0 done, 1 failed or refused, 2 wrong use or setting, 3 " in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("serve",), ("conformance",), *(("conformance", name) for name in KITS)], ids=" ".join
+)
+def test_help_fits_a_terminal_of_80_columns(words: tuple[str, ...]) -> None:
+    done = windlass(*words, "--help", COLUMNS="80")
+
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from rich.markup import escape
 
 from windlass import __version__
-from windlass.cli.output import Exit, complain, console, errors
+from windlass.cli.output import Exit, complain, errors, help_console
 from windlass.core.error import WindlassError
 
 EPILOGUE = "Exit codes: 0 done, 1 failed or refused, 2 wrong use or setting, 3 server or database unreachable."
@@ -21,7 +21,7 @@ app = App(
     help="A durable task and workflow engine: one engine, every kind of worker.",
     help_epilogue=EPILOGUE,
     version=__version__,
-    console=console,
+    console=help_console,
     error_console=errors,
     error_formatter=lambda error: f"[red]error[/red] {escape(str(error))}",
     result_action="return_value",

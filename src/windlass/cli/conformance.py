@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Literal
@@ -10,9 +11,11 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass.cli.option import Json, load
-from windlass.cli.output import Exit, Unusable, print_json, say
+from windlass.cli.output import Exit, Unusable, console, print_json, say
 from windlass.core.error import Invalid
 from windlass.testing.conformance import Level, Result, ignore
+
+INDENT = " " * 19
 
 Only = Annotated[tuple[int, ...], Parameter(help="The number of a case to try; repeatable.", show_default=False)]
 LevelName = Annotated[Literal["required", "hardening", "all"], Parameter(name="--level", help="Which cases to try.")]
@@ -217,8 +220,15 @@ def _tell(result: Result) -> None:
     mark = "[green]ok[/green]    " if result.passed else "[red]failed[/red]"
     say(f"{mark} {result.number:>2}  {result.level:<9}  {escape(result.title)}")
     if not result.passed:
-        say(f"           [bold]but[/bold]     {escape(result.problem)}")
-        say(f"           [bold]instead[/bold] {escape(result.duty)}")
+        say(f"           [bold]but[/bold]     {escape(_fit(result.problem))}")
+        say(f"           [bold]instead[/bold] {escape(_fit(result.duty))}")
+
+
+def _fit(text: str) -> str:
+    """In lines of the terminal, if there is one; whoever reads from a pipe gets one line."""
+    if not console.is_terminal:
+        return text
+    return textwrap.fill(text, max(console.width, 60), initial_indent=INDENT, subsequent_indent=INDENT).lstrip()
 
 
 def _tell_all(worker: str, results: Sequence[Result], *, json: bool) -> int:

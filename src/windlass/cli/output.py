@@ -40,6 +40,7 @@ class Pipe(Console):
 
 
 console = Pipe(soft_wrap=True, highlight=False)
+help_console = Pipe(highlight=False)  # help is read, not parsed: its lines end where the terminal does
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 STATE_STYLES = {

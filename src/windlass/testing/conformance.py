@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from windlass.core.check import check_count
-from windlass.core.error import Invalid
+from windlass.core.error import Invalid, WindlassError
 
 T = TypeVar("T")
 PARALLEL_MAX = 64
@@ -120,6 +120,10 @@ class Kit(Generic[T]):
             problem = str(broken)
         except self._breaks as error:
             problem = f"the connection to the worker broke: {type(error).__name__}: {error}"
+        except WindlassError:  # it could not be tried at all
+            raise
+        except Exception as error:
+            problem = f"the case cannot make sense of what the worker did: {type(error).__name__}: {error}"
         seconds = round(time.monotonic() - began_s, 3)
         return Result(case.number, case.title, case.level, not problem, case.duty, problem, seconds)
 

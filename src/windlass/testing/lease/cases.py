@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from windlass.testing.conformance import Broken, expect
-from windlass.testing.lease.stand_in import FENCED, STALE, Task
+from windlass.testing.lease.stand_in import FENCED, STALE, Call, Task
 from windlass.testing.lease.trial import CONCURRENCY, KIT, NAMESPACE, QUEUE, Trial
 from windlass.testing.listener import Reply
 
@@ -20,6 +20,7 @@ AWAY = Reply(503, {"error": "unavailable", "message": "the dispatcher is away"})
 CONFLICT = Reply(409, {"error": "conflict", "message": "it has ended otherwise"})
 STOP_S, QUIET_S = 5.0, 1.0  # how soon an operator must stop, and how long it must be silent then
 LONG = 1.5  # leases
+SPEAK = ("events", "task-complete")  # what carries events
 
 
 def events(count: int) -> list[dict[str, Any]]:
@@ -115,10 +116,15 @@ def passes_events(trial: Trial) -> None:
     given = events(3)
     task, _ = trial.submit(LONG / 2, events=given)
     trial.ends(task, "Completed")
-    told = [call for call in trial.server.about(task) if call.name in ("events", "task-complete")]
+    told = [call for call in trial.server.about(task) if call.name in SPEAK]
     expect("the last call", "task-complete", told[-1].name)
-    came = [event["cursor"] for call in told for event in call.body.get("events") or ()]
-    expect("events", [0, 1, 2], came)
+    expect("events", [0, 1, 2], _cursors(told))
+
+
+def _cursors(told: list[Call]) -> list[Any]:
+    """Of all events of these calls, in order."""
+    events = [event for call in told for event in call.body.get("events") or ()]
+    return [event.get("cursor") if isinstance(event, dict) else event for event in events]
 
 
 @required(
@@ -277,12 +283,8 @@ def repeats_events(trial: Trial) -> None:
     trial.server.answer_with("events", AWAY, 2)
     task, _ = trial.submit(LONG / 2, events=events(1))
     trial.ends(task, "Completed")
-    told = [
-        call for call in trial.server.about(task) if call.name in ("events", "task-complete") and call.status == 200
-    ]
-    expect(
-        "events that were accepted", [0], [event["cursor"] for call in told for event in call.body.get("events") or ()]
-    )
+    told = [call for call in trial.server.about(task) if call.name in SPEAK and call.status == 200]
+    expect("events that were accepted", [0], _cursors(told))
 
 
 # --------------------------------------------------------------------------------------------- messages

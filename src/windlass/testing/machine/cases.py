@@ -28,8 +28,8 @@ def succeeds(trial: Trial) -> None:
     trial.succeeds(trial.subject.plain)
     callback, stored = trial.called_back(), trial.object()
     expect("the method of the callback", "POST", callback.method)
-    if not isinstance(callback.body, dict) or "json" not in callback.media:
-        raise Broken(f"the callback is no JSON object of type application/json: {callback.media}")
+    if not callback.body or "json" not in callback.media:
+        raise Broken(f"the callback is no JSON object of type application/json, but {callback.media or 'of no type'}")
     expect("status", "success", callback.body.get("status"))
     if stored.size == 0:
         raise Broken("the object that it has stored is empty")

@@ -36,7 +36,7 @@ class Callback(msgspec.Struct):
     method: str
     target: str
     media: str
-    body: Any
+    body: dict[str, Any]  # empty for what is no JSON object
     at_s: float
     status: int
 
@@ -76,16 +76,13 @@ class StandIn(Watch):
         if first == "upload" and request.method == "PUT":
             return self._put(request, f"exports/{request.path.removeprefix('/upload/')}")
         if first == self.bucket:
-            return self._s3(request, request.path.removeprefix(f"/{self.bucket}/"))
+            return self._s3(request, request.path.removeprefix(f"/{self.bucket}").removeprefix("/"))
         return Reply(404, {"error": f"there is nothing at {request.path}"})
 
     # ----------------------------------------------------------------------------------------- callbacks
 
     def _called_back(self, request: Request) -> Reply:
-        try:
-            body = json.loads(request.body())
-        except ValueError:
-            body = None
+        body = _read_object(request.body())
         self.on_callback()
         with self.lock:
             reply = self.answers.pop(0) if self.answers else Reply(200, {"received": True})
@@ -110,6 +107,8 @@ class StandIn(Watch):
             return Reply(200, b"", {"ETag": f'"{part.size}"'})
         if request.method == "PUT":
             return self._put(request, key)
+        if request.method == "HEAD" and not key.strip("/"):
+            return Reply(200, b"")  # the bucket is there
         return Reply(204, b"") if request.method == "DELETE" else Reply(404, b"")
 
     def _join(self, key: str, upload_id: str) -> Reply:
@@ -137,7 +136,17 @@ class StandIn(Watch):
             left -= len(piece)
             begin = begin or piece[:KEEP_BYTES]
         shown = request.headers.get("Authorization") or request.query.get("X-Amz-Credential", "")
-        return Stored(key, request.length - left, begin, shown, time.monotonic())
+        plain = request.headers.get("x-amz-decoded-content-length") or ""  # in chunks with checksums between
+        size = int(plain) if plain.isdigit() and left == 0 else request.length - left
+        return Stored(key, size, begin, shown, time.monotonic())
+
+
+def _read_object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def _xml(text: str) -> Reply:

@@ -98,7 +98,7 @@ class Trial:
     def told_error(self) -> str:
         """The text of the one callback, which says that it failed."""
         body = self.called_back().body
-        if not isinstance(body, dict) or body.get("status") != "error":
+        if body.get("status") != "error":
             raise Broken(f"the callback does not say error: {body!r:.300}")
         expect("task_id", TASK, body.get("task_id"))
         if not isinstance(body.get("error"), str) or not body["error"].strip():

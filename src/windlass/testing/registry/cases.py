@@ -65,9 +65,9 @@ def says_where(trial: Trial) -> None:
 )
 def polls(trial: Trial) -> None:
     trial.wait("PollActivity", 3)
-    (worker_id,) = trial.server.registered
+    expect("times that it registered", 1, len(trial.server.registered))
     for poll in trial.server.made("PollActivity"):
-        expect("worker and queue of a poll", {worker_id, QUEUE}, set(poll_names(poll.request)))
+        expect("worker and queue of a poll", {*trial.server.registered, QUEUE}, set(poll_names(poll.request)))
         expect("namespace_id of a poll", NAMESPACE, poll.request.namespace_id)
         missing = {f"conformance.{name}" for name in TYPES} - set(poll.request.supported_workflow_types)
         expect("workflow types that are missing in a poll", set(), missing)
@@ -146,7 +146,7 @@ def stops(trial: Trial) -> None:
 
 
 def _leaves(trial: Trial, run: Run) -> None:
-    trial.wait("DeregisterWorker")
+    trial.leaves()
     if not trial.server.made("CompleteWorkflow", run):
         raise Broken("it left before the run that it was executing had ended")
     trial.ends()
@@ -163,7 +163,7 @@ def takes_nothing_more(trial: Trial) -> None:
     trial.stop()
     trial.pause(0.5)  # for a poll that is on its way
     before = len(trial.server.made("PollActivity"))
-    trial.wait("DeregisterWorker")
+    trial.leaves()
     expect("polls that began while it stopped", 0, len(trial.server.made("PollActivity")) - before)
 
 

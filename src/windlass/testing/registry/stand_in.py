@@ -131,10 +131,10 @@ class StandIn(Watch):
             return [call for call in self.calls if call.name == name and (run is None or call.request.run_id == run.id)]
 
     def about(self, run: Run) -> list[Call]:
-        """All that was said of a run, in order; to ask how it is counts for nothing."""
+        """All that was said of a run, in order; to ask how it is or to keep it counts for nothing."""
         with self.lock:
             told = [call for call in self.calls if getattr(call.request, "run_id", "") == run.id]
-            return [call for call in told if not call.name.startswith("Get")]
+            return [call for call in told if call.name not in ("GetWorkflowRun", "RecordHeartbeat")]
 
     def names(self) -> str:
         with self.lock:
@@ -219,6 +219,10 @@ class StandIn(Watch):
         return pb.GetWorkflowRunResponse(
             workflow_run=pb.WorkflowRun(run_id=run.id, workflow_type=run.kind, status=run.status, input=run.input)
         )
+
+    def _on_record_heartbeat(self, request: Any, _context: Any) -> Any:
+        self._run(request).check_running()
+        return pb.Empty()
 
     def _on_begin_step(self, request: Any, _context: Any) -> Any:
         run = self._run(request)

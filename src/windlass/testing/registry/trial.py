@@ -78,6 +78,12 @@ class Trial:
         if extra := self.server.about(run)[after:]:
             raise Broken(f"it went on with {extra[0].name}")
 
+    def leaves(self) -> None:
+        """It deregisters for good; to announce that it drains may come before."""
+        self.wait("DeregisterWorker")
+        if not self.until(lambda: not self.server.registered):
+            raise Broken(f"it did not call DeregisterWorker without drain; {self.server.names()}")
+
     def stop(self) -> None:
         self.program.tell(signal.SIGTERM)
 
