@@ -17,13 +17,14 @@ from windlass.blobs.address import read_address
 from windlass.connect import App as App
 from windlass.core.check import check_type
 from windlass.core.delivery import INVOKE, Invoke, Stdio, Wakeup, type_of
-from windlass.core.error import Invalid, InvalidState, WindlassError
+from windlass.core.error import Invalid, InvalidState, Unavailable, WindlassError
 from windlass.core.target import PUBLIC, read_targets
 from windlass.engine.blob import Blobs
 from windlass.engine.doctor import Finding, diagnose
 from windlass.engine.engine import Engine
 from windlass.engine.objects import examine_objects
 from windlass.engine.outbox import EffectHandler
+from windlass.engine.secret import Cipher, SecretCount, Secrets, examine_secrets
 from windlass.queues.option import NO_CARRIERS, CarrierOptions
 from windlass.store import migrate
 from windlass.store.fault import translated
@@ -73,6 +74,13 @@ async def open_embedded(data_dir: str | os.PathLike[str]) -> AsyncIterator[str]:
         await asyncio.to_thread(server.close)
 
 
+def has_embedded(data_dir: Path) -> bool:
+    """Whether an embedded PostgreSQL was ever started there."""
+    from windlass.store.embedded import Layout
+
+    return (Layout(data_dir).data / "PG_VERSION").exists()
+
+
 def _folder(path: object) -> Path:
     if not isinstance(path, str | os.PathLike) or not str(path) or not str(path).isprintable():
         raise Invalid("must be the path of a folder", field="data_dir")
@@ -97,37 +105,69 @@ async def open_engine(
     database_url: str | None = None,
     *,
     data_dir: str | os.PathLike[str] | None = None,
-    pooled: bool = False,
-    listen: bool = True,
+    pooled: bool | None = None,
+    listen: bool | None = None,
     effects: Mapping[str, EffectHandler] | None = None,
     blobs: str | None = None,
     payload_max_bytes: int | None = None,
+    secret_keys: str | None = None,
     **options: Any,
 ) -> AsyncIterator[Engine]:
     """An engine that runs. Without a URL, here or in the settings (DATABASE_URL), it brings its own PostgreSQL.
 
-    `pooled` is for a transaction-mode pooler in front of the database; there, `listen` must be off. `blobs` is the URL
+    `pooled` is for a transaction-mode pooler in front of the database, by default as the settings say
+    (WINDLASS_POOLED); there, nothing is heard by `listen`. `blobs` is the URL
     of the blob store, by default that of the settings (WINDLASS_BLOBS), else a folder beside the embedded PostgreSQL.
-    Beside any other database there is none then, and what is too long for a row is refused.
+    Beside any other database there is none then, and what is too long for a row is refused. `secret_keys` encrypt
+    secrets in the database, by default those of the settings (WINDLASS_SECRET_KEYS).
     """
+    known = settings.load().settings
+    if pooled is None:
+        pooled = known.pooled and (database_url is not None or known.database_url is not None)
+    if listen is None:
+        listen = not pooled
     check_type("pooled", pooled, bool)
     check_type("listen", listen, bool)
     if pooled and listen:
         raise Invalid("LISTEN does not work through a transaction-mode pooler: say listen=False", field="listen")
-    known = settings.load().settings
     limit = known.payload_max_bytes if payload_max_bytes is None else payload_max_bytes
     if blobs is None:
         embedded = database_url is None and known.database_url is None
         own = embedded and known.blobs is None and data_dir is not None
         blobs = str(_folder(data_dir) / settings.BLOBS_FOLDER) if own else known.blobs_url if embedded else known.blobs
     opening = None if blobs is None else open_blobs(blobs)
+    cipher = read_cipher(known.secret_keys if secret_keys is None else secret_keys)
     async with (
         open_database(database_url, data_dir=data_dir) as url,
         Engine(
-            Store(url, pooled=pooled), listen=listen, effects=effects, blobs=opening, payload_max_bytes=limit, **options
-        ) as engine,
+            Store(url, pooled=pooled),
+            listen=listen,
+            effects=effects,
+            blobs=opening,
+            payload_max_bytes=limit,
+            cipher=cipher,
+            **options,
+        ) as engine,  # fmt: skip
     ):
         yield engine
+
+
+def read_cipher(secret_keys: str | None) -> Cipher | None:
+    """What secrets in the database are encrypted with; None where that is not wanted."""
+    if secret_keys is None:
+        return None
+    from windlass.wire.seal import Keyring, read_keys
+
+    return Keyring(read_keys(secret_keys))
+
+
+async def seal_secrets(database_url: str, secret_keys: str, *, pooled: bool = False) -> SecretCount:
+    """Encrypt all secrets of a database with the first key. Returns how they were kept before."""
+    store = Store(checked_url(database_url), pooled=pooled)
+    try:
+        return await Secrets(store, read_cipher(secret_keys)).seal_all()
+    finally:
+        await store.close()
 
 
 def open_blobs(url: str) -> Callable[[], Blobs]:
@@ -343,6 +383,7 @@ async def examine(
     pooled: bool = False,
     carriers: CarrierOptions = NO_CARRIERS,
     blobs: str | None = None,
+    secret_keys: str | None = None,
 ) -> list[Finding]:
     """What is wrong with a database or about to be, and what to do. `local_s` is the clock of this machine."""
     vitals = await read_vitals(checked_url(database_url))
@@ -350,7 +391,13 @@ async def examine(
     if vitals.schema is not None:
         return found
     found += await _examine_carriers(database_url, pooled, carriers)
-    return [*found, await _examine_blobs(database_url, pooled, blobs)]
+    store = Store(database_url, pooled=pooled)
+    try:
+        cipher = read_cipher(secret_keys)
+        secrets = examine_secrets(await Secrets(store, cipher).count(), encrypted=cipher is not None)
+        return [*found, await _examine_blobs(store, blobs), secrets]
+    finally:
+        await store.close()
 
 
 async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOptions) -> list[Finding]:
@@ -366,14 +413,18 @@ async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOp
     return await examine_carriers([settings.delivery for settings in queues.values()], letters, carriers)
 
 
-async def _examine_blobs(database_url: str, pooled: bool, blobs: str | None) -> Finding:
-    store = Store(database_url, pooled=pooled)
-    try:
-        if blobs is None:
-            return await examine_objects(store, None, "")
-        return await examine_objects(store, open_blobs(blobs), read_address(blobs).shown)
-    finally:
-        await store.close()
+async def _examine_blobs(store: Store, blobs: str | None) -> Finding:
+    """Looks, and makes nothing: neither the folder nor the mark of a store."""
+    if blobs is None:
+        return await examine_objects(store, None, "")
+    address, opening = read_address(blobs), open_blobs(blobs)
+
+    def opened() -> Blobs:
+        if address.scheme == "file" and not Path(address.place).is_dir():
+            raise Unavailable(f"there is no folder {address.place}")
+        return opening()
+
+    return await examine_objects(store, opened, address.shown)
 
 
 def checked_url(url: object) -> str:

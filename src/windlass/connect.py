@@ -21,7 +21,8 @@ from windlass.wire.quiet import keep_grpc_quiet
 
 class App(sdk.App):
     """`App("shop")` uses the server or the database of the settings (WINDLASS_SERVER, DATABASE_URL), else a PostgreSQL
-    of its own. `App("shop", server="http://HOST:50051", api_key=KEY)` uses a server and needs no database.
+    of its own. `pooled` says whether a transaction-mode pooler stands before the database, by default as the settings
+    do (WINDLASS_POOLED). `App("shop", server="http://HOST:50051", api_key=KEY)` uses a server and needs no database.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class App(sdk.App):
         database_url: str | None = None,
         *,
         data_dir: str | os.PathLike[str] | None = None,
-        pooled: bool = False,
+        pooled: bool | None = None,
         server: str | None = None,
         api_key: str | None = None,
         **settings: Unpack[sdk.AppSettings],
@@ -54,7 +55,7 @@ class App(sdk.App):
                 return remote.connect(there[0], there[1])
             with _extra("server", "an app beside its database"):
                 from windlass.app import open_engine
-            return open_engine(database_url, data_dir=data_dir, pooled=pooled, listen=not pooled)
+            return open_engine(database_url, data_dir=data_dir, pooled=pooled)
 
         super().__init__(name, connect, **settings)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -12,7 +15,8 @@ from msgspec.structs import replace
 from tests.cli.command import windlass
 from tests.support.pooler import Pooler
 
-from windlass.engine.doctor import Level, diagnose
+from windlass.cli import doctor
+from windlass.engine.doctor import Finding, Level, diagnose
 from windlass.store.vitals import ServerVitals, TableVitals, Vitals, WorkVitals, read_vitals
 
 NOW_S = 1_800_000_000.0
@@ -110,3 +114,62 @@ def test_a_database_that_does_not_answer_is_unreachable(tmp_path: Any) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert json.loads(done.stderr)["error"]["code"] == "store_busy"
     assert "very-secret" not in done.stderr
+
+
+def test_doctor_creates_nothing(tmp_path: Path, database: str) -> None:
+    done = windlass("doctor", cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert f"none is set, and there is none in {Path('.windlass')}" in done.stdout
+    assert "All is well" not in done.stdout
+    windlass("doctor", "--database-url", database, cwd=tmp_path, WINDLASS_BLOBS=str(tmp_path / "blobs"))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_doctor_does_not_make_the_folder_of_a_blob_store_that_is_not_there(
+    tmp_path: Path, database: str, somebody: asyncpg.Connection
+) -> None:
+    await somebody.execute(
+        "insert into windlass.blob_store (id, url, created_at) values (gen_random_uuid(), 'file:///elsewhere', now())"
+    )
+    _, findings = await ask("--database-url", database, WINDLASS_BLOBS=str(tmp_path / "blobs"))
+
+    assert findings["blobs"]["level"] == "wrong"
+    assert not os.listdir(tmp_path)  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("levels", "says"),
+    [
+        ([Level.OK], "All is well."),
+        ([Level.OK, Level.NOTE], "Nothing is wrong, 1 to look at."),
+        ([Level.WRONG, Level.NOTE], "1 to mend, 1 to look at."),
+        ([Level.WRONG], "1 to mend."),
+    ],
+)
+def test_all_is_said_to_be_well_only_if_it_is(
+    levels: list[Level], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    doctor._tell([Finding("clock", level, "so it is") for level in levels])
+
+    assert capsys.readouterr().out.splitlines()[-1] == says
+
+
+async def test_secrets_in_the_clear_are_noted_and_encrypted(database: str, somebody: asyncpg.Connection) -> None:
+    secret = base64.b64encode(b"0" * 32).decode()
+    await somebody.execute(
+        "insert into windlass.queue (namespace, name, signing_secret) values ('default', 'mail', $1)", f"whsec_{secret}"
+    )
+    keys = {"WINDLASS_SECRET_KEYS": base64.b64encode(b"1" * 32).decode()}
+    _, findings = await ask("--database-url", database)
+    assert (findings["secrets"]["level"], "in the clear" in findings["secrets"]["message"]) == ("note", True)
+
+    without = await asyncio.to_thread(windlass, "secrets", "encrypt", "--database-url", database)
+    assert without.returncode == 2
+    assert "WINDLASS_SECRET_KEYS" in without.stderr
+    done = await asyncio.to_thread(windlass, "secrets", "encrypt", "--database-url", database, **keys)
+    assert (done.returncode, done.stdout) == (0, "1 encrypted anew, 0 had the first key already.\n")
+    kept = await somebody.fetchval("select signing_secret from windlass.queue")
+    assert secret not in kept
+    assert (await ask("--database-url", database, **keys))[1]["secrets"]["level"] == "ok"
+    assert (await ask("--database-url", database))[1]["secrets"]["level"] == "wrong"

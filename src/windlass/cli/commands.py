@@ -114,6 +114,10 @@ keys.command("windlass.cli.key:list_keys", name="list", help="List keys.")
 keys.command("windlass.cli.key:revoke_key", name="revoke", help="Revoke a key.")
 app.command(keys)
 
+secrets = App(name="secrets", group=RUN, help="Secrets in the database.")
+secrets.command("windlass.cli.secret:encrypt", name="encrypt", help="Encrypt them with the first key that is set.")
+app.command(secrets)
+
 certs = App(name="certs", group=RUN, help="Certificates for the internal port, for development.")
 certs.command("windlass.cli.certs:make_authority", name="ca", help="Make an authority.")
 certs.command("windlass.cli.certs:issue_server", name="server", help="Make a certificate for a server.")

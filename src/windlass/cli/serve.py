@@ -99,6 +99,7 @@ def engine_options(settings: Settings) -> dict[str, Any]:
         "keep_finished_s": settings.keep_finished_s,
         "blobs": settings.blobs_url,
         "payload_max_bytes": settings.payload_max_bytes,
+        "secret_keys": settings.secret_keys,
         "tally": Tally() if settings.metrics else None,
         "pace": Pace(settings.scheduler_interval_s, settings.scheduler_batch, settings.scheduler_fires_max),
     }

@@ -26,6 +26,7 @@ from windlass.engine.committer import Committer, Pause
 from windlass.engine.decide import Decider
 from windlass.engine.note import Notes
 from windlass.engine.objects import Objects, too_long
+from windlass.engine.secret import Secrets
 from windlass.store.heartbeat_table import Pulse
 from windlass.store.store import Store
 
@@ -72,12 +73,13 @@ class Callbacks:
         decider: Decider,
         notes: Notes,
         objects: Objects,
+        secrets_: Secrets,
         *,
         pause: Pause,
         stopwatch: Callable[[], float],
     ) -> None:
         self._store, self._chance, self._notes, self._stopwatch = store, chance, notes, stopwatch
-        self._objects = objects
+        self._objects, self._secrets = objects, secrets_
         self._beats: Committer[Beat, Heard] = Committer(self._hear, batch_max=BEATS_MAX, pause=pause)
         self._commands = decider.line(pause=pause)
         self._clock: tuple[datetime, float] | None = None
@@ -144,16 +146,21 @@ class Callbacks:
                 await tx.heartbeats.lock_token_keys()
                 keys = await tx.heartbeats.token_keys(KEY_OPENS_S)
             if not keys:
-                keys = [(self._chance.new_id(), secrets.token_bytes(SECRET_BYTES))]
+                keys = [self._new_key()]
                 await tx.heartbeats.insert_token_key(*keys[0])
-        return keys
+        return [(key_id, self._secrets.open_key(kept, key_id)) for key_id, kept in keys]
+
+    def _new_key(self) -> tuple[UUID, bytes]:
+        """As it is kept."""
+        key_id = self._chance.new_id()
+        return key_id, self._secrets.seal_key(secrets.token_bytes(SECRET_BYTES), key_id)
 
     async def rotate_token_key(self) -> UUID:
         """A new key signs from now on; tokens of the one before stay good until they run out."""
-        id_ = self._chance.new_id()
+        id_, kept = self._new_key()
         async with self._store.begin() as tx:
             await tx.heartbeats.lock_token_keys()
-            await tx.heartbeats.insert_token_key(id_, secrets.token_bytes(SECRET_BYTES))
+            await tx.heartbeats.insert_token_key(id_, kept)
         return id_
 
     # ----------------------------------------------------------------------------------------- together

@@ -71,6 +71,7 @@ from windlass.engine.repair import Repair
 from windlass.engine.retention import Retention
 from windlass.engine.run import Runs
 from windlass.engine.schedule import Schedules
+from windlass.engine.secret import Cipher, Secrets
 from windlass.engine.sent import Sent
 from windlass.engine.submit import Submitter
 from windlass.engine.view import TaskViews
@@ -106,6 +107,7 @@ class Engine:
         pace: Pace = STEADY,
         blobs: Callable[[], Blobs] | None = None,
         payload_max_bytes: int = LIMIT_BYTES,
+        cipher: Cipher | None = None,
     ) -> None:
         _check_options(store, chance, timers, pause, stopwatch, listen, poll_s, keep_finished_s, pace)
         _check_blobs(blobs, payload_max_bytes)
@@ -114,8 +116,7 @@ class Engine:
         self.hub = Hub(timers or LoopTimers())
         self.effects = _checked({} if effects is None else effects)
         store.announce = self.hub.announce
-        self._stopwatch = stopwatch
-        self._patience = Patience()
+        self._stopwatch, self._patience = stopwatch, Patience()
         self._decider = Decider(store, self._patience)
         self._commands = self._decider.line(pause=pause)
         self._reports: Committer[Report, Task | State] = Committer(self._decider.carry_out_reports, pause=pause)
@@ -132,14 +133,14 @@ class Engine:
         self.gauges, self.messages = Gauges(store, stopwatch), Messages(store, self.hub, stopwatch)
         self.access = Access(store, self.chance, stopwatch=stopwatch)
         self.runs, self.views, self.datasets = Runs(store), TaskViews(store), Datasets(store)
-        self.payloads = Payloads(self.views, self.objects)
-        self.queues = Queues(store, pause=pause, stopwatch=stopwatch)
+        self.payloads, self.secrets = Payloads(self.views, self.objects), Secrets(store, cipher)
+        self.queues = Queues(store, self.secrets, pause=pause, stopwatch=stopwatch)
         self.repair = Repair(store, self.chance, self._submitter, self._commands, self.objects)
         self.retention, self._outbox = Retention(keep_finished_s), Outbox(store, self.chance, lambda: self.effects)
         self.sent = Sent(store, self.chance, self.hub, self._claimer, self.effects, stopwatch)
         self.wakeups = Wakeups(store, self.chance, self.hub, self.effects, stopwatch)
         self.callbacks = Callbacks(
-            store, self.chance, self._decider, self.notes, self.objects, pause=pause, stopwatch=stopwatch
+            store, self.chance, self._decider, self.notes, self.objects, self.secrets, pause=pause, stopwatch=stopwatch
         )
         self.holders = Holders(store, self.chance, self._decider, self._patience, pause=pause)
         self.sent.settled += [self.callbacks.settled, self.holders.settled]

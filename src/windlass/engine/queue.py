@@ -16,6 +16,7 @@ from windlass.core.error import NotFound
 from windlass.core.queue import QueueConfig, QueueName, check_config
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.transition import State
+from windlass.engine.secret import Secrets
 from windlass.store.store import Store
 
 SECRET_BYTES = 32
@@ -37,9 +38,14 @@ class Queues:
     """The queues of one database."""
 
     def __init__(
-        self, store: Store, *, pause: Callable[[float], Awaitable[None]], stopwatch: Callable[[], float]
+        self,
+        store: Store,
+        secrets: Secrets,
+        *,
+        pause: Callable[[float], Awaitable[None]],
+        stopwatch: Callable[[], float],
     ) -> None:
-        self._store, self._pause, self._stopwatch = store, pause, stopwatch
+        self._store, self._secrets, self._pause, self._stopwatch = store, secrets, pause, stopwatch
         self.check_target: Callable[[str], Awaitable[None]] = _anywhere
 
     async def put(
@@ -59,12 +65,16 @@ class Queues:
         delivery = checked_delivery(delivery)
         if delivery.target_url is not None:
             await self.check_target(delivery.target_url)
-        secret = _new_secret() if delivery.signed else None
+        secret = self._new_secret(namespace, queue) if delivery.signed else None
         async with self._store.begin() as tx:
             known = await tx.queues.lock_queue(namespace, queue)
             config = replace(limits, paused=known.paused if paused is None else paused)
             await tx.set_up(namespace, queue, QueueSettings(config, delivery, policy_of(retry, delivery), secret))
         return await self.get(queue, namespace=namespace)
+
+    def _new_secret(self, namespace: str, queue: str) -> str:
+        """As it is kept."""
+        return self._secrets.seal_text(_new_secret(), namespace, queue)
 
     async def rotate_secret(
         self, queue: str, *, namespace: str = "default", overlap_s: float = SECRET_OVERLAP_S
@@ -78,7 +88,7 @@ class Queues:
             known = (await tx.queues.get_settings(namespace, [queue])).get(queue)
             if known is None or not known.delivery.signed:
                 raise NotFound(f"there is no queue {queue} in {namespace} that pushes or calls a URL")
-            await tx.heartbeats.rotate_secret(namespace, queue, _new_secret(), overlap_s)
+            await tx.heartbeats.rotate_secret(namespace, queue, self._new_secret(namespace, queue), overlap_s)
             tx.wakes.everything = True
         return await self.get(queue, namespace=namespace)
 

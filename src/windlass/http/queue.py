@@ -149,6 +149,8 @@ def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
     settings, config = view.settings, view.settings.config
     rate = None if config.rate is None else RateForm(config.rate.count, config.rate.period_s)
     is_admin = call.principal.may(Role.ADMIN)
+    shown = is_admin and settings.delivery.signed
+    secrets = call.engine.secrets.signing_secrets(settings, namespace, view.name) if shown else []
     return QueueForm(
         name=view.name,
         namespace=namespace,
@@ -157,5 +159,5 @@ def _form(call: Call[Any, Any], namespace: str, view: QueueView) -> QueueForm:
         limits=LimitsForm(config.max_running, dict(config.max_running_per_kind), config.max_running_per_key, rate),
         paused=config.paused,
         counts={state.value: view.counts[state] for state in State if state in view.counts},
-        signing_secret=settings.signing_secret if is_admin and settings.delivery.signed else None,
+        signing_secret=next(iter(secrets), None),
     )

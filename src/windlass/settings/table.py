@@ -231,6 +231,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "What pushes to workers of this program are signed with; two, with a space, while it changes.", secret=True
         ),
     ] = None
+    secret_keys: Annotated[
+        str | None,
+        Setting(
+            "Keys that signing secrets and the keys of workers' tokens are encrypted with in the database: 32 bytes in "
+            "base64 each, with spaces between. The first encrypts, all decrypt. The same for all servers of a "
+            "database. None: they are kept in the clear.",
+            secret=True,
+        ),
+    ] = None
     google_token: Annotated[
         str | None,
         Setting("Access token for Google Cloud Tasks. None: the one of the machine, from Google.", secret=True),

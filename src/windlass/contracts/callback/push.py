@@ -103,7 +103,7 @@ class Pusher:
         checkpoint = await self._engine.checkpoint(task.id) if task.attempt > 1 else None
         body = msgspec.json.encode(make_envelope(view, push, scope, token, self._base_url, checkpoint))
         message_id = dispatch_id(task.id, task.run_id, task.attempt)
-        secrets = [secret for secret in (settings.signing_secret, settings.previous_secret) if secret]
+        secrets = self._engine.secrets.signing_secrets(settings, task.namespace, task.queue)
         headers = {"Content-Type": "application/json", "User-Agent": "windlass"}
         headers |= signed_headers(secrets, message_id, int(now.timestamp()), body)
         if task.trace is not None:

@@ -14,7 +14,7 @@ import msgspec
 
 from windlass.contracts.lease.form import details
 from windlass.core.dataset import scratch_of
-from windlass.core.delivery import Invoke, QueueSettings, type_of
+from windlass.core.delivery import Invoke, type_of
 from windlass.core.error import Forbidden, Invalid, NotFound
 from windlass.core.target import Targets
 from windlass.core.token import delivery_of
@@ -70,7 +70,8 @@ class Invoker:
             await self._call_function(invoke.function, body)
         else:
             assert invoke.url is not None, invoke
-            await self._post(invoke.url, body, _headers(effect, settings, now, body, view.task.trace))
+            secrets = self._engine.secrets.signing_secrets(settings, view.task.namespace, view.task.queue)
+            await self._post(invoke.url, body, _headers(effect, secrets, now, body, view.task.trace))
         await sent.delivered(effect, invoke.lease_ms / 1000)
 
     async def _payload(self, view: TaskView, invoke: Invoke, now: datetime) -> bytes:
@@ -106,11 +107,10 @@ class Invoker:
             raise NotTaken(f"the function answered {reply.status}: {told}")
 
 
-def _headers(effect: Effect, settings: QueueSettings, now: datetime, body: bytes, trace: str | None) -> dict[str, str]:
+def _headers(effect: Effect, secrets: list[str], now: datetime, body: bytes, trace: str | None) -> dict[str, str]:
     """Signed as pushes are: a call carries the lease of a task, and nobody else may hand out work. Each repeat has the
     same id, and the time at which it is sent."""
     headers = {"Content-Type": "application/json", "User-Agent": "windlass", "Idempotency-Key": str(effect.id)}
     if trace is not None:
         headers["traceparent"] = trace
-    secrets = [secret for secret in (settings.signing_secret, settings.previous_secret) if secret]
     return headers | (signed_headers(secrets, str(effect.id), int(now.timestamp()), body) if secrets else {})
