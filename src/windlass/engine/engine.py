@@ -265,9 +265,9 @@ class Engine:
                 self.hub.leave(ticket)
         return await self.objects.with_result(view) if is_reference(view.task.result) else view
 
-    async def results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        """What those of these tasks that succeeded returned, as JSON text."""
-        return await self.payloads.results(ids)
+    async def results(self, ids: Sequence[UUID], namespace: str | None = None) -> dict[UUID, bytes]:
+        """What those of these tasks that succeeded returned, as JSON text; of one namespace, or of all."""
+        return await self.payloads.results(ids, namespace)
 
     async def progress(self, task_id: UUID) -> Progress | None:
         """How far a task is, if it ever said so."""

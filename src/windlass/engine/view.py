@@ -86,12 +86,12 @@ class TaskViews:
         async with self._store.views() as views:
             return await views.task_namespaces(ids)
 
-    async def results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        """What those of these tasks that succeeded returned, as JSON text."""
+    async def results(self, ids: Sequence[UUID], namespace: str | None = None) -> dict[UUID, bytes]:
+        """What those of these tasks that succeeded returned, as JSON text; of one namespace, or of all."""
         for task_id in check_list("ids", ids):
             check_type("ids", task_id, UUID)
         async with self._store.views() as views:
-            return await views.task_results(ids)
+            return await views.task_results(ids, namespace)
 
     async def page(
         self,

@@ -61,7 +61,7 @@ class AtTheEngine:
         return None
 
     async def results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        return await self._app.client.results(ids)
+        return await self._app.client.results(ids, self._claimed.task.namespace)
 
     async def close(self) -> None:
         await self.notes.close()

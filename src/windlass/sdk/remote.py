@@ -108,8 +108,8 @@ class Remote:
         asked: int = await self._ask(calls.CancelRun(run_id, reason))
         return asked
 
-    async def results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        results: dict[UUID, bytes] = await self._ask(calls.GetResults(list(ids)))
+    async def results(self, ids: Sequence[UUID], namespace: str | None = None) -> dict[UUID, bytes]:
+        results: dict[UUID, bytes] = await self._ask(calls.GetResults(list(ids), namespace))
         return results
 
     async def progress(self, task_id: UUID) -> Progress | None:

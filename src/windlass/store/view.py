@@ -101,8 +101,8 @@ class Views:
     async def task_namespaces(self, ids: Sequence[UUID]) -> dict[UUID, str]:
         return {row[0]: row[1] for row in await self._session.fetch("task_namespaces", ids)}
 
-    async def task_results(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        return {row[0]: row[1] for row in await self._session.fetch("task_results", ids)}
+    async def task_results(self, ids: Sequence[UUID], namespace: str | None) -> dict[UUID, bytes]:
+        return {row[0]: row[1] for row in await self._session.fetch("task_results", ids, namespace)}
 
     async def list_tasks(
         self,

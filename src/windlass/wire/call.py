@@ -58,10 +58,12 @@ class CancelRun(Call, frozen=True):
 
 
 class GetResults(Call, frozen=True):
-    """The results of those of these tasks that have one, as JSON text."""
+    """The results of those of these tasks that have one, as JSON text; of one namespace, or of all that the caller
+    reaches."""
 
     answer: ClassVar[Any] = dict[UUID, bytes]
     task_ids: list[UUID]
+    namespace: str | None = None
 
 
 class GetProgress(Call, frozen=True):

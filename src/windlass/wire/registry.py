@@ -90,9 +90,9 @@ def json_bytes(field: str, value: bytes, *, empty: bytes | None = b"null", most:
     return value
 
 
-def namespace_of(given: str, own: str | None) -> str:
-    """The namespace that is meant: the one named, that of the key, or the default one."""
-    return given or own or DEFAULT_NAMESPACE
+def namespace_of(given: str) -> str:
+    """The namespace that is meant: an empty one is the default one, whoever asks."""
+    return given or DEFAULT_NAMESPACE
 
 
 def page_size(given: int, default: int = PAGE_DEFAULT) -> int:

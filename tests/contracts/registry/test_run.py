@@ -132,8 +132,9 @@ async def test_a_run_of_another_namespace_is_not_there(client: Client) -> None:
     run_id = await client.start(namespace_id="shop")
 
     for method in ("GetWorkflowRun", "CancelWorkflowRun"):
-        with Refused("NOT_FOUND", "NOT_FOUND"):
-            await getattr(client, method)(run_id=run_id, namespace_id="other")
+        for other in ("other", ""):  # which means the default one, also for a key that reaches all
+            with Refused("NOT_FOUND", "NOT_FOUND"):
+                await getattr(client, method)(run_id=run_id, namespace_id=other)
 
 
 async def test_paging_neither_loses_nor_repeats_a_run(client: Client) -> None:
@@ -208,13 +209,16 @@ async def test_a_key_opens_its_own_namespace_only(live_engine: Engine, server: s
     theirs = await connect(server).start()
     shop = connect(server, key=key)
 
-    ours = await shop.start()
+    ours = await shop.start(namespace_id="shop")
 
-    assert (await shop.run(ours)).namespace_id == "shop"
+    assert (await shop.run(ours, namespace_id="shop")).namespace_id == "shop"
     with Refused("NOT_FOUND", "NOT_FOUND"):
-        await shop.run(theirs)
-    with Refused("PERMISSION_DENIED", "UNAUTHORIZED"):
-        await shop.start(namespace_id="default")
+        await shop.run(theirs, namespace_id="shop")
+    for default in ("default", ""):
+        with Refused("PERMISSION_DENIED", "UNAUTHORIZED"):
+            await shop.start(namespace_id=default)
+        with Refused("PERMISSION_DENIED", "UNAUTHORIZED"):
+            await shop.run(theirs, namespace_id=default)
     with Refused("PERMISSION_DENIED", "UNAUTHORIZED"):
         await connect(server, key=viewer).start()
 

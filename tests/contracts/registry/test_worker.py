@@ -193,8 +193,8 @@ async def test_a_worker_of_another_namespace_is_not_there(live_engine: Engine, s
         with Refused("NOT_FOUND", "NOT_FOUND"):
             await getattr(shop, method)(worker_id=theirs)
     with Refused("FAILED_PRECONDITION", "PRECONDITION_FAILED"):
-        await shop.poll(theirs)
-    assert (await shop.ListWorkers()).total_count == 0
+        await shop.poll(theirs, namespace_id="shop")
+    assert (await shop.ListWorkers(namespace_id="shop")).total_count == 0
 
 
 async def test_a_silent_worker_is_offline_and_its_runs_are_recovered(

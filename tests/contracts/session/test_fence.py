@@ -11,13 +11,15 @@ import msgspec
 import pytest
 from tests.support.work import begin, job, task
 
-from windlass import Engine, State
+from windlass import Engine, Invalid, State
 from windlass.core.access import Role
 from windlass.core.command import Complete
 from windlass.core.delivery import PUSH, Push
+from windlass.core.handover import results_payload
 from windlass.core.id import derived_id
 from windlass.core.note import Amount, Note
 from windlass.core.queue import QueueConfig
+from windlass.core.schedule import ScheduleSpec
 from windlass.core.step import Place
 from windlass.core.step_command import StepChild, StepTime
 from windlass.core.task import Task
@@ -171,3 +173,39 @@ async def test_a_workflow_is_not_told_what_a_task_of_another_namespace_returned(
 
 def _by_lease(token: UUID) -> list[tuple[str, Any]]:
     return [(paths.EXTEND, pb.ExtendRequest(lease_id=token.bytes)), (paths.LOSE, pb.LoseRequest(lease_id=token.bytes))]
+
+
+async def test_a_submission_names_nothing_of_another_namespace(
+    live_engine: Engine, callers: tuple[Caller, Caller]
+) -> None:
+    workflow = (await begin(live_engine)).task
+    schedule = await live_engine.schedules.create(ScheduleSpec(kind="job", queue="default", cron="0 0 * * *"))
+    run_id = UUID(int=7)
+    await live_engine.submit(job(run_id=run_id))
+    own, stranger = callers
+
+    for origin, status in (
+        ({"parent_id": workflow.id}, "NOT_FOUND"),
+        ({"schedule_id": schedule.id}, "PERMISSION_DENIED"),
+        ({"replay_of": workflow.id}, "PERMISSION_DENIED"),
+        ({"run_id": run_id}, "INVALID_ARGUMENT"),
+    ):
+        said = [job(namespace="other", **origin)]
+        assert await stranger.call("SubmitMany", submissions=said) == status, origin
+    assert (await live_engine.schedules.get(schedule.id)) == schedule
+    assert len(await own.call("SubmitMany", submissions=[job(parent_id=workflow.id)])) == 1
+
+
+@pytest.mark.parametrize("namespace", [None, "other"])
+async def test_a_payload_is_not_filled_with_what_a_task_of_another_namespace_returned(
+    live_engine: Engine, callers: tuple[Caller, Caller], namespace: str | None
+) -> None:
+    secret = await begin(live_engine)
+    await live_engine.complete(secret, b'"secret"')
+    _, stranger = callers
+
+    with pytest.raises(Invalid):
+        await live_engine.payloads.whole(results_payload("x", secret.task.id), "other")
+    assert await stranger.call("GetResults", task_ids=[secret.task.id], namespace=namespace) == {}
+    assert await stranger.call("GetResults", task_ids=[secret.task.id], namespace="default") == "PERMISSION_DENIED"
+    assert await live_engine.results([secret.task.id], "other") == {}

@@ -88,7 +88,7 @@ class Pusher:
     async def _with_results(self, view: TaskView) -> TaskView:
         """What other tasks returned goes along."""
         try:
-            return replace(view, payload=await self._engine.payloads.whole(view.payload))
+            return replace(view, payload=await self._engine.payloads.whole(view.payload, view.task.namespace))
         except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
 

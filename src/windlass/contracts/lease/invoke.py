@@ -76,7 +76,7 @@ class Invoker:
 
     async def _payload(self, view: TaskView, invoke: Invoke, now: datetime) -> bytes:
         try:
-            payload = await self._engine.payloads.whole(view.payload)
+            payload = await self._engine.payloads.whole(view.payload, view.task.namespace)
         except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
         task = view.task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -83,7 +84,7 @@ class Service:
         """With its payload, which may be an object or name what others returned. If that cannot be had, the attempt has
         failed."""
         try:
-            payload = await self._engine.payloads.whole(held.payload)
+            payload = await self._engine.payloads.whole(held.payload, held.task.namespace)
         except (Rejected, Unavailable) as error:
             task = held.task
             fence = Fence(task.id, task.attempt, task.lease_id)
@@ -103,7 +104,8 @@ class Service:
         if not caller.reaches(view.task.namespace):
             raise NotFound(f"there is no task {view.task.id}")
         running = view.task.state is State.RUNNING  # then as its holder was told
-        payload = await (self._engine.payloads.whole if running else self._engine.objects.load)(view.payload)
+        whole = partial(self._engine.payloads.whole, namespace=view.task.namespace)
+        payload = await (whole if running else self._engine.objects.load)(view.payload)
         return form.fetched(view.task, payload, view.wire)
 
     async def heartbeat(self, body: bytes, caller: Caller) -> HeartbeatAnswer:

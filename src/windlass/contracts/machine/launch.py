@@ -51,7 +51,7 @@ class Launching:
             return
         await machines.ask(view.task, launcher, machine)
         try:
-            whole = replace(view, payload=await self._payload(view.payload))
+            whole = replace(view, payload=await self._payload(view.payload, view.task.namespace))
             key = (await self._engine.callbacks.token_keys())[0][1]
             order = make_order(whole, machine, self._around, key, await machines.installation())
             seen = await self._started(launcher, order, view.task, machine)
@@ -67,11 +67,11 @@ class Launching:
         keys = [key for _, key in await self._engine.callbacks.token_keys()]
         return without(text, secrets_of(task, machine, self._around, keys))
 
-    async def _payload(self, kept: bytes) -> bytes:
+    async def _payload(self, kept: bytes, namespace: str) -> bytes:
         if not self._engine.objects.configured:
             raise LaunchRefused(f"machines upload to the blob store, and there is none: {SET_BLOBS}")
         try:
-            return await self._engine.payloads.whole(kept)
+            return await self._engine.payloads.whole(kept, namespace)
         except (Invalid, NotFound) as error:
             raise LaunchRefused(error.message) from None
 

@@ -268,7 +268,7 @@ class MachineService:
 
     async def payload(self, name: str, signature: str | None) -> bytes:
         view, _ = await self._signed(name, signature)
-        return await self._engine.payloads.whole(view.payload)
+        return await self._engine.payloads.whole(view.payload, view.task.namespace)
 
     async def _signed(self, name: str, signature: str | None) -> tuple[TaskView, int]:
         """The task, and which of its attempts speaks."""

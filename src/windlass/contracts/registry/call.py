@@ -104,22 +104,26 @@ class Call:
 
     def may(self, role: Role, namespace_id: str) -> str:
         """The namespace that is meant, if the caller may do this there."""
-        namespace = namespace_of(namespace_id, self.principal.namespace)
+        namespace = namespace_of(namespace_id)
         check_role(self.principal, role)
         check_name("namespace_id", namespace)
         check_reach(self.principal, namespace)
         return namespace
 
+    def may_by_id(self, role: Role) -> None:
+        """For calls that name nothing but an id: whether it is within reach is asked of what it names."""
+        check_role(self.principal, role)
+
     def reaches(self, namespace: str) -> bool:
         return self.principal.namespace in (None, namespace)
 
-    async def run(self, run_id: UUID, namespace_id: str = "") -> TaskView:
-        """A run that the caller can see. One of another namespace is not there."""
+    async def run(self, run_id: UUID, namespace: str | None = None) -> TaskView:
+        """A run that the caller can see, in this namespace if the call names one. One of another is not there."""
         try:
             view = await self.engine.views.get(run_id)
         except NotFound:
             raise missing("workflow_run", run_id) from None
-        if not self.reaches(view.task.namespace) or namespace_id not in ("", view.task.namespace):
+        if not self.reaches(view.task.namespace) or namespace not in (None, view.task.namespace):
             raise missing("workflow_run", run_id)
         return view
 

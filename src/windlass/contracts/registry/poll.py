@@ -33,11 +33,11 @@ ANSWER_BEFORE_S = 0.5  # the caller's own deadline, so that nothing is claimed f
 
 async def poll_activity(call: Call, request: pb.PollActivityRequest) -> pb.PollActivityResponse:
     """One run, or nothing if none came in time."""
-    call.may(Role.SUBMITTER, request.namespace_id)
+    namespace = call.may(Role.SUBMITTER, request.namespace_id)
     until_s = asyncio.get_running_loop().time() + _patience_s(call)
     worker, queue, just_asked = await _worker(call, request)
     while True:
-        lease = _polling(call, worker, queue, request)
+        lease = _polling(call, worker, queue, namespace, request)
         claimed = await _claim(call, lease, max(0.0, until_s - asyncio.get_running_loop().time()))
         if claimed is None:
             return pb.PollActivityResponse()
@@ -85,7 +85,7 @@ async def _worker(call: Call, request: pb.PollActivityRequest) -> tuple[Worker, 
     raise InvalidState(UNKNOWN)
 
 
-def _polling(call: Call, worker: Worker, queue: str, request: pb.PollActivityRequest) -> Lease:
+def _polling(call: Call, worker: Worker, queue: str, namespace: str, request: pb.PollActivityRequest) -> Lease:
     """The lease under which this poll claims, with the kinds that the worker registered and names now."""
     lease = lease_of(worker)
     if (given := call.metadata.get(LEASE_TOKEN)) is not None:
@@ -94,7 +94,7 @@ def _polling(call: Call, worker: Worker, queue: str, request: pb.PollActivityReq
         _refuse_if_gone(worker)
     if (queue or worker.queues[0]) != worker.queues[0]:
         raise InvalidState(f"the worker is registered for the queue {worker.queues[0]}, not for {queue}")
-    if (request.namespace_id or worker.namespace) != worker.namespace:
+    if namespace != worker.namespace:
         raise InvalidState(f"the worker is registered in the namespace {worker.namespace}")
     able = worker.kinds
     kinds = tuple(kind for kind in dict.fromkeys(request.supported_workflow_types) if able is None or kind in able)

@@ -60,8 +60,8 @@ def _submission(call: Call, request: pb.StartWorkflowRequest, namespace: str) ->
 
 
 async def get_workflow_run(call: Call, request: pb.GetWorkflowRunRequest) -> pb.GetWorkflowRunResponse:
-    call.may(Role.VIEWER, request.namespace_id)
-    view = await call.engine.objects.whole(await call.run(wire.read_id("run_id", request.run_id), request.namespace_id))
+    namespace = call.may(Role.VIEWER, request.namespace_id)
+    view = await call.engine.objects.whole(await call.run(wire.read_id("run_id", request.run_id), namespace))
     run = wire.run_message(view.task, view.created_at, view.payload, view.wire)
     return pb.GetWorkflowRunResponse(workflow_run=run)
 
@@ -94,8 +94,8 @@ async def _cannot_be_told(call: Call, task: Task) -> bool:
 
 async def cancel_workflow_run(call: Call, request: pb.CancelWorkflowRunRequest) -> pb.Empty:
     """Ends at once whatever waits, and what a worker of this wire runs; our own workers are told, and stop."""
-    call.may(Role.SUBMITTER, request.namespace_id)
-    view = await call.run(wire.read_id("run_id", request.run_id), request.namespace_id)
+    namespace = call.may(Role.SUBMITTER, request.namespace_id)
+    view = await call.run(wire.read_id("run_id", request.run_id), namespace)
     if view.task.terminal or view.task.cancel is not None:
         raise InvalidState(f"the run is {wire.shown_status(view.task)} already")
     try:

@@ -41,8 +41,8 @@ async def create_schedule(call: Call, request: pb.CreateScheduleRequest) -> pb.C
 
 
 async def get_schedule(call: Call, request: pb.GetScheduleRequest) -> pb.GetScheduleResponse:
-    call.may(Role.VIEWER, request.namespace_id)
-    return pb.GetScheduleResponse(schedule=_message(await _seen(call, request.schedule_id, request.namespace_id)))
+    namespace = call.may(Role.VIEWER, request.namespace_id)
+    return pb.GetScheduleResponse(schedule=_message(await _seen(call, request.schedule_id, namespace)))
 
 
 async def list_schedules(call: Call, request: pb.ListSchedulesRequest) -> pb.ListSchedulesResponse:
@@ -55,8 +55,7 @@ async def list_schedules(call: Call, request: pb.ListSchedulesRequest) -> pb.Lis
 
 async def update_schedule(call: Call, request: pb.UpdateScheduleRequest) -> pb.UpdateScheduleResponse:
     """Only what is given changes. Another cron begins now; else `next_fire_at` is taken as the next fire."""
-    call.may(Role.SUBMITTER, request.namespace_id)
-    known = await _seen(call, request.schedule_id, request.namespace_id)
+    known = await _seen(call, request.schedule_id, call.may(Role.SUBMITTER, request.namespace_id))
     with in_words_of_the_wire():
         changes = _changes(request, known)
         moves = request.HasField("next_fire_at") and "cron" not in changes
@@ -70,8 +69,7 @@ async def update_schedule(call: Call, request: pb.UpdateScheduleRequest) -> pb.U
 
 async def delete_schedule(call: Call, request: pb.DeleteScheduleRequest) -> pb.Empty:
     """It fires no more. The runs that it has started go on."""
-    call.may(Role.SUBMITTER, request.namespace_id)
-    known = await _seen(call, request.schedule_id, request.namespace_id)
+    known = await _seen(call, request.schedule_id, call.may(Role.SUBMITTER, request.namespace_id))
     try:
         await call.engine.schedules.delete(known.id)
     except NotFound:
@@ -79,14 +77,14 @@ async def delete_schedule(call: Call, request: pb.DeleteScheduleRequest) -> pb.E
     return pb.Empty()
 
 
-async def _seen(call: Call, schedule_id: str, namespace_id: str) -> Schedule:
+async def _seen(call: Call, schedule_id: str, namespace: str) -> Schedule:
     """A schedule that the caller can see. One of another namespace is not there."""
     id_ = wire.read_id("schedule_id", schedule_id, "schedule")
     try:
         known = await call.engine.schedules.get(id_)
     except NotFound:
         raise missing("schedule", schedule_id) from None
-    if not call.reaches(known.namespace) or namespace_id not in ("", known.namespace):
+    if known.namespace != namespace:
         raise missing("schedule", schedule_id)
     return known
 

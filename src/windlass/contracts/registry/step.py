@@ -57,7 +57,7 @@ async def fail_step(call: Call, request: pb.FailStepRequest) -> pb.Empty:
 
 
 async def get_step_attempt(call: Call, request: pb.GetStepAttemptRequest) -> pb.GetStepAttemptResponse:
-    call.may(Role.VIEWER, request.namespace_id)
+    namespace = call.may(Role.VIEWER, request.namespace_id)
     given = request.step_attempt_id
     if (recorded := read_recorded_id(given)) is not None:
         task_id = recorded[0]
@@ -69,7 +69,7 @@ async def get_step_attempt(call: Call, request: pb.GetStepAttemptRequest) -> pb.
             task_id = (await call.engine.workflows.attempt(attempt_id)).task_id
         except NotFound:
             raise missing("step_attempt", given) from None
-    found = [one for one in await _all(call, task_id, request.namespace_id) if one.step_attempt_id == given]
+    found = [one for one in await _all(call, task_id, namespace) if one.step_attempt_id == given]
     if not found:
         raise missing("step_attempt", given)
     return pb.GetStepAttemptResponse(step_attempt=found[0])
@@ -77,8 +77,8 @@ async def get_step_attempt(call: Call, request: pb.GetStepAttemptRequest) -> pb.
 
 async def list_step_attempts(call: Call, request: pb.ListStepAttemptsRequest) -> pb.ListStepAttemptsResponse:
     """Every try, in the order in which they began; of one step if it is named."""
-    call.may(Role.VIEWER, request.namespace_id)
-    found = await _all(call, wire.read_id("workflow_run_id", request.workflow_run_id), request.namespace_id)
+    namespace = call.may(Role.VIEWER, request.namespace_id)
+    found = await _all(call, wire.read_id("workflow_run_id", request.workflow_run_id), namespace)
     if request.step_id:
         found = [one for one in found if one.step_id == request.step_id]
     start = _read_offset(request.page_token)
@@ -87,8 +87,8 @@ async def list_step_attempts(call: Call, request: pb.ListStepAttemptsRequest) ->
     return pb.ListStepAttemptsResponse(step_attempts=found[start:end], next_page_token=token)
 
 
-async def _all(call: Call, task_id: UUID, namespace_id: str) -> list[pb.StepAttempt]:
-    view = await call.run(task_id, namespace_id)
+async def _all(call: Call, task_id: UUID, namespace: str) -> list[pb.StepAttempt]:
+    view = await call.run(task_id, namespace)
     steps = await call.engine.load_steps(task_id)
     return attempt_messages(view.task, steps, await call.engine.workflows.attempts(task_id))
 

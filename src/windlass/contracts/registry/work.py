@@ -57,7 +57,7 @@ async def record_heartbeat(call: Call, request: pb.RecordHeartbeatRequest) -> pb
 
 async def about(call: Call, run_id: str) -> tuple[TaskView, Holder]:
     """The run that is meant, and who says that it has it."""
-    call.may(Role.SUBMITTER, "")
+    call.may_by_id(Role.SUBMITTER)
     id_ = wire.read_id("run_id", run_id)
     worker, token = call.metadata.get(WORKER_ID), call.metadata.get(LEASE_TOKEN)
     read = None if token is None else read_token(token)

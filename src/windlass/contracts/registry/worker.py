@@ -97,7 +97,7 @@ async def list_workers(call: Call, request: pb.ListWorkersRequest) -> pb.ListWor
 
 
 async def get_worker(call: Call, request: pb.GetWorkerRequest) -> pb.GetWorkerResponse:
-    call.may(Role.VIEWER, "")
+    call.may_by_id(Role.VIEWER)
     worker = await _seen(call, read_id("worker_id", request.worker_id, "worker"), Role.VIEWER)
     known = (await call.engine.queues.settings(worker.namespace, worker.queues[:1])).get(worker.queues[0])
     return pb.GetWorkerResponse(worker=worker_message(worker, QueueConfig() if known is None else known.config))
@@ -105,7 +105,7 @@ async def get_worker(call: Call, request: pb.GetWorkerRequest) -> pb.GetWorkerRe
 
 async def _seen_lately(call: Call, worker_id: UUID) -> None:
     """Where a worker is does not change, so that a heartbeat need not ask for it each time."""
-    call.may(Role.SUBMITTER, "")
+    call.may_by_id(Role.SUBMITTER)
     if call.principal.namespace is not None:
         try:
             worker, _ = await call.house.seen.get(worker_id)
@@ -117,7 +117,7 @@ async def _seen_lately(call: Call, worker_id: UUID) -> None:
 
 async def _seen(call: Call, worker_id: UUID, role: Role = Role.SUBMITTER) -> Worker:
     """A worker of another namespace is not there."""
-    call.may(role, "")
+    call.may_by_id(role)
     try:
         worker = await call.engine.workers.get(worker_id)
     except NotFound:

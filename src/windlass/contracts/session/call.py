@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from windlass.contracts.session.reach import Reach
 from windlass.core.access import Principal, Role, check_reach, check_role
-from windlass.core.error import Invalid, NotFound, WindlassError
+from windlass.core.error import Forbidden, Invalid, NotFound, WindlassError
 from windlass.core.note import Note
 from windlass.core.step_command import StepCommand
+from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.engine.engine import Engine
 from windlass.wire import call as calls
@@ -44,6 +45,7 @@ async def _carry_out(engine: Engine, principal: Principal, reach: Reach, asked: 
             check_role(principal, Role.SUBMITTER)
             for submission in submissions:
                 check_reach(principal, submission.namespace)
+            await _check_origins(engine, submissions)
             return await engine.submit_many(submissions)
         case calls.Wait(task_id, timeout_s):
             await _reached(engine, principal, task_id)
@@ -56,9 +58,10 @@ async def _carry_out(engine: Engine, principal: Principal, reach: Reach, asked: 
             check_role(principal, Role.SUBMITTER)
             await _reached_run(engine, principal, run_id)
             return await engine.cancel_run(run_id, reason)
-        case calls.GetResults(task_ids):
-            seen = await engine.views.get_many(task_ids)
-            return await engine.results([v.task.id for v in seen if principal.namespace in (None, v.task.namespace)])
+        case calls.GetResults(task_ids, namespace):
+            if namespace is not None:
+                check_reach(principal, namespace)
+            return await engine.results(task_ids, namespace or principal.namespace)
         case calls.GetProgress(task_id):
             await _reached(engine, principal, task_id)
             return await engine.progress(task_id)
@@ -89,6 +92,20 @@ async def _carry_out(engine: Engine, principal: Principal, reach: Reach, asked: 
             check_reach(principal, namespace)
             return await engine.declare_kinds(app, policies, namespace=namespace)
     raise AssertionError(asked)
+
+
+async def _check_origins(engine: Engine, submissions: Sequence[Submission]) -> None:
+    """What a task comes from is within its namespace. Schedules and replays name themselves, and nobody else does."""
+    for submission in submissions:
+        for field in ("schedule_id", "replay_of"):
+            if getattr(submission, field) is not None:
+                raise Forbidden("only the engine sets this", field=field)
+    parents = {s.parent_id for s in submissions if s.parent_id is not None}
+    known = await engine.views.namespaces(sorted(parents)) if parents else {}
+    for submission in submissions:
+        parent_id = submission.parent_id
+        if parent_id is not None and known.get(parent_id) != submission.namespace:
+            raise NotFound(f"there is no task {parent_id}", field="parent_id")
 
 
 async def _write(engine: Engine, principal: Principal, reach: Reach, notes: Sequence[Note]) -> list[Problem | None]:

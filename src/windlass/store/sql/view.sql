@@ -13,8 +13,9 @@ select {task_columns}, t.created_at, t.payload, t.requires, t.idempotency_key, t
 select t.id, t.namespace from windlass.task t where t.id = any($1::uuid[])
 
 -- name: task_results
--- What those of these tasks that succeeded returned (index task_pkey).
-select t.id, coalesce(t.result, 'null') from windlass.task t where t.id = any($1::uuid[]) and t.state = 'succeeded'
+-- What those of these tasks that succeeded returned, in one namespace or in all (index task_pkey).
+select t.id, coalesce(t.result, 'null') from windlass.task t
+ where t.id = any($1::uuid[]) and t.state = 'succeeded' and ($2::text is null or t.namespace = $2)
 
 -- name: list_tasks
 -- Newest first, beyond a position, by any of the filters that are given (index task_created, or task_rare for rare
