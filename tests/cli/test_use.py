@@ -14,6 +14,7 @@ from docs.command_page import commands
 from tests.cli.command import WINDLASS, environment, windlass
 
 from windlass.cli.commands import app
+from windlass.cli.output import command_to_type
 
 COMMANDS = (
     "check", "config", "demo", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "signals", "submit",
@@ -142,3 +143,19 @@ def test_a_reader_that_has_seen_enough_is_no_error(words: tuple[str, ...], unbuf
             env={**environment(), "PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_a_command_that_is_shown_is_one_that_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool
+) -> None:
+    """Who runs `.venv/bin/windlass` has no `windlass` on the PATH, or somebody else's."""
+    for folder in (tmp_path / ".venv/bin", tmp_path / "others"):
+        folder.mkdir(parents=True)
+        (folder / "windlass").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(tmp_path / ".venv/bin/windlass")])
+    monkeypatch.setenv("PATH", str(tmp_path / (".venv/bin" if on_path else "others")))
+    assert command_to_type() == ("windlass" if on_path else ".venv/bin/windlass")
+    monkeypatch.chdir(tmp_path / "others")
+    assert command_to_type() == ("windlass" if on_path else str(tmp_path / ".venv/bin/windlass"))

@@ -22,7 +22,7 @@ from windlass.app import migrate_database, open_embedded, open_engine
 from windlass.cli.api import key_file
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
-from windlass.cli.output import print_json, say
+from windlass.cli.output import command_to_type, print_json, say
 from windlass.cli.process import run_async
 from windlass.cli.sample import sample_payload
 from windlass.cli.serve import ApiKey, Grpc, Http, Internal, Open, engine_options, servers, tell_places
@@ -85,10 +85,11 @@ def tell(told: dict[str, str], app: App | None, worker: str | None) -> None:
     else:
         say(f"  worker    {worker}, runs {', '.join(sorted(app.handlers))}")
         examples = [(kind, handler.schema.json_schema()) for kind, handler in sorted(app.handlers.items())[:1]]
+    command = escape(command_to_type())
     say("In another terminal, in this folder:")
     for kind, schema in examples:
-        say(f"  windlass submit {kind} --payload '{escape(sample_payload(schema))}' --wait")
-    say("  windlass tasks list")
+        say(f"  {command} submit {kind} --payload '{escape(sample_payload(schema))}' --wait")
+    say(f"  {command} tasks list")
     say("Stop with Ctrl-C.")
 
 

@@ -6,10 +6,13 @@ Colours, bars and tables that redraw themselves are for terminals only; `NO_COLO
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -55,6 +58,14 @@ class Unusable(Rejected):
     """What was typed or set cannot be meant."""
 
     code = "usage"
+
+
+def command_to_type() -> str:
+    """What a person types in this folder to run this command: its name, or its path if a shell would not find it."""
+    called, found = Path(sys.argv[0]), shutil.which("windlass")
+    if called.name != "windlass" or (found is not None and Path(found).samefile(called)):
+        return "windlass"
+    return os.path.relpath(called) if called.absolute().is_relative_to(Path.cwd()) else str(called.absolute())
 
 
 def show(value: object, as_json: bool, tell: Callable[[], None]) -> None:
