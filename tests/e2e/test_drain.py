@@ -187,6 +187,42 @@ async def test_a_supervised_worker_that_is_killed_leaves_its_last_lines_and_is_r
     await killed_under_supervision(live_engine, workers, "--lease", "600")
 
 
+@pytest.mark.parametrize("code", [0, 1, 3])
+async def test_a_supervised_worker_that_ends_unasked_is_replaced_whatever_its_exit_code(
+    live_engine: Engine, workers: Workers, code: int
+) -> None:
+    id_ = await live_engine.submit(submission("ends_its_worker", b'{"code": %d}' % code))
+    process = workers.start("--supervised", "--lease", "600")
+    seen = (await soon(live_engine.wait(id_, 120), 120)).task
+
+    assert (seen.state, seen.result, seen.losses) == (State.SUCCEEDED, b"2", 1)
+    assert f"The worker ended unasked, with exit code {code}." in workers.said
+    process.send_signal(signal.SIGTERM)
+    assert await workers.stopped(process) == Exit.OK
+
+
+async def test_a_supervised_worker_that_its_engine_lets_go_is_not_replaced(
+    live_engine: Engine, workers: Workers
+) -> None:
+    id_ = await live_engine.submit(submission("short", b'{"number": 1}'))
+    process = workers.start("--supervised")
+    await soon(live_engine.wait(id_, 120), 120)
+    [worker] = (await live_engine.workers.page("default")).workers
+    await live_engine.workers.drain(worker.id)
+
+    assert await workers.stopped(process) == Exit.OK
+    assert "ended unasked" not in workers.said
+
+
+async def test_a_supervised_worker_that_cannot_be_meant_is_not_tried_again(
+    live_engine: Engine, workers: Workers
+) -> None:
+    process = workers.start("--supervised", target="tests.e2e.shop:nothing")
+
+    assert await workers.stopped(process) == Exit.USAGE
+    assert workers.said.count("has no nothing") == 1
+
+
 async def killed_under_supervision(engine: Engine, workers: Workers, *options: str) -> None:
     """With a lease that would have to run out for ten minutes."""
     id_ = await engine.submit(submission("kills_its_worker"))

@@ -20,7 +20,7 @@ from windlass.cli.output import Exit, Unusable, console, print_json
 from windlass.cli.process import end_now, end_threads_of_others, run_for_others
 from windlass.cli.reload import run_with_reload
 from windlass.cli.stop import on_stop
-from windlass.cli.supervise import run_supervised, tell_supervisor
+from windlass.cli.supervise import run_supervised, tell_of_end, tell_supervisor
 from windlass.cli.worker_metrics import serving_metrics
 from windlass.sdk.worker import WorkerOptions, reach_of
 from windlass.settings import Settings
@@ -98,7 +98,7 @@ def worker(
     reload
         Start again whenever a source file below the current folder changes; what runs is finished by the old code.
     supervised
-        Watch over the worker: when it is killed, keep its last lines, recover what it ran, and start another.
+        Watch over the worker: when it ends unasked, keep its last lines, recover what it ran, and start another.
     """
     settings = database.settings(server=remote.server, api_key=remote.api_key, **log.flags)
     tell_the_app(settings)
@@ -165,6 +165,7 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
                 console.print(f"  metrics at {url}")
             await worker.run()
         say("Stopped.")
+    tell_of_end()
     return drained
 
 
