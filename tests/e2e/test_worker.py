@@ -14,7 +14,7 @@ import pytest
 from windlass import Claimed, Lease, State, StoreBusy, Task, WindlassError, Worker
 from windlass.core.command import Cancelled, Complete, Fail, Release, Report
 from windlass.core.error import InvalidState, Unauthenticated
-from windlass.core.lease import CancelSignal, Extension
+from windlass.core.lease import Activity, CancelSignal, Extension
 from windlass.sdk import worker as worker_module
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -48,7 +48,7 @@ class Source:
                 self._extension = await self._news.get()
         return True
 
-    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None) -> Extension:
+    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None, activity: Activity) -> Extension:
         return self._extension
 
     async def end_lease(self, lease: Lease) -> None:

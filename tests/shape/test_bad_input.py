@@ -48,6 +48,7 @@ from windlass import (
 from windlass.app import open_blobs
 from windlass.core import command, step_command
 from windlass.core.check import PAYLOAD_MAX_BYTES
+from windlass.core.lease import Activity
 from windlass.core.note import Amount, Line, Note
 from windlass.core.step import Place
 from windlass.engine.chance import SystemChance
@@ -175,6 +176,7 @@ async def said(scene: Scene) -> step_command.StepResult:
 # A good value by the name of the parameter, or by "Owner.method.parameter" where the name alone does not say it.
 GOOD: dict[str, Callable[[Scene], Any]] = {
     "active": lambda s: [],
+    "activity": lambda s: Activity(),
     "api_key": lambda s: None,
     "app": lambda s: s.app,
     "arguments": lambda s: {},

@@ -38,6 +38,17 @@ class Lease(msgspec.Struct, frozen=True):
 PID_MAX = 2**31 - 1
 
 
+class Activity(msgspec.Struct, frozen=True):
+    """What a worker says of itself with a heartbeat: what ended since the last one, and whether it is about to go."""
+
+    completed: int = 0
+    failed: int = 0
+    draining: bool = False
+
+
+IDLE = Activity()
+
+
 class Reach(msgspec.Struct, frozen=True):
     """How another process reaches the same source of work: `module.LeaseKeeper(**settings)` extends a lease there."""
 

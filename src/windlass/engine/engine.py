@@ -33,7 +33,7 @@ from windlass.core.check import (
 from windlass.core.command import Claimed, Report, checked_report
 from windlass.core.error import TooLarge, Unavailable, WindlassError
 from windlass.core.failure import Failure
-from windlass.core.lease import Extension, Lease, Reach, check_lease
+from windlass.core.lease import IDLE, Activity, Extension, Lease, Reach, check_lease
 from windlass.core.note import Note, Progress
 from windlass.core.queue import QueueConfig, Rate, check_config
 from windlass.core.reference import MARK_BYTE, is_reference
@@ -288,21 +288,25 @@ class Engine:
         pid: int = 0,
         version: str = "",
         delivery: str = "pull",
+        concurrency: int = 0,
     ) -> Lease:
-        """A worker begins: it may claim under this lease until it runs out. `host`, `pid`, `version` say who it is.
+        """A worker begins: it may claim under this lease until it runs out. `host`, `pid`, `version` say who it is, and
+        `concurrency` how many tasks it runs side by side.
         Invalid if none of the queues gives tasks to those who claim."""
         return await self.leases.open(
             worker, queues, kinds=kinds, labels=labels, namespace=namespace, ttl_s=ttl_s, host=host, pid=pid,
-            version=version, delivery=delivery,
+            version=version, delivery=delivery, concurrency=concurrency,
         )  # fmt: skip
 
     def reach(self) -> Reach:
         """How the heartbeat process of a worker reaches the same database."""
         return Reach("windlass.engine.keeper", {"dsn": self.store.dsn, "pooled": self.store.pooled})
 
-    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
+    async def extend_lease(
+        self, lease: Lease, active: Sequence[UUID] | None = None, activity: Activity = IDLE
+    ) -> Extension:
         """A sign of life for all that runs under the lease; the answer tells what to stop."""
-        return await self.leases.extend(lease, active)
+        return await self.leases.extend(lease, active, activity)
 
     async def end_lease(self, lease: Lease) -> None:
         await self.leases.end(lease)

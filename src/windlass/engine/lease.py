@@ -14,10 +14,10 @@ from uuid import UUID
 import msgspec
 
 from windlass.core import task as rules
-from windlass.core.check import check_list, check_name, check_names, check_seconds, check_type, clean_text
+from windlass.core.check import check_count, check_list, check_name, check_names, check_seconds, check_type, clean_text
 from windlass.core.delivery import CLAIMED_TYPES, check_claimable
 from windlass.core.error import Invalid, LeaseLost, NotFound, WindlassError
-from windlass.core.lease import CancelSignal, Extension, Lease, check_about, check_lease
+from windlass.core.lease import IDLE, Activity, CancelSignal, Extension, Lease, check_about, check_lease
 from windlass.core.task import Task
 from windlass.core.transition import Transition
 from windlass.engine.chance import Chance
@@ -28,6 +28,7 @@ from windlass.store.tx import Tx
 DEFAULT_TTL_S = 30.0
 OUTPUT_MAX = 8192
 LOSE_MAX = 10_000
+CONCURRENCY_MAX, ENDED_MAX = 1_000_000, 2**31 - 1
 TTL_MIN_S, TTL_MAX_S = 0.5, 7 * 86400.0
 UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database has said
 
@@ -39,6 +40,7 @@ class Beat(msgspec.Struct, frozen=True):
     lease: Lease
     active: tuple[UUID, ...] | None = None
     asked_s: float = 0.0
+    activity: Activity = IDLE
 
 
 class Leases:
@@ -61,6 +63,7 @@ class Leases:
         pid: int = 0,
         version: str = "",
         delivery: str = "pull",
+        concurrency: int = 0,
     ) -> Lease:
         """A new incarnation: the same name again is another lease, and keeps nothing of the former one. It takes tasks
         of those of its queues whose delivery is of this type; Invalid if there is nothing that it could ever claim."""
@@ -76,6 +79,7 @@ class Leases:
         check_about(host, pid, version)
         if delivery not in CLAIMED_TYPES:
             raise Invalid(f"must be one of {', '.join(CLAIMED_TYPES)}", field="delivery")
+        check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         wanted = Lease(
             self._chance.new_token(delivery), namespace, worker, tuple(dict.fromkeys(queues)),
             None if kinds is None else tuple(kinds), tuple(labels), float(ttl_s), UNKNOWN, host, pid, version,
@@ -85,7 +89,7 @@ class Leases:
             if delivery == "pull":
                 check_claimable("queues", wanted.queues, await tx.queues.get_deliveries(namespace, wanted.queues))
             expires_at = await tx.leases.open_lease(wanted)
-            await tx.workers.insert_worker(self._chance.new_id(), wanted)
+            await tx.workers.insert_worker(self._chance.new_id(), wanted, concurrency)
         assert expires_at is not None, wanted.id
         return msgspec.structs.replace(wanted, expires_at=expires_at)
 
@@ -114,14 +118,22 @@ class Leases:
         return msgspec.structs.replace(lease, expires_at=extended[lease.id][0])
 
     async def extend(
-        self, lease: Lease, active: Sequence[UUID] | None = None, *, asked_s: float | None = None
+        self,
+        lease: Lease,
+        active: Sequence[UUID] | None = None,
+        activity: Activity = IDLE,
+        *,
+        asked_s: float | None = None,
     ) -> Extension:
         """`asked_s` is when the worker was heard, if that was not just now."""
         check_lease(lease)
+        check_type("activity", activity, Activity)
+        check_count("completed", activity.completed, most=ENDED_MAX)
+        check_count("failed", activity.failed, most=ENDED_MAX)
         for task_id in check_list("active", active) if active is not None else ():
             check_type("active", task_id, UUID)
         asked_s = asyncio.get_running_loop().time() if asked_s is None else asked_s
-        return await self._beats.call(Beat(lease, None if active is None else tuple(active), asked_s))
+        return await self._beats.call(Beat(lease, None if active is None else tuple(active), asked_s, activity))
 
     async def end(self, lease: Lease) -> None:
         """The worker goes. What it still holds counts as lost and is recovered by the next tick."""
@@ -148,6 +160,7 @@ class Leases:
     async def _commit(self, beats: list[Beat]) -> list[Extension | WindlassError]:
         ids = {beat.lease.id for beat in beats}
         async with self._store.begin() as tx:
+            await self._note_activity(tx, beats)
             extended = await tx.leases.extend_leases(ids)
             await self._take_forgotten(tx, [b for b in beats if b.active is not None and b.lease.id in extended])
             lost = {b.lease.id: await tx.leases.lost_tasks(b.lease.id, b.active) for b in beats if b.active}
@@ -158,6 +171,19 @@ class Leases:
             else LeaseLost("the lease has run out or was ended", lease_id=id_)
             for beat in beats
         ]
+
+    async def _note_activity(self, tx: Tx, beats: list[Beat]) -> None:
+        """Most heartbeats say nothing of it, and cost nothing for it."""
+        draining = {beat.lease.id for beat in beats if beat.activity.draining}
+        if draining:
+            await tx.workers.drain_leases(draining)
+        ended: dict[UUID, tuple[int, int]] = {}
+        for beat in beats:
+            if beat.activity.completed or beat.activity.failed:
+                completed, failed = ended.get(beat.lease.id, (0, 0))
+                ended[beat.lease.id] = (completed + beat.activity.completed, failed + beat.activity.failed)
+        if ended:
+            await tx.workers.count_work(dict(sorted(ended.items())))
 
     async def _signal(self, tx: Tx, extended: Collection[UUID]) -> dict[UUID, list[CancelSignal]]:
         """Tell of every cancel each time; the grace begins with the first."""

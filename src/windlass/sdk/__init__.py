@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from windlass.sdk.schedule import Schedule
     from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
     from windlass.sdk.step import StepFunction, StepOptions
-    from windlass.sdk.worker import Worker, WorkSource
+    from windlass.sdk.work_source import WorkSource
+    from windlass.sdk.worker import Worker
     from windlass.sdk.workflow import WorkflowContext
     from windlass.sdk.workflow_handler import WorkflowHandler
 
@@ -50,7 +51,7 @@ _LATER = {
     "TaskFailed": "signals",
     "TaskHandle": "handle",
     "TaskOptions": "option",
-    "WorkSource": "worker",
+    "WorkSource": "work_source",
     "Worker": "worker",
     "WorkflowContext": "workflow",
     "WorkflowHandler": "workflow_handler",

@@ -13,7 +13,7 @@ from windlass.core.step import Step
 from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
 from windlass.core.task import Task
-from windlass.sdk.worker import WorkSource
+from windlass.sdk.work_source import WorkSource
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from windlass.core.check import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES, check_second
 from windlass.core.command import Claimed, Complete, Fail, Report
 from windlass.core.error import Invalid, InvalidState, NotFound, Unavailable, WindlassError
 from windlass.core.failure import Category, Failure
-from windlass.core.lease import Extension, Lease, Reach
+from windlass.core.lease import IDLE, Activity, Extension, Lease, Reach
 from windlass.core.note import Note, Progress
 from windlass.core.retry import Policy
 from windlass.core.schedule import ScheduleSpec
@@ -164,9 +164,10 @@ class Remote:
 
     async def open_lease(self, worker: str, queues: Sequence[str], *, kinds: Sequence[str] | None = None,
                          labels: Sequence[str] = (), namespace: str = "default", ttl_s: float = 30.0,
-                         host: str = "", pid: int = 0, version: str = "") -> Lease:  # fmt: skip
+                         host: str = "", pid: int = 0, version: str = "",
+                         concurrency: int = 0) -> Lease:  # fmt: skip
         wanted = Wanted(worker, tuple(queues), None if kinds is None else tuple(kinds), tuple(labels), namespace,
-                        ttl_s, host, pid, version)  # fmt: skip
+                        ttl_s, host, pid, version, concurrency)  # fmt: skip
         session = await RemoteSession.open(self._channel, self._metadata, wanted)
         self._sessions[session.lease.id] = session
         return session.lease
@@ -174,8 +175,10 @@ class Remote:
     async def claim(self, lease: Lease, limit: int = 1, *, wait_s: float = 0.0) -> list[Claimed]:
         return await self._session(lease).claim(limit, wait_s)
 
-    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None = None) -> Extension:
-        return await self._session(lease).extend(active or ())
+    async def extend_lease(
+        self, lease: Lease, active: Sequence[UUID] | None = None, activity: Activity = IDLE
+    ) -> Extension:
+        return await self._session(lease).extend(active or (), activity)
 
     async def await_news(self, lease: Lease, timeout_s: float) -> bool:
         return await self._session(lease).await_news(timeout_s)

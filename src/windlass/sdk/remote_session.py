@@ -22,7 +22,7 @@ import grpc
 from windlass.core.check import LARGE_MAX_BYTES
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.error import InvalidState, LeaseLost, NotFound, Rejected, Unavailable, WindlassError
-from windlass.core.lease import Extension, Lease
+from windlass.core.lease import Activity, Extension, Lease
 from windlass.core.text import line_of
 from windlass.wire.channel import SESSION, error_of
 from windlass.wire.problem import error_from
@@ -51,12 +51,13 @@ class Wanted:
     host: str
     pid: int
     version: str
+    concurrency: int = 0
 
     def hello(self) -> pb.Hello:
         return pb.Hello(
             worker=self.worker, namespace=self.namespace, queues=self.queues, kinds=self.kinds or (),
             every_kind=self.kinds is None, labels=self.labels, lease_ttl_s=self.ttl_s, host=self.host, pid=self.pid,
-            version=self.version,
+            version=self.version, concurrency=self.concurrency,
         )  # fmt: skip
 
 
@@ -329,14 +330,18 @@ class RemoteSession:
 
     # ----------------------------------------------------------------------------------------- heartbeats
 
-    async def extend(self, active: Sequence[UUID]) -> Extension:
+    async def extend(self, active: Sequence[UUID], activity: Activity) -> Extension:
         self._check_open()
         number = next(self._numbers)
         waiting: asyncio.Future[Extension] = asyncio.get_running_loop().create_future()
         self._beats[number] = waiting
         held = [task_id.bytes for task_id in {*active, *self._held}]
         try:
-            await self._write(pb.FromWorker(heartbeat=pb.Heartbeat(number=number, active=held)))
+            beat = pb.Heartbeat(
+                number=number, active=held, completed=activity.completed, failed=activity.failed,
+                draining=activity.draining,
+            )  # fmt: skip
+            await self._write(pb.FromWorker(heartbeat=beat))
             async with asyncio.timeout(self.lease.ttl_s / 3):
                 return await waiting
         except TimeoutError:

@@ -17,7 +17,8 @@ from windlass.core.delivery import Stdio, type_of
 from windlass.core.error import Invalid, Unavailable
 from windlass.sdk.note import Notes, NoteTarget
 from windlass.sdk.stdio_pool import StdioPool
-from windlass.sdk.worker import Worker, WorkSource
+from windlass.sdk.work_source import WorkSource
+from windlass.sdk.worker import Worker
 from windlass.stdio.environment import EnvironmentFailed
 
 log = logging.getLogger("windlass.stdio")

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 from uuid import UUID
 
 from windlass.core.check import (
@@ -32,7 +32,7 @@ from windlass.core.check import (
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
 from windlass.core.error import Forbidden, Invalid, InvalidState, LeaseLost, Unauthenticated, Unavailable, WindlassError
 from windlass.core.failure import Category, Failure
-from windlass.core.lease import Extension, Lease, Reach, check_about
+from windlass.core.lease import Activity, Extension, Lease, Reach, check_about
 from windlass.core.task import Task
 from windlass.core.text import line_of, words_of
 from windlass.sdk.complaint import Complaint
@@ -44,6 +44,7 @@ from windlass.sdk.runnable import Every, Handler, Runnable, runnables
 from windlass.sdk.signals import Cancel, unfit_is_bad_data
 from windlass.sdk.trace import attempting
 from windlass.sdk.waiting import first_of, stopped
+from windlass.sdk.work_source import Declared, WorkSource
 
 log = logging.getLogger("windlass.worker")
 
@@ -56,27 +57,6 @@ BATCH_MAX = 500
 START_MAX = 20  # handlers a turn of the event loop
 STOP_NOW_S = 2.0  # for handlers to notice that they are to end
 UNSENT = "REPORT_NOT_SENT"
-
-
-class WorkSource(Protocol):
-    """Where work comes from: an engine in this process, or a server far away."""
-
-    async def open_lease(self, worker: str, queues: Sequence[str], *, kinds: Sequence[str] | None,
-                         labels: Sequence[str], namespace: str, ttl_s: float,
-                         host: str, pid: int, version: str) -> Lease: ...  # fmt: skip
-    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None) -> Extension: ...
-    async def await_news(self, lease: Lease, timeout_s: float) -> bool: ...
-    async def end_lease(self, lease: Lease) -> None: ...
-    async def claim(self, lease: Lease, limit: int, *, wait_s: float) -> list[Claimed]: ...
-    async def report(self, reports: Sequence[Report]) -> Sequence[object]: ...  # an error is an answer too
-
-
-class Declared(Protocol):
-    """What is said when a worker begins, and then again while it runs."""
-
-    async def begin(self) -> None: ...
-
-    async def keep(self) -> None: ...
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -148,6 +128,7 @@ class Worker:
         self._told_to_cancel: set[Attempt] = set()
         self._reports: list[Report] = []
         self._held: set[Attempt] = set()  # claimed, and not reported yet
+        self._completed, self._failed = 0, 0  # reports that were accepted, and that no heartbeat has told yet
         self._something_to_report = asyncio.Event()
         self._slot_free = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -230,7 +211,7 @@ class Worker:
             lease = await self._source.open_lease(
                 self.name, self._queues, kinds=self._kinds, labels=self._labels, namespace=self._namespace,
                 ttl_s=self._lease_ttl_s, host=socket.gethostname(), pid=os.getpid(), version=self._version,
-                **self.lease_options,
+                concurrency=self._concurrency, **self.lease_options,
             )  # fmt: skip
         except Unavailable as error:
             self._complain("cannot reach the engine, trying again: %s", error)
@@ -272,6 +253,9 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._drain(), STOP_NOW_S if self._stopping_now.is_set() else None)
         self._heartbeat.extended(lease, time.monotonic())
+        with contextlib.suppress(WindlassError):
+            if self._completed or self._failed:
+                await self._beat(lease)
         with contextlib.suppress(WindlassError):
             await self._source.end_lease(lease)
 
@@ -342,13 +326,23 @@ class Worker:
         self._say([Release(one.task.id, one.task.attempt, lease.id) for one in self._waiting])
         self._waiting.clear()
 
+    async def _beat(self, lease: Lease) -> Extension:
+        """Tells what has ended as well; a heartbeat that fails leaves that to the next."""
+        said = Activity(self._completed, self._failed, self._stopping.is_set())
+        extension = await self._source.extend_lease(lease, list({task_id for task_id, _ in self._held}), said)
+        self._completed, self._failed = self._completed - said.completed, self._failed - said.failed
+        return extension
+
     async def _beat_loop(self, lease: Lease) -> None:
+        """A worker that stops says so at once, and goes on with its heartbeats while it finishes what runs."""
+        draining = False
         while True:
             beats = BEATS_PER_LEASE if self._held else IDLE_BEATS_PER_LEASE
-            await self._source.await_news(lease, self._lease_ttl_s / beats)
-            now = time.monotonic()
+            news = self._source.await_news(lease, self._lease_ttl_s / beats)
+            await (news if draining else first_of(news, self._stopping.wait()))
+            now, draining = time.monotonic(), self._stopping.is_set()
             try:
-                extension = await self._source.extend_lease(lease, list({task_id for task_id, _ in self._held}))
+                extension = await self._beat(lease)
             except LeaseLost:
                 log.warning("the lease was lost: what runs is given up")
                 return
@@ -418,6 +412,7 @@ class Worker:
             except Exception as error:
                 return await self._send_apart(batch, error)
             for report, answer in zip(batch, answers, strict=True):
+                self._count(report, answer)
                 if isinstance(answer, WindlassError):
                     log.warning("report on task %s, attempt %d: %s", report.task_id, report.attempt, answer)
             return [report for report, answer in zip(batch, answers, strict=True) if isinstance(answer, Unavailable)]
@@ -435,6 +430,11 @@ class Worker:
         message = f"what came of it could not be reported: {line_of(error)}"
         failure = Failure(Category.DATA_QUALITY, message, UNSENT, retryable=False)
         return await self._send([Fail(report.task_id, report.attempt, report.lease_id, failure)])
+
+    def _count(self, report: Report, answer: object) -> None:
+        if not isinstance(answer, WindlassError):
+            self._completed += isinstance(report, Complete)
+            self._failed += isinstance(report, Fail)
 
     # ----------------------------------------------------------------------------------------- one task
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -26,11 +26,11 @@ class WorkerTable:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def insert_worker(self, worker_id: UUID, lease: Lease) -> None:
+    async def insert_worker(self, worker_id: UUID, lease: Lease, max_running: int) -> None:
         await self._session.fetch(
             "insert_worker", worker_id, lease.id, lease.namespace, lease.worker, list(lease.queues),
             None if lease.kinds is None else list(lease.kinds), list(lease.labels), lease.host, lease.pid,
-            lease.version,
+            lease.version, max_running,
         )  # fmt: skip
 
     async def register_worker(self, worker_id: UUID, lease_id: UUID, name: str, said: Registration) -> UUID:
@@ -49,6 +49,14 @@ class WorkerTable:
             [b.completed for b in beats], [b.failed for b in beats],
         )  # fmt: skip
         return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+    async def count_work(self, ended: Mapping[UUID, tuple[int, int]]) -> None:
+        """By lease, how many attempts succeeded and how many failed."""
+        completed, failed = [one[0] for one in ended.values()], [one[1] for one in ended.values()]
+        await self._session.fetch("count_work", list(ended), completed, failed)
+
+    async def drain_leases(self, lease_ids: Iterable[UUID]) -> None:
+        await self._session.fetch("drain_leases", sorted(lease_ids))
 
     async def drain_lease(self, lease_id: UUID, timeout_s: float) -> None:
         await self._session.fetch("drain_lease", lease_id, timeout_s)

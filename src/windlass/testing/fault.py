@@ -15,7 +15,7 @@ from uuid import UUID
 
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.error import LeaseLost
-from windlass.core.lease import Extension, Lease
+from windlass.core.lease import Activity, Extension, Lease
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand, StepResult
 from windlass.core.task import Task
@@ -61,11 +61,11 @@ class Between:
         self.leases[lease.id] = lease
         return lease
 
-    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None) -> Extension:
+    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None, activity: Activity) -> Extension:
         self._live()
         if self.cut_off.is_set():
             return Extension(datetime.max.replace(tzinfo=UTC), (), ())
-        return await self._engine.extend_lease(lease, active)
+        return await self._engine.extend_lease(lease, active, activity)
 
     async def claim(self, lease: Lease, limit: int, *, wait_s: float) -> list[Claimed]:
         self._live()

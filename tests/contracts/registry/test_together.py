@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.contracts.registry.client import KEY, Client
+from tests.contracts.registry.test_poll import eventually
 from tests.support.work import SOON_S, soon
 
 from windlass import App, Engine, WorkflowContext
@@ -126,6 +127,55 @@ async def test_a_run_that_a_worker_of_the_wire_left_is_finished_by_one_of_our_sd
 
     assert json.loads((await client.run(run_id)).output) == "shipped with receipt by wire"
     assert charged == []
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_a_worker_of_our_sdk_is_shown_with_all_that_it_is_and_does(
+    client: Client, live_engine: Engine, server: str, database: str, far: bool
+) -> None:
+    app = App("shop", **({"server": server, "api_key": KEY} if far else {"database_url": database}))
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @app.task(max_attempts=1)
+    async def job(wanted: str) -> None:
+        if wanted == "fail":
+            raise ValueError(wanted)
+        if wanted == "wait":
+            begun.set()
+            await go.wait()
+
+    async def shown() -> pb.Worker:
+        [worker] = (await client.ListWorkers()).workers
+        return worker
+
+    async with app:
+        labels = ["gpu", "region=us-east-1", "note=a=b"]
+        worker = app.worker(heartbeat_process=False, concurrency=7, labels=labels, lease_ttl_s=2.0, version="1.2")
+        running = asyncio.create_task(worker.run())
+        for wanted in ("fine", "fine", "fail", "wait"):
+            await job.submit(wanted)
+        await soon(begun.wait())
+        first = await shown()
+        assert (first.max_concurrent, first.version, first.status) == (7, "1.2", pb.WORKER_STATUS_ONLINE)
+        assert dict(first.labels) == {"gpu": "", "region": "us-east-1", "note": "a=b"}
+
+        async def counted() -> bool:
+            worker = await shown()
+            return (worker.total_completed, worker.total_failed) == (2, 1)
+
+        await eventually(counted)
+
+        worker.stop()  # as SIGTERM does
+
+        async def draining() -> bool:
+            return (await shown()).status == pb.WORKER_STATUS_DRAINING
+
+        await eventually(draining)
+        assert not running.done()
+        go.set()
+        await soon(running)
+    last = await shown()
+    assert (last.status, last.total_completed, last.total_failed) == (pb.WORKER_STATUS_OFFLINE, 3, 1)
 
 
 @pytest.mark.parametrize("far", [False, True])

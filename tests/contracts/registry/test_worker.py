@@ -387,13 +387,16 @@ async def test_workers_that_went_are_forgotten_after_seven_days(
 
 
 async def test_workers_of_our_sdk_are_in_the_same_registry(client: Client, live_engine: Engine) -> None:
-    lease = await live_engine.open_lease("ours", ["q"], kinds=["greet"], labels=["gpu"], host="h", pid=3, version="9")
+    lease = await live_engine.open_lease(
+        "ours", ["q"], kinds=["greet"], labels=["gpu", "region=eu"], host="h", pid=3, version="9", concurrency=5
+    )
 
     [worker] = (await client.ListWorkers()).workers
 
     assert (worker.task_queue, worker.hostname, worker.pid) == ("q", "h", 3)
     assert worker.worker_id != str(lease.id)  # which is the token of all that it runs
-    assert dict(worker.labels) == {"gpu": ""}
+    assert dict(worker.labels) == {"gpu": "", "region": "eu"}
+    assert worker.max_concurrent == 5
     await live_engine.end_lease(lease)
     assert await status_of(client, worker.worker_id) == "OFFLINE"
 

@@ -3,10 +3,11 @@ its lease; the engine then extends them together."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
-from windlass.core.lease import Extension, Lease
+from windlass.core.lease import Activity, Extension, Lease
 from windlass.engine.engine import Engine
 from windlass.engine.gather import Gather
 
@@ -20,7 +21,8 @@ class Beats:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._gather = engine, Gather(GATHER_S)
 
-    async def extend(self, lease: Lease, active: Sequence[UUID] | None) -> Extension:
+    async def extend(self, lease: Lease, active: Sequence[UUID] | None, activity: Activity) -> Extension:
+        asked_s = asyncio.get_running_loop().time()
         if lease.ttl_s * PART_OF_LEASE >= GATHER_S:
             await self._gather.together()
-        return await self._engine.extend_lease(lease, active)
+        return await self._engine.leases.extend(lease, active, activity, asked_s=asked_s)

@@ -20,7 +20,7 @@ from windlass.contracts.session.reach import Reach
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.error import ContractViolation, Invalid, Unavailable, WindlassError
-from windlass.core.lease import Lease
+from windlass.core.lease import Activity, Lease
 from windlass.engine.engine import Engine
 from windlass.wire.protos import session_pb2 as pb
 from windlass.wire.session import (
@@ -80,7 +80,7 @@ class Session:
             self.lease = await self._engine.open_lease(
                 hello.worker, list(hello.queues), kinds=None if hello.every_kind else list(hello.kinds),
                 labels=list(hello.labels), namespace=namespace, ttl_s=hello.lease_ttl_s, host=hello.host,
-                pid=hello.pid, version=hello.version,
+                pid=hello.pid, version=hello.version, concurrency=hello.concurrency,
             )  # fmt: skip
         return self.lease
 
@@ -160,7 +160,9 @@ class Session:
     async def _extend(self, heartbeat: pb.Heartbeat, lease: Lease) -> None:
         try:
             active = [to_id("active", task_id) for task_id in heartbeat.active]
-            extension = await self._beats.extend(lease, active if active or self._may_forget(lease) else None)
+            named = active if active or self._may_forget(lease) else None
+            activity = Activity(heartbeat.completed, heartbeat.failed, heartbeat.draining)
+            extension = await self._beats.extend(lease, named, activity)
         except Unavailable as error:
             log.warning("no heartbeat of %s: %s", lease.worker, error)
             return

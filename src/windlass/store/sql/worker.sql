@@ -1,10 +1,11 @@
 -- name: insert_worker
 -- A worker of our own begins. Its id in the registry is known to people; its lease to nobody but itself.
 insert into windlass.worker (id, lease_id, namespace, contract, name, queues, kinds, labels, host, pid, version,
-                             registered_at, heartbeat_at)
+                             max_running, registered_at, heartbeat_at)
 select $1, $2, $3, 'session', $4, $5, $6,
-       coalesce((select jsonb_object_agg(label, '') from unnest($7::text[]) as label), '{}'), $8, $9, $10,
-       c.now, c.now
+       coalesce((select jsonb_object_agg(split_part(label, '=', 1), substr(label, strpos(label || '=', '=') + 1))
+                   from unnest($7::text[]) as label), '{}'),
+       $8, $9, $10, $11, c.now, c.now
   from (select windlass.now() as now) c
 on conflict (id) do nothing
 
@@ -47,11 +48,23 @@ with beat as (
 )
 select e.worker_id, e.id, e.expires_at, e.draining from extended e
 
+-- name: count_work
+-- What workers of our own say has ended since their last heartbeats (index worker_lease).
+update windlass.worker w
+   set completed = w.completed + u.completed, failed = w.failed + u.failed
+  from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as u(lease_id, completed, failed)
+ where w.lease_id = u.lease_id
+
+-- name: drain_leases
+-- Their workers say that they drain. How long they take is their own business.
+update windlass.lease l set draining_until = 'infinity'
+ where l.id = any($1::uuid[]) and l.expires_at > windlass.now() and l.draining_until is null
+
 -- name: drain_lease
 -- From now on no claim under this lease finds anything; it ends at the given time from now at the latest.
 update windlass.lease l
    set draining_until = windlass.now() + $2::double precision * interval '1 second'
- where l.id = $1 and l.expires_at > windlass.now() and l.draining_until is null
+ where l.id = $1 and l.expires_at > windlass.now() and coalesce(l.draining_until, 'infinity') = 'infinity'
 
 -- name: workers_offline
 -- The workers of these leases are gone. When they were heard of last is taken from the lease, while it is there.

@@ -35,7 +35,7 @@ class ToWorker(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., tasks: _Optional[_Union[Tasks, _Mapping]] = ..., answers: _Optional[_Union[Answers, _Mapping]] = ..., extended: _Optional[_Union[Extended, _Mapping]] = ..., cancels: _Optional[_Union[Cancels, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker", "namespace", "queues", "kinds", "every_kind", "labels", "lease_ttl_s", "host", "pid", "version", "lease_id", "active")
+    __slots__ = ("worker", "namespace", "queues", "kinds", "every_kind", "labels", "lease_ttl_s", "host", "pid", "version", "lease_id", "active", "concurrency")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     worker: str
     namespace: str
     queues: _containers.RepeatedScalarFieldContainer[str]
@@ -60,7 +61,8 @@ class Hello(_message.Message):
     version: str
     lease_id: bytes
     active: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, worker: _Optional[str] = ..., namespace: _Optional[str] = ..., queues: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[str]] = ..., every_kind: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., lease_ttl_s: _Optional[float] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., lease_id: _Optional[bytes] = ..., active: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    concurrency: int
+    def __init__(self, worker: _Optional[str] = ..., namespace: _Optional[str] = ..., queues: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[str]] = ..., every_kind: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., lease_ttl_s: _Optional[float] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., lease_id: _Optional[bytes] = ..., active: _Optional[_Iterable[bytes]] = ..., concurrency: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("lease_id", "expires_at_us", "lease_ttl_s", "result_max_bytes")
@@ -153,12 +155,18 @@ class Refusal(_message.Message):
     def __init__(self, number: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("number", "active")
+    __slots__ = ("number", "active", "completed", "failed", "draining")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     number: int
     active: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, number: _Optional[int] = ..., active: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    completed: int
+    failed: int
+    draining: bool
+    def __init__(self, number: _Optional[int] = ..., active: _Optional[_Iterable[bytes]] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class ExtendRequest(_message.Message):
     __slots__ = ("lease_id",)
