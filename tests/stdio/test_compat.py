@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 from appose.service import Service as TheirService
 from appose.service import TaskStatus
 from appose.syntax import PythonSyntax
-from tests.stdio.talk import START, blocks
+from tests.stdio.talk import START, Talk, blocks
 
 from windlass.stdio import Environment, NDArray, Service, TaskError, share
 
@@ -190,3 +192,24 @@ def test_our_client_runs_the_init_script_and_the_main_queue_of_their_worker() ->
     with THEIRS.service(init="base = 40") as service:
         script = "import threading\n[threading.current_thread() is threading.main_thread(), base]"
         assert service.task(script, queue="main").result(PATIENCE_S) == [True, 40]
+
+
+def test_of_400_tasks_at_once_on_their_worker_none_hangs() -> None:
+    """It writes text and newline apart, so that messages of several threads share a line; long ones even mix."""
+    with THEIRS.service(env={"PYTHONUNBUFFERED": "1"}) as service:
+        tasks = [service.task(f"task.update('half', 1, 2)\n'{number:04}' * 100").start() for number in range(400)]
+        assert [task.result(120.0) for task in tasks] == [f"{number:04}" * 100 for number in range(400)]
+        long = [service.task(f"task.update('u' * 9000, 1, 2)\n'{number:04}' * 4000").start() for number in range(200)]
+        for task in long:
+            with contextlib.suppress(TaskError):
+                task.wait_for(120.0)
+
+
+def test_two_requests_on_one_line_are_two_requests() -> None:
+    with Talk() as talk:
+        line = b"".join(
+            json.dumps({"task": name, "requestType": "EXECUTE", "script": f"'{name}'"}).encode() for name in ("a", "b")
+        )
+        talk.send(line)
+        said = [said for said in (talk.next() for _ in range(4)) if said and said["responseType"] == "COMPLETION"]
+        assert {each["task"]: each["outputs"]["result"] for each in said} == {"a": "a", "b": "b"}

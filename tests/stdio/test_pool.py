@@ -338,3 +338,74 @@ async def test_the_end_of_a_server_finishes_what_runs_and_leaves_no_process(live
 
     assert await result(live_engine, task_id) == 7
     await gone(process)
+
+
+async def test_of_400_tasks_at_once_on_the_reference_worker_none_hangs(live_engine: Engine) -> None:
+    start = "import appose.python_worker; appose.python_worker.main()"
+    delivery = {
+        "command": [sys.executable, "-c", start], "env": {"PYTHONUNBUFFERED": "1"}, "tasks_per_worker": 400,
+        "handlers": {"job": script("task.update('half', 1, 2)\nstr(number) * 100")},
+    }  # fmt: skip
+    async with pool(live_engine, **delivery):
+        ids = [await submit(live_engine, "job", {"number": number}) for number in range(400)]
+        for number, task_id in enumerate(ids):
+            assert await result(live_engine, task_id) == str(number) * 100
+
+
+# --------------------------------------------------------------------------------------------- how long a cancel takes
+
+DEAF = "import os, time\ntask.update('deaf', os.getpid())\nwhile True: time.sleep(0.01)"
+
+
+async def test_a_script_that_hears_its_cancel_ends_at_once_also_beside_many_that_do_not(live_engine: Engine) -> None:
+    """Each wait used to take one of a few threads: who came last waited for the grace of all others."""
+    handlers = {"deaf": script(DEAF), "stop": script(f"{WAIT}task.cancel()")}
+    grace = {"cancel_grace_period_ms": 120_000, "tasks_per_worker": 40}
+    async with pool(live_engine, handlers=handlers, **grace):
+        deaf = [await submit(live_engine, "deaf") for _ in range(36)]
+        stops = await submit(live_engine, "stop")
+        for task_id in (*deaf, stops):
+            await running(live_engine, task_id)
+        for task_id in (*deaf, stops):
+            await live_engine.cancel(task_id)
+        assert (await ended(live_engine, stops)).state is State.CANCELLED
+        assert not any([(await live_engine.views.get(task_id)).task.terminal for task_id in deaf])
+        for task_id in deaf:
+            await live_engine.cancel(task_id, force=True)
+
+
+async def test_a_forced_cancel_kills_without_waiting_for_the_grace(live_engine: Engine) -> None:
+    async with pool(live_engine, handlers={"job": script(DEAF)}, cancel_grace_period_ms=600_000):
+        task_id = await submit(live_engine)
+        process = await running(live_engine, task_id)
+        await live_engine.cancel(task_id, force=True)
+        assert (await ended(live_engine, task_id)).state is State.CANCELLED
+        await gone(process)
+
+
+async def test_a_process_that_is_gone_ends_the_grace_of_its_task(live_engine: Engine) -> None:
+    async with pool(live_engine, handlers={"job": script(DEAF)}, cancel_grace_period_ms=600_000):
+        task_id = await submit(live_engine)
+        process = await running(live_engine, task_id)
+        await live_engine.cancel(task_id)
+        os.kill(process, signal.SIGKILL)
+        assert (await ended(live_engine, task_id)).state is State.CANCELLED
+
+
+async def test_a_result_of_nan_fails_with_the_reason(live_engine: Engine) -> None:
+    start = "import appose.python_worker; appose.python_worker.main()"
+    for more in ({}, {"command": [sys.executable, "-c", start]}):
+        async with pool(live_engine, handlers={"job": script("{'mean': float('nan')}")}, **more):
+            failed = await ended(live_engine, await submit(live_engine, policy=ONCE))
+            assert failed.state is State.FAILED
+            assert failed.error is not None
+            assert "NaN" in failed.error.message
+
+
+async def test_progress_keeps_its_fractions(live_engine: Engine) -> None:
+    async with pool(live_engine, handlers={"job": script("task.update(0.25, 1.0)\n1")}):
+        task_id = await submit(live_engine)
+        await result(live_engine, task_id)
+        progress = await live_engine.progress(task_id)
+        assert progress is not None
+        assert (progress.current, progress.maximum, progress.fraction) == (0.25, 1.0, 0.25)

@@ -37,6 +37,7 @@ from windlass.stdio.call import IMPORTED, function_inputs
 log = logging.getLogger("windlass.stdio")
 
 KILL_EARLY_S = 1.0  # before the engine would call the cancel a failure
+GIVEN_UP_S = 1.0  # for a script to end by itself that nobody waits for
 LINES_WAIT_S, LOOK_S = 0.05, 0.001
 
 
@@ -134,14 +135,18 @@ class StdioPool:
         return (claimed.task.kind if handler is None or handler.script is None else handler.script), inputs
 
     async def _ended(self, seat: Seat, task: Task, claim: Claim) -> None:
-        """Wait for the end. Told to stop, a script has its grace; after that, its process is killed."""
+        """Wait for the end. Told to stop, a script has its grace; after that, its process is killed. One that the
+        engine has given up (a forced cancel, a timeout) has a moment: nobody waits for it, others want its place."""
         try:
             with suppress(TaskError):
                 await task
         except asyncio.CancelledError:
             grace_s = claim.policy.cancel_grace_s
+            left_s = max(grace_s - KILL_EARLY_S, grace_s / 2)
+            if (claim.id, claim.attempt) not in told_to_cancel:
+                left_s = min(left_s, GIVEN_UP_S)
             try:
-                await _finished(task, max(grace_s - KILL_EARLY_S, grace_s / 2))
+                await _finished(task, left_s)
             finally:  # also when there is no more time to wait
                 if not task.is_finished:
                     await self._kill(seat)
@@ -207,9 +212,9 @@ def _is_number(value: object) -> bool:
 async def _finished(task: Task, within_s: float) -> None:
     """Asks to stop, which is harmless to repeat, and waits."""
     task.cancel()
-    waiting = asyncio.ensure_future(asyncio.to_thread(task.wait_for, within_s))
     with suppress(TaskError, TimeoutError):
-        await asyncio.shield(waiting)
+        async with asyncio.timeout(within_s):  # no thread: those are few, and another cancel would wait for one
+            await task
 
 
 async def _last_lines(seat: Seat) -> None:

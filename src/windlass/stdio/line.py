@@ -107,11 +107,11 @@ class LineWriter:
 
 
 class TooLong(Exception):
-    """A line beyond what is kept; `head` is how it began, the rest was thrown away."""
+    """A line beyond what is kept; `head` is how it began, `tail` how it ended, the rest was thrown away."""
 
-    def __init__(self, head: bytes) -> None:
+    def __init__(self, head: bytes, tail: bytes = b"") -> None:
         super().__init__("the line is too long")
-        self.head = head
+        self.head, self.tail = head, tail
 
 
 class LineReader:
@@ -122,6 +122,7 @@ class LineReader:
         self._lines: deque[bytes] = deque()
         self._parts: list[bytes] = []  # of the line that has begun
         self._size = 0
+        self._tail = b""  # of a line that is too long
 
     def read(self) -> bytes | None:
         """The next line; None at the end. Raises TooLong for a line that was not kept."""
@@ -135,6 +136,10 @@ class LineReader:
                 return None
         return self._lines.popleft()
 
+    def put_back(self, lines: list[bytes]) -> None:
+        """To be read next."""
+        self._lines.extendleft(reversed(lines))
+
     @property
     def ready(self) -> bool:
         """Whether the next line is here already."""
@@ -146,12 +151,12 @@ class LineReader:
         if not newline:
             return
         line, too_long = b"".join(self._parts), self._size > self._longest
-        self._parts, self._size = [], 0
+        tail, self._parts, self._size, self._tail = self._tail, [], 0, b""
         *lines, rest = rest.split(b"\n")
         self._lines.extend(lines)
         self._add(rest)
         if too_long:
-            raise TooLong(line)
+            raise TooLong(line, tail)
         self._lines.appendleft(line)
 
     def _add(self, part: bytes) -> None:
@@ -159,6 +164,7 @@ class LineReader:
             return
         self._size += len(part)
         if self._size > self._longest and self._parts:
-            del self._parts[1:]  # only its beginning is of interest from here on
+            del self._parts[1:]  # only its beginning and its end are of interest from here on
+            self._tail = (self._tail + part)[-CHUNK:]
             return
         self._parts.append(part)

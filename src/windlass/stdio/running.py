@@ -162,17 +162,21 @@ def _is_number(value: object) -> bool:
 
 
 def _number(value: Any) -> Any:
+    """Whole numbers as they are on the wire of the reference; others keep their fraction."""
+    if isinstance(value, int):
+        return int(value)
     make: Callable[[Any], Any]
-    for make in (int, float):
+    for make in (float,) if not isinstance(value, str) else (int, float):
         try:
-            return make(value)
+            number = make(value)
         except (TypeError, ValueError, OverflowError):
             continue
+        return int(number) if isinstance(number, float) and number.is_integer() else number
     return None
 
 
 def _whole(value: Any) -> Any:
-    """As the reference does it: whole numbers on the wire; what is none is sent as it is."""
+    """What is no number is sent as it is."""
     number = _number(value)
     return value if number is None else number
 

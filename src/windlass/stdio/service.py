@@ -7,7 +7,6 @@ sent and cannot be taken yet waits in a thread of its own; a worker that ends, o
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import secrets
@@ -24,7 +23,8 @@ from typing import Any
 
 from .call import function_inputs, function_script
 from .environment import Environment
-from .line import LineReader, LineWriter, TooLong
+from .line import LINE_MAX, LineReader, LineWriter, TooLong
+from .message import NO_ENDS, Rubble, read_line
 from .proxy import Proxy, arguments
 from .shm import PREFIX, SharedMemory, decode_array, decode_block, unlink_beginning_with
 from .syntax import PYTHON, PythonSyntax
@@ -73,6 +73,7 @@ class Service:
         self._errors: deque[str] = deque(maxlen=LINES_MAX)
         self._exited, self._over = threading.Event(), threading.Event()  # the process; and all of what it left
         self._why = ""  # it takes no more tasks
+        self._fault = ""  # for which it was ended
         self.killed = False  # by us
         self.unneeded: deque[str] = deque()
         self.script: PythonSyntax = PYTHON
@@ -274,36 +275,60 @@ class Service:
                 try:
                     line = reader.read()
                 except TooLong as long:
-                    self._invalid.append(f"(too long) {_shown(long.head)}")
+                    text = (long.head + long.tail).decode("utf-8", "replace")
+                    self._hear_rubble(Rubble(text, f"a line has more than {LINE_MAX} bytes"))
                     continue
                 if line is None:
                     break
-                self._hear(line)
+                if line.strip():
+                    for message in read_line(line, "responseType"):
+                        self._hear(message, line)
         finally:
             os.close(descriptor)
         self._why = self._why or "the worker closed its stdout"
         if not self._exited.wait(SETTLE_S) and self._tasks:
             self.kill()  # it lives, and can never answer
 
-    def _hear(self, line: bytes) -> None:
-        """Lines that say nothing are kept for people; nothing that a worker writes ends this."""
-        try:
-            said = json.loads(line)
-            task = self._tasks.get(said["task"])
-            kind = str(said["responseType"])
-        except (ValueError, TypeError, KeyError, RecursionError):
-            if line.strip():
-                self._invalid.append(_shown(line))
+    def _hear(self, said: dict[str, Any] | Rubble, line: bytes) -> None:
+        """Nothing that a worker writes ends this."""
+        if isinstance(said, Rubble):
+            self._hear_rubble(said)
             return
-        if task is None:
-            return  # one that has ended
-        if kind == "LAUNCH" or kind == "UPDATE":
-            task.hear(kind, said)
-        elif kind in ENDS:
+        name, kind = said["task"], said.get("responseType")
+        if not isinstance(name, str) or not isinstance(kind, str):
+            self._invalid.append(_shown(line))
+            return
+        task = self._tasks.get(name)
+        if kind in ENDS and task is not None:
             self._tasks.pop(task.uuid, None)
             self._end(task, kind, said, MARK in line)
-        else:
+        elif kind in NO_ENDS:
+            if task is not None:
+                task.hear(kind, said)
+        elif kind not in ENDS:
             self._invalid.append(_shown(line))
+
+    def _hear_rubble(self, rubble: Rubble) -> None:
+        """Kept for people. A task whose end it may have been fails: its answer will not come again. If nobody can tell
+        whose end it was, no task of this worker can be waited for any more."""
+        self._invalid.append(rubble.text[:LINE_SHOWN].rstrip("\r\n"))
+        if not rubble.ends_something:
+            return
+        error = f"the worker wrote a message that cannot be read: {rubble.why}"
+        concerned = [task for name in rubble.tasks if (task := self._tasks.pop(name, None)) is not None]
+        for task in concerned:
+            task.end("FAILURE", FAILED, error=error)
+        if concerned or rubble.tasks or not self._tasks:
+            return
+        if len(self._tasks) == 1:
+            with suppress(KeyError):
+                _, task = self._tasks.popitem()
+                task.end("FAILURE", FAILED, error=error)
+            return
+        log.error("%s, nor whose of %d tasks it is: the worker is ended", error, len(self._tasks))
+        self._why = self._why or error
+        self._fault = error
+        _kill_group(self._running().pid)
 
     def _end(self, task: Task, kind: str, said: dict[str, Any], has_types: bool) -> None:
         error = said.get("error")
@@ -380,6 +405,8 @@ class Service:
         """How the worker ended, with the last of what it said."""
         code = self._running().returncode
         how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+        if self._fault:
+            how = f"was ended: {self._fault}"
         stdout = "\n".join(list(self._invalid)[-LAST_LINES:]) or "<none>"
         stderr = "\n".join(list(self._errors)[-LAST_LINES:]) or "<none>"
         return f"The worker {how}.\n\n[stdout]\n{stdout}\n\n[stderr]\n{stderr}"

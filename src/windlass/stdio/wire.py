@@ -32,7 +32,17 @@ def encoder(default: Callable[[object], Any]) -> Callable[[Any], str]:
         reference = _of_reference(value)
         return default(value) if reference is None else reference
 
-    return json.JSONEncoder(separators=(",", ":"), default=spell).encode
+    written = json.JSONEncoder(separators=(",", ":"), default=spell, allow_nan=False).encode
+
+    def encode(value: Any) -> str:
+        try:
+            return written(value)
+        except ValueError as error:
+            if not str(error).startswith("Out of range float"):
+                raise
+            raise ValueError("NaN and infinity cannot be sent: JSON has no such numbers") from None
+
+    return encode
 
 
 def _of_reference(value: object) -> dict[str, Any] | None:

@@ -168,6 +168,12 @@ class Worker:
                 return None
             line = read.strip()
             return self._take(line) if line else None
+        except json.JSONDecodeError as error:
+            if line[:1] == b"{" and error.msg == "Extra data":  # a client that writes from several threads
+                whole, rest = line.decode()[: error.pos], line.decode()[error.pos :]
+                self._reader.put_back([whole.encode(), rest.encode()])
+            else:
+                self._reject(line, f"{type(error).__name__}: {error}")
         except TooLong as long:
             self._reject(long.head, "the line is too long")
         except OSError:

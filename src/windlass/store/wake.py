@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from windlass.core.transition import State, Transition
+from windlass.core.transition import State, Transition, Verb
 
+TAKEN = frozenset({Verb.CANCEL, Verb.TIME_OUT})  # the attempt may be over without a word of its worker
 SEPARATOR = "\x1f"  # refused in every name, so that it cannot be part of one
 
 
@@ -69,5 +70,7 @@ def wakes_of(moves: Iterable[Transition]) -> tuple[Wakes, set[tuple[str, str]]]:
             wakes.tasks.add(after.id)
         if after.state is State.RUNNING and after.cancel is not before.cancel and after.lease_id is not None:
             wakes.leases.add(after.lease_id)
+        if move.verb in TAKEN and before.state is State.RUNNING and before.lease_id is not None:
+            wakes.leases.add(before.lease_id)  # its worker need not go on until the next heartbeat
         wakes.effects = wakes.effects or bool(move.effects)
     return wakes, freed - wakes.queues
