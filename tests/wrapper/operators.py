@@ -93,3 +93,15 @@ def emits_an_object_and_waits(task: dict[str, Any], context: Any) -> None:
 def emits_many(task: dict[str, Any], context: Any) -> None:
     context.emit()
     context.emit(*({"cursor": number} for number in range(1234)))
+
+
+def let_out(task: dict[str, Any]) -> Any:
+    """A hostile one by its name, or a neighbour that doubles."""
+    from tests.support import zoo
+
+    config = task["config"]
+    return zoo.let_out(config["name"]) if "name" in config else 2 * config["n"]
+
+
+async def let_out_async(task: dict[str, Any]) -> Any:
+    return let_out(task)

@@ -38,6 +38,7 @@ class Dispatcher:
         self.replies: dict[str, deque[Reply]] = {}
         self.lease_s = 30.0
         self.task: dict[str, Any] = {"operator": "work", "config": {"n": 1}, "inputs": []}
+        self.config_of: Callable[[str], dict[str, Any]] | None = None  # by the id of the task
         self.cancelled = False
         self.plain = False  # says nothing but what the document names
         self.before: Callable[[str], None] = lambda _: None
@@ -85,6 +86,7 @@ class Dispatcher:
                 "attempt": 1,
                 "job": {"dag_name": "default", "name": "work"},
                 **self.task,
+                **({} if self.config_of is None else {"config": self.config_of(body["task_id"])}),
             }
             until = now + timedelta(seconds=self.lease_s)
             return {

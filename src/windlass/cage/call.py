@@ -9,6 +9,8 @@ import inspect
 import json
 import os
 import sys
+import threading
+import time
 import traceback
 from contextlib import suppress
 from importlib import import_module
@@ -16,6 +18,7 @@ from typing import IO, Any
 
 FAILED = 1
 WORDS_MAX = 16_000
+THREADS_S = 2.0
 
 
 class Context:
@@ -56,11 +59,23 @@ def main() -> None:
         _print_trace(said)
         retryable = getattr(error, "retryable", None)
         line = json.dumps({"error": said, "retryable": retryable if isinstance(retryable, bool) else None})
-        out.write(f"{line}\n")
-        out.flush()
-        sys.exit(FAILED)
+        code = FAILED
+    else:
+        code = 0
     out.write(f"{line}\n")
     out.flush()
+    _end(code)
+
+
+def _end(code: int) -> None:
+    """The function has ended, and so does its process: threads that it left behind have a moment."""
+    until_s = time.monotonic() + THREADS_S
+    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+    for thread in others:
+        thread.join(max(0.0, until_s - time.monotonic()))
+    if any(thread.is_alive() for thread in others):
+        os._exit(code)
+    sys.exit(code)
 
 
 def _words(error: BaseException) -> str:

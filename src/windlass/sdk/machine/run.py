@@ -10,13 +10,15 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import msgspec
 
 from windlass.core.json_text import UNWRITABLE, write_json
-from windlass.core.text import clean, line_of, words_of
+from windlass.core.text import clean, clean_middle, line_of, words_of
 from windlass.sdk.machine import environment
 from windlass.sdk.machine.callback import call_back, failure, success
 from windlass.sdk.machine.job import ExportError, Job
@@ -54,14 +56,23 @@ def run(export: Export, environ: Mapping[str, str] | None = None) -> int:
         except BaseException as error:
             job = job or environment.who_asked(environ)
             told = scrub(_said(error), environment.secrets(environ))
-            trace = None if isinstance(error, ExportError | UploadFailed | Stopped) else error
-            log.log(logging.ERROR, "%s", told, exc_info=trace)
             report = failure(job, told) if job else {}
+            trace = "" if isinstance(error, ExportError | UploadFailed | Stopped) else _trace(error)
+            with suppress(Exception):  # what logs is code of the program, too
+                log.error("%s%s", told, scrub(trace, environment.secrets(environ)))  # noqa: TRY400
         if job is None:
             return 1
         job.remove_files()
         call_back(job, report, stop.wait)
     return 0 if report["status"] == "success" else 1
+
+
+def _trace(error: BaseException) -> str:
+    """Exceptions may be nested more deeply than can be written, or not want to be looked at."""
+    try:
+        return clean_middle("\n" + "".join(traceback.format_exception(error)).rstrip())
+    except Exception:
+        return ""
 
 
 def _work(export: Export, job: Job, started: float, stop: Stop) -> dict[str, Any]:
