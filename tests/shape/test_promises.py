@@ -16,6 +16,7 @@ from tests.shape.source import ROOT
 PAGES = sorted((ROOT / "docs/promises").glob("*.md"))
 ROW = re.compile(r"^\|(?P<promise>[^|]+)\|(?P<tests>.+)\|$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[^`]+::[^`]+)`")
+LATER = re.compile(r"\b(today|planned|in future|will be|open until|before there are)\b", re.IGNORECASE)
 RULE = re.compile(r"^[\s:|-]+$")
 
 
@@ -49,6 +50,12 @@ def test_there_are_promises() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_promise_names_a_test(page: Path) -> None:
     assert [promise for promise, tests in promises(page.read_text()).items() if not tests] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_is_not_carried_out_yet_is_below_the_promises_and_not_among_them(page: Path) -> None:
+    """What is open has a list of its own, under a heading that says so."""
+    assert [promise for promise in promises(page.read_text()) if LATER.search(promise)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

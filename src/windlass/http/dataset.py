@@ -26,7 +26,8 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
 
 class EventForm(Struct, frozen=True, kw_only=True):
     """A dataset has reached a cursor, or a partition of it is there. One that was not declared as an output of its task
-    is kept for audit, and routed to nobody. `caller` is the SHA-256 of the certificate it was told with."""
+    is kept for audit, and routed to nobody. `caller` is the SHA-256 of the certificate it was told with. `routed_at` is
+    when the outbox had dealt with it; before there are datasets, nobody is told of it then."""
 
     id: UUID
     attempt: int
@@ -43,7 +44,8 @@ class EventForm(Struct, frozen=True, kw_only=True):
 
 
 class PublishForm(Struct, frozen=True, kw_only=True):
-    """A batch of records, to be written to the table of its dataset."""
+    """A batch of records, to be written to the table of its dataset. `queued_at` is when the outbox had dealt with its
+    message; before there are datasets, nobody writes batches to tables."""
 
     id: UUID
     attempt: int
