@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import psycopg
 import pytest
 from tests.sdk.test_transaction_kinds import django_atomic, sqlalchemy_connection
 
-from windlass import App, Conflict, Invalid, InvalidState, State
+from windlass import App, Conflict, Invalid, InvalidState, State, WorkflowContext
 
 
 @asynccontextmanager
@@ -207,3 +207,18 @@ def test_errors_are_recognised_inside_those_of_a_framework(shop: App, database: 
     for opened in (django_atomic, sqlalchemy_connection):
         with pytest.raises(InvalidState, match="windlass migrate"), opened(database) as (connection, _):
             send.submit_sync("ada", connection=connection)
+
+
+async def test_a_step_that_is_a_transaction_can_submit_in_it(shop: App, working: Any, database: str) -> None:
+    send = shop.handlers["shop.send"]
+
+    async def order(connection: Any, to: str) -> str:
+        return str((await send.submit(to, connection=connection)).id)
+
+    @shop.workflow
+    async def sell(ctx: WorkflowContext, to: str) -> str:
+        return await ctx.transaction(order, to)
+
+    async with working():
+        child = await (await sell.submit("ada")).result("20s")
+        assert (await shop.client.wait(UUID(child), 20)).task.state is State.SUCCEEDED
