@@ -10,7 +10,6 @@ It runs a workflow of two steps and a sleep. Kill it and start it again: what wa
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,7 @@ class Run:
     """One run as we execute it. The token names our attempt: whoever has lost it can write nothing."""
 
     def __init__(self, worker, polled, token):
-        self.id, self.kind, self.input = polled.run_id, polled.workflow_type, json.loads(polled.workflow_input)
+        self.id, self.kind, self.data = polled.run_id, polled.workflow_type, polled.workflow_input
         self._worker, self._token, self._sleeps = worker, ("x-windlass-lease-token", token), 0
 
     def call(self, name, **fields):
@@ -45,8 +44,8 @@ class Run:
             result = function(*args)
         except Exception as error:
             self.call("FailStep", step_id=step_id, error=pb.ErrorDetail(message=str(error)))
-            now = self._worker.call("GetWorkflowRun", run_id=self.id).workflow_run.status
-            if now == pb.WORKFLOW_STATUS_SLEEPING:
+            told = self._worker.call("GetWorkflowRun", run_id=self.id, namespace_id=self._worker.where["namespace_id"])
+            if told.workflow_run.status == pb.WORKFLOW_STATUS_SLEEPING:
                 raise Paused from None  # the engine will have it tried again
             raise
         self.call("CompleteStep", step_id=step_id, output=json.dumps(result).encode())
@@ -61,20 +60,20 @@ class Run:
 
 
 class Worker:
-    def __init__(self, address, key, queue, workflows, concurrency=4):
+    def __init__(self, address, key, queue, workflows, concurrency=4, namespace="default"):
         self._stub = services.WorkflowServiceStub(grpc.insecure_channel(address, options=SOON))
-        self._key, self._queue, self._workflows, self._concurrency = key, queue, workflows, concurrency
+        self._key, self._concurrency = ("authorization", f"Bearer {key}"), concurrency
+        self._workflows, self.where = workflows, {"task_queue": queue, "namespace_id": namespace}
+        self._asked = {"supported_workflow_types": list(workflows), **self.where}
         self._slots, self.stopping = threading.Semaphore(concurrency), threading.Event()
         self._active, self._ended, self.told = set(), {"completed_delta": 0, "failed_delta": 0}, threading.local()
 
     def call(self, name, *metadata, timeout=10, **fields):
         """Until it is answered: everything may be said twice, and is taken once."""
-        method = pb.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name[name]
-        request = getattr(pb, method.input_type.name)(**fields)
-        known = (("authorization", f"Bearer {self._key}"), *metadata)
+        method, request = getattr(self._stub, name), getattr(pb, f"{name}Request")(**fields)
         while True:
             try:
-                answer, call = getattr(self._stub, name).with_call(request, timeout=timeout, metadata=known)
+                answer, call = method.with_call(request, timeout=timeout, metadata=(self._key, *metadata))
             except grpc.RpcError as error:
                 if error.code() not in AGAIN:
                     raise
@@ -89,12 +88,12 @@ class Worker:
         with ThreadPoolExecutor(self._concurrency) as pool:
             while not self.stopping.is_set():
                 if self._slots.acquire(timeout=0.2):
-                    pool.submit(self._poll_and_execute)
+                    pool.submit(self._poll_and_execute).add_done_callback(lambda _: self._slots.release())
         self.call("DeregisterWorker", worker_id=self.id)
 
     def _register(self):
-        here = {"hostname": socket.gethostname(), "pid": os.getpid(), "max_concurrent": self._concurrency}
-        answer = self.call("RegisterWorker", task_queue=self._queue, workflow_types=list(self._workflows), **here)
+        here = {"hostname": os.uname().nodename, "pid": os.getpid(), "max_concurrent": self._concurrency}
+        answer = self.call("RegisterWorker", workflow_types=list(self._workflows), **here, **self.where)
         self.id, self._every_s = answer.worker_id, answer.heartbeat_interval_secs
 
     def _beat(self):
@@ -102,28 +101,29 @@ class Worker:
         while True:
             time.sleep(self._every_s)
             ended, self._ended, runs = self._ended, dict.fromkeys(self._ended, 0), list(self._active)
-            named = ("x-windlass-active-runs", ",".join(runs))
+            named, ended["active_count"] = ("x-windlass-active-runs", ",".join(runs)), len(runs)
             try:
-                if self.call("WorkerHeartbeat", named, worker_id=self.id, active_count=len(runs), **ended).should_drain:
-                    self.stopping.set()
+                told = self.call("WorkerHeartbeat", named, worker_id=self.id, **ended)
             except grpc.RpcError:
+                told = pb.WorkerHeartbeatResponse(accepted=False)
+            if told.should_drain:
+                self.stopping.set()
+            if not told.accepted:
                 self._register()  # we were silent for too long, and are thought dead
 
     def _poll_and_execute(self):
         try:
-            asked = {"worker_id": self.id, "supported_workflow_types": list(self._workflows)}
-            polled = self.call("PollActivity", task_queue=self._queue, timeout=5, **asked)
+            polled = self.call("PollActivity", timeout=5, worker_id=self.id, **self._asked)
             if polled.run_id:
                 self._execute(Run(self, polled, self.told.more["x-windlass-lease-token"]))
         except grpc.RpcError as error:
             print(f"{error.code().name}: {error.details()}")
             time.sleep(0.2)
-        finally:
-            self._slots.release()
 
     def _execute(self, run):
         self._active.add(run.id)
         try:
+            run.input = json.loads(run.data or "null")
             run.call("CompleteWorkflow", output=json.dumps(self._workflows[run.kind](run)).encode())
             self._ended["completed_delta"] += 1
         except (Paused, grpc.RpcError):

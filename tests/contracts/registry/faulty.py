@@ -91,7 +91,7 @@ class Run:
             if FAULT == "hides failed steps":
                 raise
             self.call("FailStep", step_id=step_id, error=pb.ErrorDetail(message=str(error)))
-            now = self.call("GetWorkflowRun").workflow_run.status
+            now = self.call("GetWorkflowRun", namespace_id=NAMESPACE).workflow_run.status
             if now == pb.WORKFLOW_STATUS_SLEEPING and FAULT != "goes on after a failed step":
                 raise Paused from None
             raise

@@ -61,6 +61,12 @@ def test_a_good_worker_passes_every_case(pace: float) -> None:
     assert len(results) == len(KIT.cases)
 
 
+def test_the_worker_of_the_examples_passes_every_case(pace: float) -> None:
+    command = [sys.executable, "-m", "tests.contracts.registry.conformant"]
+
+    assert problems(check_worker(command, heartbeat_s=int(pace), patience_s=20, parallel=12)) == []
+
+
 def test_every_planted_fault_is_found_by_its_cases() -> None:
     def examine(fault: str) -> list[Result]:
         return check_worker([*WORKER, fault], only=FAULTS[fault], patience_s=3, parallel=3)

@@ -421,8 +421,8 @@ def refused_result(trial: Trial) -> None:
 
 @hardening(
     "stops after a step that will be tried again",
-    "After FailStep ask GetWorkflowRun: if the run is SLEEPING, its step is tried again later. Say no more of the run; "
-    "it is polled again.",
+    "After FailStep ask GetWorkflowRun, with the namespace: if the run is SLEEPING, its step is tried again later. Say "
+    "no more of the run; it is polled again.",
 )
 def step_is_tried_again(trial: Trial) -> None:
     run = trial.start("step_fails", {"message": "bad step", "times": 1})

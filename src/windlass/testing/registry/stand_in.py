@@ -69,8 +69,9 @@ class Run:
 class StandIn(Watch):
     """Listens on loopback while it is open."""
 
-    def __init__(self, *, heartbeat_s: int, patience_s: float) -> None:
+    def __init__(self, *, namespace: str, heartbeat_s: int, patience_s: float) -> None:
         super().__init__()
+        self._namespace = namespace
         self.heartbeat_s, self.patience_s = heartbeat_s, patience_s
         self.calls: list[Call] = []
         self.runs: dict[str, Run] = {}
@@ -216,6 +217,8 @@ class StandIn(Watch):
 
     def _on_get_workflow_run(self, request: Any, _context: Any) -> Any:
         run = self._run(request)
+        if request.namespace_id != self._namespace:  # an empty one is `default`
+            raise Refused(grpc.StatusCode.NOT_FOUND, "there is no such run in this namespace")
         return pb.GetWorkflowRunResponse(
             workflow_run=pb.WorkflowRun(run_id=run.id, workflow_type=run.kind, status=run.status, input=run.input)
         )

@@ -112,7 +112,7 @@ def check_worker(
     @contextmanager
     def start() -> Iterator[Trial]:
         with ExitStack() as stack:
-            server = stack.enter_context(StandIn(heartbeat_s=heartbeat_s, patience_s=patience_s))
+            server = stack.enter_context(StandIn(namespace=NAMESPACE, heartbeat_s=heartbeat_s, patience_s=patience_s))
             told_it = {**os.environ, **environment(server.address)}
             yield Trial(server, lambda: stack.enter_context(Program(command, told_it)))
 
