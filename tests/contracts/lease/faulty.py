@@ -30,6 +30,7 @@ if FAULT != "shows no certificate":
 if FAULT == "trusts anybody":
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 stopping = threading.Event()
+FENCES: dict[str, dict[str, Any]] = {}
 
 
 class Lost(Exception):
@@ -72,9 +73,17 @@ class Attempt:
         self.task, self.over, self.stop = claimed["task"], threading.Event(), threading.Event()
         self.cancelled = self.lost = False
         token = "none" if FAULT == "forgets its token" else claimed["lease_token"]
-        self.fence = {"task_id": self.task["task_id"], "attempt": claimed["attempt"], "lease_token": token}
+        self._fence = FENCES[self.task["task_id"]] = {
+            "task_id": self.task["task_id"],
+            "attempt": claimed["attempt"],
+            "lease_token": token,
+        }
         until, now = (datetime.fromisoformat(claimed[name]) for name in ("lease_expires_at", "server_time"))
         self.every_s = (until - now).total_seconds() / 3
+
+    @property
+    def fence(self) -> dict[str, Any]:
+        return FENCES[self.task["task_id"]] if FAULT == "mixes attempts up" else self._fence
 
     def run(self) -> None:
         if FAULT != "never heartbeats":

@@ -54,6 +54,7 @@ FAULTS: dict[str, tuple[int, ...]] = {
     "leaves its tasks": (25,),
     "claims while it stops": (25,),
     "trusts anybody": (26,),
+    "mixes attempts up": (27,),
 }
 
 

@@ -29,6 +29,7 @@ UNKNOWN = {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION}
 TOKEN = "x-windlass-lease-token"
 
 Metadata = tuple[tuple[str, str], ...]
+TOKENS: dict[str, Metadata] = {}
 
 
 class Paused(Exception):
@@ -72,10 +73,12 @@ class Run:
         self.input = polled.workflow_input
         self._token: Metadata = () if FAULT == "sends no token" else ((TOKEN, token),)
         self._sleeps = 0
+        TOKENS[self.id] = self._token
 
     def call(self, name: str, **fields: Any) -> Any:
+        token = TOKENS[self.id] if FAULT == "mixes attempts up" else self._token
         try:
-            return self._client.call(name, self._token, run_id=self.id, **fields)
+            return self._client.call(name, token, run_id=self.id, **fields)
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.FAILED_PRECONDITION and FAULT != "fails a run that was cancelled":
                 raise Paused from None

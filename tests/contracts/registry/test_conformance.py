@@ -51,6 +51,7 @@ FAULTS: dict[str, tuple[int, ...]] = {
     "shows no key": (30,),
     "ends with bad input": (31,),
     "sends nothing for null": (32,),
+    "mixes attempts up": (33,),
 }
 
 

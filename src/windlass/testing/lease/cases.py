@@ -376,3 +376,25 @@ def finishes(trial: Trial) -> None:
 def knows_server(trial: Trial) -> None:
     if trial.trusts_impostor(3.0):
         raise Broken("it called a server whose certificate is of another authority")
+
+
+@hardening(
+    "keeps two attempts at one task apart",
+    "A task that was taken from you may come again while its operator still runs. Each attempt repeats its own fence; "
+    "the older one says no more after 409.",
+)
+def two_attempts(trial: Trial) -> None:
+    task, _ = trial.submit(2 * LONG)
+    trial.wait("heartbeat", 2, task)
+    trial.server.take_back(task)
+    trial.wake(task)
+    if not trial.until(lambda: task.attempt == 2):
+        raise Broken("it did not claim the task a second time")
+    work_s = 2 * LONG * trial.lease_s
+    if not trial.server.until(lambda: task.status == "Completed", trial.patience_s + work_s):
+        raise Broken(f"the second attempt was not reported; {trial.server.names()}")
+    report = next(call for call in trial.server.made("task-complete", task) if call.status == 200)
+    expect("the attempt whose report was accepted", 2, report.body.get("attempt"))
+    took_s = report.at_s - trial.wait("task-claim", 2, task).at_s
+    if took_s < 0.9 * work_s:
+        raise Broken(f"the second attempt was reported {took_s:.1f} s after its claim, and its work takes {work_s:g} s")

@@ -115,6 +115,11 @@ class StandIn(Watch):
             self.news.notify_all()
         return wakeup
 
+    def take_back(self, task: Task) -> None:
+        """Its lease has run out: it is for the next who claims it."""
+        with self.lock:
+            task.status = "Queued"
+
     def probe_url(self, task: Task) -> str:
         return f"{self._probes.url}/{task.id}"
 
@@ -183,7 +188,9 @@ class StandIn(Watch):
         task = self.tasks.get(str(body.get("task_id")))
         if task is None:
             return Reply(404, {"error": "task_not_found", "message": "there is no such task"})
-        if task.lost or body.get("attempt") != task.attempt or body.get("lease_token") != task.token:
+        if task.lost or task.status == "Queued":
+            return STALE
+        if body.get("attempt") != task.attempt or body.get("lease_token") != task.token:
             return STALE
         return STALE if name != "task-complete" and not task.held else None
 

@@ -473,3 +473,26 @@ def bad_input(trial: Trial) -> None:
 def sends_null(trial: Trial) -> None:
     run = trial.start("echo", None)
     expect("the output", None, trial.completes(run))
+
+
+@hardening(
+    "keeps two attempts at one run apart",
+    "A run that the server took from you may come again while you still execute it. Each execution sends its own "
+    "x-windlass-lease-token; the older one stops at FAILED_PRECONDITION and says no more.",
+)
+def two_attempts(trial: Trial) -> None:
+    run = trial.start("work", trial.work(LONG))
+    trial.until(lambda: run.running)
+    first = run.token
+    trial.server.wake(run)
+    if not trial.until(lambda: run.running and run.token != first):
+        raise Broken("it did not take the run a second time")
+    second = run.token
+    trial.until(lambda: run.output)
+    trial.pause(trial.beat_s)  # for the other one
+    ends = [(call.metadata.get(TOKEN), call.code) for call in trial.server.made("CompleteWorkflow", run)]
+    expect("tokens of results that were accepted", [second], [token for token, code in ends if code == "OK"])
+    expect(
+        "tokens of results that were refused", [], [token for token, code in ends if code != "OK" and token != first]
+    )
+    trial.quiet(run, len(trial.server.about(run)))

@@ -174,6 +174,9 @@ class StandIn(Watch):
         plan = self._plans.next(name)
         if plan is not None and not plan.lose:
             raise Refused(plan.answer, "the stand-in refuses this call")
+        run, token = self.runs.get(getattr(request, "run_id", "")), _token(context)
+        if run is not None and token and token != run.token:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "a newer attempt has this run")
         handle = getattr(self, f"_on_{WORD.sub('_', name).lower()}", None)
         if handle is None:
             raise Refused(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served here")
@@ -288,6 +291,10 @@ class StandIn(Watch):
         if run is None:
             raise Refused(grpc.StatusCode.NOT_FOUND, "there is no such run")
         return run
+
+
+def _token(context: Any) -> str:
+    return str(dict(context.invocation_metadata()).get(TOKEN, ""))
 
 
 def poll_names(request: Any) -> tuple[str, str]:
