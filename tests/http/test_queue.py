@@ -59,6 +59,7 @@ DELIVERIES = [
     {**PUSH, "heartbeat_interval_ms": 1000, "heartbeat_timeout_ms": 2000, "cancel_grace_period_ms": 5000,
      "dispatch_timeout_ms": 700, "token_ttl_seconds": 7200, "labels": ["gpu"],
      "resources": {"memory_bytes": 1, "cpu_millicores": 2, "timeout_ms": 3},
+     "headers": {"X-Tenant": "acme"},
      "cloud_tasks": {"project": "p", "location": "l", "queue": "q", "service_account_email": "a@b", "audience": None,
                      "dispatch_deadline_s": 15}},
     {"type": "wakeup", "carrier": "nats", "address": "shop.orders", "lease_ms": 1000, "visibility_ms": 2000,

@@ -24,6 +24,7 @@ def push_queue(
     dispatch_timeout: str | None = None,
     token_ttl: str | None = None,
     label: Annotated[list[str] | None, Parameter(name=["--label", "-l"])] = None,
+    header: Annotated[list[str] | None, Parameter(name="--header")] = None,
     api: ApiOptions = HERE,
 ) -> None:
     """Push the tasks of a queue to a service from now on; says the secret that its worker needs. Limits and retries
@@ -47,6 +48,9 @@ def push_queue(
         How long a token is good before it is renewed; default: `1h`, at most `2h`.
     label
         What the workers behind the URL have, for tasks that require it; may be given several times.
+    header
+        A header of each push, as `NAME: VALUE`; may be given several times. `${NAME}` in a value is the server's
+        variable PUSH_SECRET_NAME.
     """
     given = {
         "heartbeat_interval_ms": wanted_ms("--heartbeat-interval", heartbeat_interval),
@@ -55,6 +59,7 @@ def push_queue(
         "dispatch_timeout_ms": wanted_ms("--dispatch-timeout", dispatch_timeout),
         "token_ttl_seconds": None if token_ttl is None else round(seconds_of("--token-ttl", token_ttl)),
         "labels": label or None,
+        "headers": dict(map(header_of, header)) if header else None,
     }
     delivery = {"type": "push", "url": worker, **{name: value for name, value in given.items() if value is not None}}
     queue = put_delivery(name, delivery, api)
@@ -65,6 +70,13 @@ def push_queue(
             say(f"Its worker needs WINDLASS_SIGNING_SECRET={escape(queue['signing_secret'])}")
 
     show(queue, api.json, tell)
+
+
+def header_of(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition(":")
+    if not separator:
+        raise Unusable(f"--header: {text!r} is not like NAME: VALUE")
+    return name.strip(), value.strip()
 
 
 def pull_queue(name: str, *, api: ApiOptions = HERE) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from windlass.cli.process import keep_for_good, run_async
 from windlass.cli.stop import stop_signal
 from windlass.contracts.callback.option import PushOptions
 from windlass.contracts.hosting import Limits as GrpcLimits
+from windlass.core.header import push_secrets
 from windlass.engine.engine import Engine
 from windlass.engine.fire import Pace
 from windlass.engine.metrics import Tally
@@ -143,6 +145,7 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
             callback_url=settings.callback_url,
             targets=settings.push_targets,
             loopback=settings.push_loopback,
+            secrets=push_secrets(os.environ),
             google_token=settings.google_token,
         )
         machines = open_machines(settings)

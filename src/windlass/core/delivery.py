@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from windlass.core.carrier import ADDRESS_MAX, CarrierName, address_at, check_address, check_carrier
 from windlass.core.check import COUNT_MAX, SECONDS_MAX, URL_MAX, check_name, check_names, check_text, check_url
 from windlass.core.error import Invalid
+from windlass.core.header import check_headers, secret_names
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY, Policy
 
@@ -69,8 +70,13 @@ class _Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fi
         """Itself, with its defaults filled in. Raises Invalid naming the first setting that cannot be accepted."""
         return self
 
+    @property
+    def needs_server_admin(self) -> bool:
+        """Whether only an admin of all namespaces may set it up: it runs programs on servers, or sends secrets."""
+        return self.runs_programs
+
     def without_secrets(self) -> Self:
-        """As those may see it who are no admins: variables of programs carry passwords."""
+        """As those may see it who are no admins: variables of programs and headers carry passwords."""
         return self
 
     @property
@@ -131,7 +137,8 @@ class CloudTasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     """The engine sends each task to a URL; the worker calls back. A heartbeat interval given alone moves the timeout to
     three times itself where the default would be too short. Tasks that require labels are sent if the queue says that
-    its workers have them."""
+    its workers have them. `headers` go with each push; `${NAME}` in a value is the server's variable
+    `PUSH_SECRET_NAME`."""
 
     url: Url
     heartbeat_interval_ms: Ms = 30_000
@@ -141,6 +148,7 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     token_ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_MAX_S)] = 3600
     labels: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()
     resources: Resources = Resources()
+    headers: dict[str, str] = {}
     cloud_tasks: CloudTasks | None = None
 
     mark = 3
@@ -149,6 +157,9 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
     def checked(self) -> Self:
         check_url("delivery.url", self.url)
         check_names("delivery.labels", self.labels)
+        check_headers("delivery.headers", self.headers)
+        if HIDDEN in self.headers.values():
+            raise Invalid(f"a value is {HIDDEN}, which stands for one that you may not see", field="delivery.headers")
         if self.cloud_tasks is not None:
             self.cloud_tasks.check()
         return self._with_timeout()
@@ -168,6 +179,13 @@ class Push(_Delivery, frozen=True, tag="push", kw_only=True):
         """Silence is looked for twice an interval, so that the slack is how long it goes unnoticed anyway."""
         half_ms = self.heartbeat_interval_ms // 2
         return Outgoing(PUSH, self.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS, half_ms, half_ms, self.labels)
+
+    @property
+    def needs_server_admin(self) -> bool:
+        return bool(secret_names(self.headers))
+
+    def without_secrets(self) -> Self:
+        return replace(self, headers=dict.fromkeys(self.headers, HIDDEN))
 
     @property
     def target_url(self) -> str:

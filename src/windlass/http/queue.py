@@ -71,10 +71,10 @@ class RotateOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 @table.add("PUT", "/api/v1/queues/{name}", Role.OPERATOR)
 async def put_queue(call: Call[In, QueueOrder]) -> QueueForm:
-    """Set all of what is wanted of a queue. One whose tasks programs of the server run is set by an admin of all
-    namespaces only."""
+    """Set all of what is wanted of a queue. One whose tasks programs of the server run, or whose pushes carry
+    secrets of the server, is set by an admin of all namespaces only."""
     namespace, order = call.namespace(call.query.namespace), call.body
-    if order.delivery.runs_programs:
+    if order.delivery.needs_server_admin:
         check_role(call.principal, Role.ADMIN)
         check_reach(call.principal, None)
     await call.engine.access.declare_namespace(namespace)

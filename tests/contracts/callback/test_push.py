@@ -16,7 +16,9 @@ from tests.support.work import soon, until
 
 from windlass import Engine, State
 from windlass.app import open_server
+from windlass.contracts.callback.mount import make_pusher
 from windlass.contracts.callback.option import PushOptions
+from windlass.core.access import Role
 from windlass.core.delivery import Push
 from windlass.core.error import Forbidden, Invalid, StoreBusy
 from windlass.core.queue import QueueConfig
@@ -333,8 +335,6 @@ async def test_private_networks_are_called_when_they_are_allowed(database: str) 
 
 
 async def test_a_url_is_checked_again_at_each_delivery(world: World) -> None:
-    from windlass.contracts.callback.mount import make_pusher
-
     attempt_of = make_pusher(world.engine, world.service, PushOptions(loopback=False), world.url)
     world.engine.effects["push"] = attempt_of.push
     task_id = await world.submit()
@@ -354,6 +354,84 @@ async def test_the_invariant_of_the_heartbeat_timeout_is_checked(world: World) -
     await world.queue(heartbeat_interval_ms=60_000)
     push: Any = (await world.engine.queues.get(QUEUE)).settings.delivery
     assert push.heartbeat_timeout_ms == 180_000
+
+
+# --------------------------------------------------------------------------------------------- headers of a queue
+
+SECRETS = {"SHOP_TOKEN": "hunter2-hunter2", "BROKEN": "line\nbreak"}
+
+
+def with_secrets(world: World) -> None:
+    options = PushOptions(loopback=True, secrets=SECRETS)
+    world.engine.effects["push"] = make_pusher(world.engine, world.service, options, world.url).push
+
+
+async def test_headers_of_a_queue_go_with_each_push_and_may_name_secrets_of_the_server(world: World) -> None:
+    with_secrets(world)
+    await world.queue(headers={"Authorization": "Bearer ${SHOP_TOKEN}", "X-Tenant": "acme"})
+    await world.submit()
+    await world.send_out()
+
+    [push] = world.worker.pushes
+    assert push.headers["authorization"] == "Bearer hunter2-hunter2"
+    assert push.headers["x-tenant"] == "acme"
+    assert push.headers["user-agent"] == "windlass"
+
+
+@pytest.mark.parametrize("name", ["NOT_THERE", "BROKEN", "DATABASE_URL"])
+async def test_a_secret_that_is_not_there_or_is_no_header_is_said_and_shown_to_nobody(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://hunter2@db")
+    with_secrets(world)
+    await world.queue(headers={"X-Token": f"${{{name}}}"})
+    task_id = await world.submit()
+    await world.send_out()
+
+    assert world.worker.pushes == []
+    [why] = await world.engine.views.why_waiting(task_id)
+    assert ("PUSH_SECRET_" in why.message) != ("not printable" in why.message)
+    assert "line" not in why.message
+
+
+async def test_a_worker_that_repeats_a_secret_does_not_get_it_into_the_task(world: World) -> None:
+    with_secrets(world)
+    world.worker.answers = [(401, {})]
+    world.worker.says = b"who is Bearer hunter2-hunter2?"
+    await world.queue(headers={"Authorization": "Bearer ${SHOP_TOKEN}"})
+    task_id = await world.submit()
+    await world.send_out()
+
+    [why] = await world.engine.views.why_waiting(task_id)
+    assert "who is Bearer ***?" in why.message
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": "x"}, {"webhook-signature": "v1,x"}, {"a b": "x"}, {"X-A": "x\r\nX-B: y"}, {"X-A": ""}, {"X-A": "é"},
+     {"X-A": "1", "x-a": "2"}, {"X-A": "(hidden)"}, {f"X-{n}": "1" for n in range(21)}, {"Content-Length": "0"}],
+    ids=str,
+)  # fmt: skip
+async def test_what_is_no_header_or_is_ours_is_refused(world: World, headers: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match=r"delivery\.headers"):
+        await world.queue(headers=headers)
+
+
+async def test_headers_are_hidden_and_secrets_are_named_by_admins_of_all_namespaces_only(world: World) -> None:
+    keys = [
+        (await world.engine.access.create_key(name=str(role), role=role, namespace="default"))[1]
+        for role in (Role.ADMIN, Role.VIEWER)
+    ]
+    plain, named = ({"Authorization": value} for value in ("Bearer x", "Bearer ${SHOP_TOKEN}"))
+
+    async def put(headers: dict[str, str], key: dict[str, str]) -> int:
+        delivery = {"type": "push", "url": world.worker.url, "headers": headers}
+        return (await world.http.put("/api/v1/queues/headed", json={"delivery": delivery}, headers=key)).status_code
+
+    own, viewer = ({"Authorization": f"Bearer {key}"} for key in keys)
+    assert [await put(plain, own), await put(named, own), await put(named, ADMIN)] == [200, 403, 200]
+    seen = (await world.http.get("/api/v1/queues/headed", headers=viewer)).json()
+    assert seen["delivery"]["headers"] == {"Authorization": "(hidden)"}
 
 
 # --------------------------------------------------------------------------------------------- documents

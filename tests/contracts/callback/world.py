@@ -51,6 +51,7 @@ class Recorder:
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=lambda: [(202, {})])
     pushes: list[Pushed] = field(default_factory=list)
     silent: bool = False
+    says: bytes = b""
     state: Any = field(default_factory=lambda: SimpleNamespace(closing=asyncio.Event()))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -66,8 +67,9 @@ class Recorder:
             return
         status, headers = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         given = [(k.encode(), v.encode()) for k, v in headers.items()]
-        await send({"type": "http.response.start", "status": status, "headers": [*given, (b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
+        length = (b"content-length", str(len(self.says)).encode())
+        await send({"type": "http.response.start", "status": status, "headers": [*given, length]})
+        await send({"type": "http.response.body", "body": self.says})
 
 
 @dataclass

@@ -43,7 +43,7 @@ def make_pusher(engine: Engine, service: Service, options: PushOptions, url: str
     access = fixed_token if token is not None else MetadataToken(time.monotonic)
     carrier = CloudTasksCarrier(access, endpoint=options.google_url or ENDPOINT)
     base_url = options.callback_url or url
-    return Pusher(engine, service, base_url, targets=options.allowed, cloud_tasks=carrier)
+    return Pusher(engine, service, base_url, targets=options.allowed, secrets=options.secrets, cloud_tasks=carrier)
 
 
 async def check_target(url: str, targets: Targets) -> None:

@@ -7,7 +7,7 @@ repeat is recognised. Who is busy is asked later; whoever cannot be reached is t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 import msgspec
@@ -18,6 +18,7 @@ from windlass.contracts.callback.service import Service
 from windlass.core.callback import scope_of, token_life
 from windlass.core.delivery import Push, QueueSettings
 from windlass.core.error import Forbidden, Invalid, NotFound
+from windlass.core.header import filled
 from windlass.core.target import Targets
 from windlass.core.transition import Effect
 from windlass.engine.engine import Engine
@@ -34,6 +35,8 @@ AT_ONCE_MAX = 64  # of a queue
 FULL_AGAIN_S = 0.2
 BUSY = frozenset({429, 503})
 BUSY_AGAIN_S, BUSY_AGAIN_MAX_S = 1.0, 300.0
+SECRET_LEAST = 6  # shorter ones would be found everywhere
+NO_SECRETS: Mapping[str, str] = {}
 
 Carrier = Callable[[Push, str, dict[str, str], bytes], Awaitable[None]]
 
@@ -43,13 +46,21 @@ class NotTaken(Exception):
 
 
 class Pusher:
-    """The pushes of one engine. `base_url` is where workers call back; `targets` may be called."""
+    """The pushes of one engine. `base_url` is where workers call back; `targets` may be called; headers may name
+    `secrets`."""
 
     def __init__(
-        self, engine: Engine, service: Service, base_url: str, *, targets: Targets, cloud_tasks: Carrier | None = None
+        self,
+        engine: Engine,
+        service: Service,
+        base_url: str,
+        *,
+        targets: Targets,
+        secrets: Mapping[str, str] = NO_SECRETS,
+        cloud_tasks: Carrier | None = None,
     ) -> None:
         self._engine, self._service, self._base_url = engine, service, base_url.rstrip("/")
-        self._targets, self._cloud_tasks = targets, cloud_tasks
+        self._targets, self._secrets, self._cloud_tasks = targets, secrets, cloud_tasks
         self._under_way: Counter[tuple[str, str]] = Counter()
 
     async def push(self, effect: Effect) -> None:
@@ -104,7 +115,11 @@ class Pusher:
         body = msgspec.json.encode(make_envelope(view, push, scope, token, self._base_url, checkpoint))
         message_id = dispatch_id(task.id, task.run_id, task.attempt)
         secrets = self._engine.secrets.signing_secrets(settings, task.namespace, task.queue)
-        headers = {"Content-Type": "application/json", "User-Agent": "windlass"}
+        try:
+            added = filled(push.headers, self._secrets)
+        except Invalid as error:
+            raise NotTaken(str(error)) from None
+        headers = {"Content-Type": "application/json", "User-Agent": "windlass", **added}
         headers |= signed_headers(secrets, message_id, int(now.timestamp()), body)
         if task.trace is not None:
             headers["traceparent"] = task.trace
@@ -116,7 +131,13 @@ class Pusher:
             reply = await post(url, headers, body, timeout_s=timeout_s, targets=self._targets)
         except Forbidden as error:
             raise Undeliverable(error.message) from None
-        judge(reply, now)
+        judge(replace(reply, body=self._scrubbed(reply.body)), now)
+
+    def _scrubbed(self, answer: bytes) -> bytes:
+        """What a worker answers is kept with the task, and it may repeat what it was sent."""
+        for secret in self._secrets.values():
+            answer = answer.replace(secret.encode(), b"***") if len(secret) >= SECRET_LEAST else answer
+        return answer
 
 
 def judge(reply: Reply, now: datetime) -> None:
