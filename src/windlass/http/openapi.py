@@ -11,10 +11,12 @@ import msgspec
 
 from windlass.core.check import NAME_MAX
 from windlass.http.problem import MEDIA_TYPE, Problem
-from windlass.http.read import KEY_HEADER_MAX, KEY_PATTERN, list_fields
+from windlass.http.read import KEY_HEADER, KEY_HEADER_MAX, KEY_PATTERN, list_fields
 from windlass.http.route import Route, Table
+from windlass.wire.schema import schema_components
 
 REFERENCE = "#/components/schemas/{name}"
+KEY = {"type": "string", "minLength": 1, "maxLength": KEY_HEADER_MAX, "pattern": KEY_PATTERN}
 PATH_NAME = r"^[^\x00-\x1f\x7f-\x9f/]+$"
 _PARAMETER = re.compile(r"{(\w+)}")
 ERRORS = {
@@ -37,7 +39,7 @@ def document(tables: Sequence[Table], version: str) -> dict[str, Any]:
             kind for _, route in routes for kind in (route.query, route.body, route.answer) if _is_struct(kind)
         )
     )
-    schemas, components = msgspec.json.schema_components([*kinds, Problem], ref_template=REFERENCE)
+    schemas, components = schema_components([*kinds, Problem], REFERENCE)
     by_kind = dict(zip([*kinds, Problem], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for tag, route in routes:
@@ -93,7 +95,7 @@ def _parameters(route: Route, by_kind: dict[Any, Any], components: dict[str, Any
             "name": name.title(),
             "in": "header",
             "required": False,
-            "schema": {"type": "string", "minLength": 1, "maxLength": KEY_HEADER_MAX, "pattern": KEY_PATTERN},
+            "schema": KEY if name == KEY_HEADER else {"type": "string"},
         }
         for name in route.headers
     ]
@@ -114,7 +116,7 @@ def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(route: Route, by_kind: dict[Any, Any]) -> dict[str, Any]:
-    content = {route.media: {"schema": by_kind[route.answer]} if _is_struct(route.answer) else {}}
+    content = {route.media: {"schema": by_kind[route.answer] if _is_struct(route.answer) else {"type": "string"}}}
     responses: dict[str, Any] = {str(route.status): {"description": "Done.", "content": content}}
     said = {"content": {MEDIA_TYPE: {"schema": by_kind[Problem]}}}
     for status in _possible(route):

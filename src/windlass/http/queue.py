@@ -57,7 +57,7 @@ class QueueForm(Struct, frozen=True, kw_only=True):
     signing_secret: str | None = None
 
 
-class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
+class QueueDrain(Struct, frozen=True, forbid_unknown_fields=True):
     """How long to wait until nothing runs."""
 
     wait_s: Annotated[float, Meta(ge=0, le=300)] = 0.0
@@ -120,7 +120,7 @@ async def resume_queue(call: Call[In, Nothing]) -> QueueForm:
 
 
 @table.add("POST", "/api/v1/queues/{name}/drain", Role.OPERATOR)
-async def drain_queue(call: Call[In, DrainOrder]) -> QueueForm:
+async def drain_queue(call: Call[In, QueueDrain]) -> QueueForm:
     """Pause, and wait until nothing runs any more, at most so long; `counts.running` tells what is left."""
     namespace = call.namespace(call.query.namespace)
     view = await call.engine.queues.drain(call.path["name"], namespace=namespace, wait_s=call.body.wait_s)

@@ -63,7 +63,7 @@ class MadeRun(RunForm, frozen=True):
     names: dict[str, UUID]
 
 
-class TaskPage(Struct, frozen=True, forbid_unknown_fields=True):
+class RunTaskPage(Struct, frozen=True, forbid_unknown_fields=True):
     """A page of a run's tasks."""
 
     after: Cursor | None = None
@@ -125,7 +125,7 @@ async def list_runs(call: Call[Paged, None]) -> Listed[RunForm]:
 
 
 @table.add("GET", "/api/v1/runs/{run_id}", Role.VIEWER)
-async def get_run(call: Call[TaskPage, None]) -> RunTasks:
+async def get_run(call: Call[RunTaskPage, None]) -> RunTasks:
     """One run with its counts and its tasks."""
     run = await _seen(call)
     page = await call.engine.views.page(

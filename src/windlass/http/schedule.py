@@ -145,7 +145,7 @@ class SchedulePage(Paged, frozen=True, forbid_unknown_fields=True):
     queue: Name | None = None
 
 
-class TaskPage(In, frozen=True, forbid_unknown_fields=True):
+class ScheduleTaskPage(In, frozen=True, forbid_unknown_fields=True):
     """A page of a schedule's tasks."""
 
     after: Cursor | None = None
@@ -222,7 +222,7 @@ async def preview_schedule(call: Call[PreviewQuery, None]) -> PreviewForm:
 
 
 @table.add("GET", "/api/v1/schedules/{schedule}/tasks", Role.VIEWER)
-async def list_schedule_tasks(call: Call[TaskPage, None]) -> Listed[TaskForm]:
+async def list_schedule_tasks(call: Call[ScheduleTaskPage, None]) -> Listed[TaskForm]:
     """The tasks that it has submitted, newest first."""
     known, limit = await _seen(call), call.query.limit
     found = await call.engine.schedules.task_page(known.id, after=cursor.to_position(call.query.after), limit=limit + 1)

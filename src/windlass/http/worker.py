@@ -50,7 +50,7 @@ class WorkerFilter(Paged, frozen=True, forbid_unknown_fields=True):
     queue: Name | None = None
 
 
-class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
+class WorkerDrain(Struct, frozen=True, forbid_unknown_fields=True):
     """What still runs after `timeout_s` is taken from the worker; without it, after the time that is set."""
 
     timeout_s: Annotated[Seconds | None, Meta(description="seconds")] = None
@@ -77,7 +77,7 @@ async def get_worker(call: Call[In, None]) -> WorkerForm:
 
 
 @table.add("POST", "/api/v1/workers/{worker_id}/drain", Role.OPERATOR)
-async def drain_worker(call: Call[None, DrainOrder]) -> WorkerForm:
+async def drain_worker(call: Call[None, WorkerDrain]) -> WorkerForm:
     """Let a worker finish what it has, and give it nothing new."""
     worker = await _seen(call)
     return _form(await call.engine.workers.drain(worker.id, call.body.timeout_s))
@@ -90,7 +90,7 @@ async def take_worker_offline(call: Call[None, Nothing]) -> WorkerForm:
     return _form(await call.engine.workers.take_offline(worker.id))
 
 
-async def _seen(call: Call[In, None] | Call[None, DrainOrder] | Call[None, Nothing]) -> Worker:
+async def _seen(call: Call[In, None] | Call[None, WorkerDrain] | Call[None, Nothing]) -> Worker:
     worker = await call.engine.workers.get(call.id("worker_id"))
     call.reach(worker.namespace)
     return worker

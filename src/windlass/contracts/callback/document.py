@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from windlass.contracts.callback.form import CompletedAnswer, HeartbeatAnswer, RefusedAnswer, StartedAnswer
 from windlass.wire.envelope import Completed, Heartbeat, Started, TaskEnvelope
+from windlass.wire.schema import schema_components
 
 REFERENCE = "#/components/schemas/{name}"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -30,14 +29,14 @@ REFUSALS = {
 
 def envelope_schema() -> dict[str, Any]:
     """The JSON Schema of what is pushed."""
-    (schema,), components = msgspec.json.schema_components([TaskEnvelope], ref_template="#/$defs/{name}")
+    (schema,), components = schema_components([TaskEnvelope], "#/$defs/{name}")
     root = components.pop("TaskEnvelope") if "$ref" in schema else schema
     return {"$schema": DRAFT, "$id": "/v1/task-envelope.schema.json", **root, "$defs": components}
 
 
 def openapi_document(version: str) -> dict[str, Any]:
     types = [kind for _, _, said, answer in ROUTES for kind in (said, answer)] + [RefusedAnswer]
-    _, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
+    _, components = schema_components(types, REFERENCE)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Windlass callbacks", "version": version, "summary": "What a worker says of its attempt."},

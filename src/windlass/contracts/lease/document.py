@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from windlass.wire import lease as wire
 from windlass.wire import wakeup
+from windlass.wire.schema import schema_components
 
 REFERENCE = "#/components/schemas/{name}"
 POSTS: tuple[tuple[str, str, type, tuple[type, ...]], ...] = (
@@ -36,9 +35,7 @@ REFUSALS = {
 
 def openapi_document(version: str) -> dict[str, Any]:
     types = [kind for _, _, said, answers in POSTS for kind in (said, *answers)]
-    _, components = msgspec.json.schema_components(
-        [*types, wire.FetchAnswer, wire.RefusedAnswer], ref_template=REFERENCE
-    )
+    _, components = schema_components([*types, wire.FetchAnswer, wire.RefusedAnswer], REFERENCE)
     fetch = {
         "operationId": "task-fetch",
         "summary": "Look at a task.",
