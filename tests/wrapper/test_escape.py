@@ -29,7 +29,7 @@ from tests.wrapper.conftest import World
 from tests.wrapper.stand_in import Dispatcher
 from tests.wrapper.test_program import TASK, Heard
 
-from windlass.cage import landlock
+from windlass.cage import landlock, start
 from windlass.core.error import Invalid
 from windlass.wrapper.child import Programs
 from windlass.wrapper.config import read_config
@@ -651,6 +651,13 @@ async def test_without_any_way_to_isolate_it_an_untrusted_task_is_refused_with_t
     assert world.report()["error_message"] == (
         "refused: this machine cannot isolate untrusted code: namespaces: not permitted; landlock: not there"
     )
+
+
+def test_where_processes_cannot_be_counted_a_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "can_look", lambda: False)
+
+    with pytest.raises(start.Refused, match="cannot be bounded"):
+        start._under_a_keeper({"group": None})
 
 
 def test_a_way_that_lets_a_secret_through_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from . import landlock, namespaces, seccomp, system
-from .watch import Watch
+from .watch import Watch, can_look
 
 REFUSED = 97
 CANNOT_START = 98
@@ -73,6 +73,11 @@ def note(orders: Orders, **said: object) -> None:
 
 def _under_a_keeper(orders: Orders) -> None:
     """Returns in a new process; the one that was started stays above it and keeps watch."""
+    if not orders.get("group") and not can_look():
+        raise Refused(
+            "this kernel does not tell which processes a program has started (CONFIG_PROC_CHILDREN), and there is no "
+            "control group: what all of them use together cannot be bounded"
+        )
     system.take_orphans()
     lifeline, held = os.pipe()
     child = os.fork()

@@ -22,6 +22,11 @@ SHARED = ("/dev/zero", "/SYSV", "/memfd:")  # mappings of memory that stays when
 DELETED = " (deleted)"
 
 
+def can_look() -> bool:
+    """Whether this kernel tells who started whom, and /proc is there."""
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # noqa: PTH110
+
+
 class Hidden(Exception):
     """A process of the cage cannot be looked at."""
 
