@@ -276,6 +276,30 @@ def psycopg_block(database: str) -> Iterator[Any]:
 
 
 @contextmanager
+def psycopg2_connection(database: str, *, autocommit: bool = False) -> Iterator[Any]:
+    import psycopg2
+
+    connection = psycopg2.connect(database)
+    connection.autocommit = autocommit
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def psycopg2_begins(database: str) -> Iterator[Any]:
+    with psycopg2_connection(database) as connection, connection:
+        yield connection, lambda: connection.cursor().execute(ORDER)
+
+
+@contextmanager
+def psycopg2_autocommit(database: str) -> Iterator[Any]:
+    with psycopg2_connection(database, autocommit=True) as connection:
+        yield connection, "turn its autocommit off"
+
+
+@contextmanager
 def blocking_engine(database: str, **options: Any) -> Iterator[Any]:
     from sqlalchemy import create_engine
 
@@ -336,7 +360,7 @@ def django_atomic(database: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    "opened", [psycopg_begins, psycopg_block, sqlalchemy_connection, sqlalchemy_session, django_atomic]
+    "opened", [psycopg_begins, psycopg_block, psycopg2_begins, sqlalchemy_connection, sqlalchemy_session, django_atomic]
 )
 def test_programs_that_block_leave_neither_orders_nor_tasks(
     shop: App, database: str, left: Any, opened: Callable[[str], AbstractContextManager[Any]]
@@ -380,7 +404,7 @@ def django_autocommit(database: str) -> Iterator[Any]:
         yield connection, "transaction.atomic"
 
 
-@pytest.mark.parametrize("opened", [psycopg_autocommit, sqlalchemy_autocommit, django_autocommit])
+@pytest.mark.parametrize("opened", [psycopg_autocommit, psycopg2_autocommit, sqlalchemy_autocommit, django_autocommit])
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
 def test_programs_that_block_are_refused_without_a_transaction(
     shop: App, database: str, left: Any, opened: Callable[[str], AbstractContextManager[Any]], many: bool

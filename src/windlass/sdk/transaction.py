@@ -51,6 +51,7 @@ _HOW_TO_BEGIN = {
     "asyncpg": "begin one with `async with connection.transaction():`. SQLAlchemy begins its transactions late: "
     "give its AsyncConnection or AsyncSession, not the connection of the driver",
     "psycopg": "begin one with `with connection.transaction():` (`async with` for an async one)",
+    "psycopg2": "turn its autocommit off",
     "django": "begin one with `with transaction.atomic():`",
     "sqlalchemy": "its isolation level is AUTOCOMMIT; choose another",
 }
