@@ -12,6 +12,7 @@ import pytest
 from tests.shape.source import ROOT
 from tests.stdio.faulty import FAULTS
 from tests.stdio.talk import WORKER
+from tests.support.conformance import untested
 
 from windlass.core.error import Invalid
 from windlass.testing.stdio import KIT, LANGUAGES, check_worker, read_scripts
@@ -42,6 +43,10 @@ def test_a_planted_fault_is_found_by_the_case_that_is_about_it(fault: str) -> No
     assert not result.passed
     assert result.problem
     assert result.duty
+
+
+def test_every_case_has_found_a_fault() -> None:
+    assert untested(KIT, {fault: (number,) for fault, number in FAULTS.items()}) == []
 
 
 def test_the_reference_worker_is_found_to_have_the_defects_that_it_is_known_for() -> None:

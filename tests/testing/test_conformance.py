@@ -60,12 +60,18 @@ def test_cases_are_chosen_by_number_and_by_level() -> None:
         run(kit(), parallel=0)
 
 
-def test_a_worker_that_cannot_be_started_is_no_failed_case() -> None:
-    made = Kit[None]("example")
+@pytest.mark.parametrize("end", [Invalid("cannot be started", field="command"), KeyboardInterrupt()], ids=repr)
+def test_what_ends_the_check_is_no_failed_case_and_the_cases_after_it_are_not_tried(end: BaseException) -> None:
+    made, tried = Kit[None]("example"), list[int]()
 
-    @made.required("is good", "Be good.")
-    def good(_trial: None) -> None:
-        raise Invalid("cannot be started", field="command")
+    def check(number: int) -> None:
+        tried.append(number)
+        if number == 2:
+            raise end
 
-    with pytest.raises(Invalid, match="cannot be started"):
+    for number in range(1, 10):
+        made.required(f"is {number}", "Be.")(lambda _, number=number: check(number))  # type: ignore[misc]
+
+    with pytest.raises(type(end)):
         made.run(made.cases, nullcontext)
+    assert tried == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -205,11 +206,15 @@ def _check_command(contract: str, command: Sequence[str]) -> None:
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """What cannot be tried at all is wrong use."""
+    """What cannot be tried at all is wrong use. SIGTERM ends the check as Ctrl-C does: with the workers that it
+    started."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except Invalid as error:
         raise Unusable(error.message, **error.details) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _teller(json: bool) -> Callable[[Result], None]:

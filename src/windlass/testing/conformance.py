@@ -6,9 +6,10 @@ worker did wrong.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -104,11 +105,24 @@ class Kit(Generic[T]):
     ) -> list[Result]:
         """Hold each case against what `start` gives; `told` hears of each as it ends, in the order of their numbers."""
         check_count("parallel", parallel, least=1, most=PARALLEL_MAX)
-        results = []
-        with ThreadPoolExecutor(parallel) as threads:
-            for result in threads.map(lambda case: self._try(case, start), cases):
+        results, threads, over = list[Result](), ThreadPoolExecutor(parallel), threading.Event()
+
+        def try_next(case: Case[T]) -> Result:
+            if over.is_set():
+                raise CancelledError
+            try:
+                return self._try(case, start)
+            except BaseException:
+                over.set()
+                raise
+
+        try:
+            for result in threads.map(try_next, cases):
                 told(result)
                 results.append(result)
+        finally:  # Ctrl-C, or a worker that cannot be started: what has not begun is left
+            over.set()
+            threads.shutdown(cancel_futures=True)
         return results
 
     def _try(self, case: Case[T], start: Callable[[], AbstractContextManager[T]]) -> Result:

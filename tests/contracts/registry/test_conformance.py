@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests.cli.command import WINDLASS
 from tests.shape.source import ROOT
 from tests.support.conformance import missed, problems, untested
+from tests.support.processes import gone
+from tests.support.work import until
 
 from windlass.cli.commands import run
 from windlass.core.error import Invalid
@@ -99,3 +105,23 @@ def test_a_program_that_cannot_be_started_is_wrong_use() -> None:
     assert run(["conformance", "registry", "--", "/no/such/program"]) == 2
     with pytest.raises(Invalid, match="there is no case 99"):
         check_worker(WORKER, only=[99])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+async def test_a_check_that_is_stopped_leaves_no_worker_behind(number: signal.Signals, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    worker = ["sh", "-c", f"echo $$ > {file}.new; mv {file}.new {file}; exec sleep 600"]
+    check = subprocess.Popen(  # noqa: ASYNC220
+        [str(WINDLASS), "conformance", "registry", "--patience", "3", "--", *worker],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        await until(file.exists)
+        check.send_signal(number)
+        _, told = check.communicate(timeout=45)
+    finally:
+        check.kill()
+
+    assert check.returncode == 130
+    assert b"Traceback" not in told
+    await gone(int(file.read_text()))
