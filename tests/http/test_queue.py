@@ -18,7 +18,7 @@ from windlass.core.note import Amount, Line, Note
 from windlass.core.transition import Effect
 from windlass.http.api import make_api
 
-PUSH = {"type": "push", "url": "https://example.org/work"}
+PULL, PUSH = {"type": "pull"}, {"type": "push", "url": "https://example.org/work"}
 RETRY = {"max_attempts": 2, "max_losses": 1, "initial_ms": 500, "multiplier": 3, "max_ms": 60000}
 
 
@@ -186,22 +186,22 @@ async def test_tasks_that_ask_for_nothing_get_the_retry_of_their_queue(
 
 
 async def test_pause_resume_and_drain(api: httpx.AsyncClient, engine: Engine) -> None:
-    await put(api, retry=RETRY, delivery=PUSH)
+    await put(api, retry=RETRY, delivery=PULL)
     for _ in range(2):
         await submit(api)
-    lease = await worker(engine, "mail", delivery="push")  # as whoever sends its tasks out
+    lease = await worker(engine, "mail")
     [running] = await engine.claim(lease)
 
     assert (await api.post("/api/v1/queues/mail/pause")).json()["paused"] is True
     assert await engine.claim(lease) == []
-    assert (await put(api, retry=RETRY, delivery=PUSH))["paused"] is True, "a new setting does not resume it"
+    assert (await put(api, retry=RETRY, delivery=PULL))["paused"] is True, "a new setting does not resume it"
     drained = (await api.post("/api/v1/queues/mail/drain", json={"wait_s": 0.15})).json()
     assert drained["counts"] == {"queued": 1, "running": 1}
     draining = asyncio.create_task(api.post("/api/v1/queues/mail/drain", json={"wait_s": 20}))
     await engine.complete(running)
     assert (await draining).json()["counts"] == {"queued": 1}
     resumed = (await api.post("/api/v1/queues/mail/resume")).json()
-    assert (resumed["paused"], resumed["retry"], resumed["delivery"]["type"]) == (False, RETRY, "push")
+    assert (resumed["paused"], resumed["retry"], resumed["delivery"]["type"]) == (False, RETRY, "pull")
     assert len(await engine.claim(lease)) == 1
 
 
@@ -227,8 +227,9 @@ async def test_workers_tell_who_they_are_and_how_much_they_run(api: httpx.AsyncC
 
     [seen] = (await api.get("/api/v1/workers")).json()["items"]
     assert seen.pop("expires_at") >= seen.pop("heartbeat_at") >= seen.pop("registered_at")
+    assert seen.pop("id") != str(lease.id), "which is the token of all that it runs"
     assert seen == {
-        "id": str(lease.id), "namespace": "default", "contract": "session", "name": "ada", "state": "online",
+        "namespace": "default", "contract": "session", "name": "ada", "state": "online",
         "host": "here", "pid": 7, "version": "1", "queues": ["mail"], "kinds": ["send"], "labels": ["gpu"],
         "running": 1, "active": 1, "completed": 0, "failed": 0, "lease_s": lease.ttl_s, "offline_at": None,
     }  # fmt: skip
@@ -241,7 +242,8 @@ async def test_an_operator_drains_a_worker_and_says_that_it_is_gone(
     await submit(api)
     lease = await engine.open_lease("ada", ["mail"])
     [claimed] = await engine.claim(lease)
-    path = f"/api/v1/workers/{lease.id}"
+    [here] = (await api.get("/api/v1/workers")).json()["items"]
+    path = f"/api/v1/workers/{here['id']}"
 
     drained = (await api.post(f"{path}/drain", json={"timeout_s": 60})).json()
 
@@ -258,7 +260,7 @@ async def test_an_operator_drains_a_worker_and_says_that_it_is_gone(
         "?state=online&state=offline": 1,
     }.items():
         listed = (await api.get(f"/api/v1/workers{query}")).json()["items"]
-        assert [one["id"] for one in listed] == [str(lease.id)] * found, query
+        assert [one["id"] for one in listed] == [here["id"]] * found, query
     assert (await api.get(path)).json()["state"] == "offline"
     problem(await (await as_role("submitter", "default")).post(f"{path}/drain", json={}), 403, "forbidden")
     problem(await (await as_role("operator", "theirs")).post(f"{path}/drain", json={}), 403, "forbidden")
