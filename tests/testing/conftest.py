@@ -6,9 +6,9 @@ import pytest
 
 from windlass import sdk
 from windlass.app import open_engine
-from windlass.testing.plugin import windlass_kit, windlass_server
+from windlass.testing.plugin import windlass_kit, windlass_kit_sync, windlass_server
 
-__all__ = ["windlass_kit", "windlass_server"]
+__all__ = ["windlass_kit", "windlass_kit_sync", "windlass_server"]
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
@@ -88,11 +88,15 @@ class App:
         self._ending: list[Hook] = []
         self._opening = threading.Lock()
         self._portal: Portal | None = None
+        self._held_open, self._guests = False, 0  # who else has opened it meanwhile
         self._calls: Calls | None = None  # into the event loop in which the app is open
 
     # ----------------------------------------------------------------------------------------- life
 
     async def __aenter__(self) -> App:
+        if self._client is not None and self._held_open:
+            self._guests += 1
+            return self
         if self._client is not None:
             raise InvalidState(f"the app {self.name} is open already")
         async with AsyncExitStack() as stack:
@@ -108,9 +112,22 @@ class App:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._guests:
+            self._guests -= 1
+            return
         for hook in self._ending:
             self._stack.push_async_callback(_called, hook)  # one that fails does not keep the others from running
         await self._stack.aclose()
+
+    @contextmanager
+    def held_open(self) -> Iterator[None]:
+        """For whoever runs the app in place of its program, such as a test kit: inside, `async with app:` elsewhere
+        finds it open and leaves it open."""
+        self._held_open = True
+        try:
+            yield
+        finally:
+            self._held_open, self._guests = False, 0
 
     def _forget(self) -> None:
         if self._calls is not None:

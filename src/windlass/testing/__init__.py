@@ -1,6 +1,7 @@
 """Tests of programs that use Windlass: a real engine in the process of the test, a clock that jumps, faults by name.
 
-With pytest, ask for the fixture `windlass_kit`; without it, use `open_kit` and `open_test_server`. Names are imported
+With pytest, ask for the fixture `windlass_kit`, or `windlass_kit_sync` in a test without an event loop; without it, use
+`open_kit`, `open_kit_sync` and `open_test_server`. Names are imported
 when they are first used: pytest imports this package with its plugin, also where nobody asks for it.
 """
 
@@ -13,19 +14,35 @@ if TYPE_CHECKING:
     from windlass.testing.clock import VirtualClock, virtual_clock
     from windlass.testing.database import TestServer, open_test_server
     from windlass.testing.kit import Kit, OpenKit, Stuck, open_kit
+    from windlass.testing.loops import OpenSyncKit, SyncKit, open_kit_sync
 
 _LATER = {
     "Kit": "kit",
     "OpenKit": "kit",
+    "OpenSyncKit": "loops",
     "Stuck": "kit",
+    "SyncKit": "loops",
     "TestServer": "database",
     "VirtualClock": "clock",
     "open_kit": "kit",
+    "open_kit_sync": "loops",
     "open_test_server": "database",
     "virtual_clock": "clock",
 }
 
-__all__ = ["Kit", "OpenKit", "Stuck", "TestServer", "VirtualClock", "open_kit", "open_test_server", "virtual_clock"]
+__all__ = [
+    "Kit",
+    "OpenKit",
+    "OpenSyncKit",
+    "Stuck",
+    "SyncKit",
+    "TestServer",
+    "VirtualClock",
+    "open_kit",
+    "open_kit_sync",
+    "open_test_server",
+    "virtual_clock",
+]
 
 
 def __getattr__(name: str) -> Any:

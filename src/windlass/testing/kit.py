@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
@@ -27,6 +27,7 @@ from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock, virtual_clock
 from windlass.testing.database import TestServer
 from windlass.testing.fault import Between, Doorway, Plan, Twin
+from windlass.testing.loops import AnyLoop
 
 R = TypeVar("R")
 
@@ -259,9 +260,10 @@ async def open_kit(app: App, server: TestServer) -> AsyncIterator[Kit]:
             blobs=open_blobs("memory://"),
         )
         kit = Kit(app, engine, clock, url)
-        with _rewired(app, kit):
+        with _rewired(app, kit), ExitStack() as stack:
             try:
                 async with app:
+                    stack.enter_context(app.held_open())  # a web app opens it in its lifespan, too
                     specs = [schedule.spec for schedule in app.schedules.values()]
                     await engine.declare_schedules(app.name, specs, namespace=app.namespace)
                     kit.start()
@@ -278,7 +280,7 @@ def _rewired(app: App, kit: Kit) -> Iterator[None]:
     """The app reaches the kit's engine, and waits by its clock alone, until the end of the test."""
     connect = app._connect
     workflows = [handler for handler in app.handlers.values() if isinstance(handler, WorkflowHandler)]
-    app._connect = lambda: nullcontext(cast("Client", Doorway(kit.engine, lambda: kit.betweens)))
+    app._connect = lambda: nullcontext(cast("Client", AnyLoop(Doorway(kit.engine, lambda: kit.betweens))))
     for handler in workflows:
         handler.inline_wait_s = 0.0
     try:

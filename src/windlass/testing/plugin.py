@@ -14,6 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from windlass.testing.database import TestServer
     from windlass.testing.kit import OpenKit
+    from windlass.testing.loops import OpenSyncKit
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,12 @@ def windlass_kit(windlass_server: TestServer) -> OpenKit:
     from windlass.testing.kit import open_kit
 
     return lambda app: open_kit(app, windlass_server)
+
+
+@pytest.fixture
+def windlass_kit_sync(windlass_server: TestServer) -> OpenSyncKit:
+    """`with windlass_kit_sync(app) as kit:` is the same for tests without an event loop, such as those of FastAPI's
+    TestClient."""
+    from windlass.testing.loops import open_kit_sync
+
+    return lambda app: open_kit_sync(app, windlass_server)

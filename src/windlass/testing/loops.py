@@ -1,0 +1,128 @@
+"""A kit whose event loop is not that of the code under test: that of a web server which a test client runs in a thread.
+
+Calls of the app cross over to the loop of the kit, whichever loop or thread asks. A test without an event loop gets the
+kit in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from windlass.core.error import InvalidState
+from windlass.core.transition import State
+from windlass.sdk import App, Duration, TaskHandle
+from windlass.sdk.portal import Calls, Portal
+from windlass.testing.database import TestServer
+
+if TYPE_CHECKING:
+    from windlass.testing.kit import Kit
+
+R = TypeVar("R")
+
+BLOCKED_S = 10.0
+BLOCKED = (
+    "the event loop of the test is blocked, most likely by a synchronous test client: "
+    "use the fixture windlass_kit_sync in a test that is not async"
+)
+
+
+class AnyLoop:
+    """A client of the kit's engine that may be used from any event loop."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._loop = client, asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        @functools.wraps(found)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if asyncio.get_running_loop() is self._loop:
+                return await found(*args, **kwargs)
+            await self._turns()
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(found(*args, **kwargs), self._loop))
+
+        return call
+
+    async def _turns(self) -> None:
+        """To wait for a loop that waits for us would take for ever."""
+        turned = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
+        try:
+            await asyncio.wait_for(turned, BLOCKED_S)
+        except TimeoutError:
+            raise InvalidState(BLOCKED) from None
+
+
+class OpenSyncKit(Protocol):
+    """What the fixture `windlass_kit_sync` gives: `with windlass_kit_sync(app) as kit:`."""
+
+    def __call__(self, app: App) -> AbstractContextManager[SyncKit]: ...
+
+
+class SyncKit:
+    """A kit for tests without an event loop. Get it from the fixture `windlass_kit_sync`, or from `open_kit_sync`."""
+
+    def __init__(self, kit: Kit, calls: Calls) -> None:
+        self.kit, self._calls = kit, calls
+
+    def now(self) -> datetime:
+        return self.call(self.kit.now)
+
+    def advance(self, duration: Duration) -> None:
+        """Let this much time go by, and carry out what becomes due on the way."""
+        self.call(lambda: self.kit.advance(duration))
+
+    def settle(self) -> None:
+        """Until all that can be done at this moment has been done."""
+        self.call(self.kit.settle)
+
+    def result(self, handle: TaskHandle[R]) -> R:
+        """Let as much time go by as it takes, and return what the handler returned. Raises TaskFailed if it failed."""
+        return self.call(lambda: self.kit.result(handle))
+
+    def until(self, handle: TaskHandle[Any], state: State | str) -> None:
+        """Let as much time go by as it takes until the task is in this state."""
+        self.call(lambda: self.kit.until(handle, state))
+
+    def call(self, call: Callable[[], Awaitable[R]]) -> R:
+        """Anything else of the kit, in its own event loop: `kit.call(lambda: kit.kit.engine.views.get(task_id))`."""
+        return self._calls.call(call)
+
+
+@contextmanager
+def open_kit_sync(app: App, server: TestServer) -> Iterator[SyncKit]:
+    """The same as `open_kit`, in an event loop of its own, in a thread of its own."""
+    from windlass.testing.kit import open_kit
+
+    opened = _Opened(open_kit(app, server))
+    portal = Portal(opened)
+    try:
+        assert opened.kit is not None
+        assert opened.loop is not None
+        yield SyncKit(opened.kit, Calls(opened.loop))
+    finally:
+        portal.close()
+
+
+class _Opened:
+    """Remembers what was opened, and where."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[Kit]) -> None:
+        self._opening = opening
+        self.kit: Kit | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> _Opened:
+        self.kit, self.loop = await self._opening.__aenter__(), asyncio.get_running_loop()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._opening.__aexit__(*error)
