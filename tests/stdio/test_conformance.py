@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,10 @@ from tests.stdio.talk import WORKER
 from tests.support.conformance import untested
 
 from windlass.core.error import Invalid
+from windlass.stdio import Service, TaskError
 from windlass.testing.stdio import KIT, LANGUAGES, check_worker, read_scripts
 
+NODE = ["node", str(ROOT / "examples/stdio_node_worker.js")]
 PERL = ["perl", str(ROOT / "examples/stdio_shell_worker.pl")]
 
 
@@ -33,6 +36,19 @@ def test_our_worker_passes_every_case() -> None:
 def test_the_example_in_another_language_passes_every_case_and_is_short() -> None:
     assert problems(PERL, "sh") == {}
     assert len(Path(PERL[1]).read_text().splitlines()) < 150
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node here")
+def test_the_example_for_node_passes_every_case_and_refuses_what_json_does_not_have() -> None:
+    assert problems(NODE, "javascript") == {}
+    with Service(NODE) as service:
+        for script in ("NaN", "({a: [-Infinity]})", "(() => 1)", "({f: () => 1})", "1n", "const a = []; a[0] = a; a"):
+            with pytest.raises(TaskError):
+                service.task(script).wait_for(30.0)
+        with pytest.raises(TaskError, match="exit code 3"):
+            service.task("process.exit(3)").wait_for(30.0)
+        assert service.task("({sum: x + y})", {"x": 1, "y": 2}).wait_for(30.0).outputs == {"sum": 3}
+        assert service.task("Promise.resolve([x])", {"x": "a\ud83d\ude00"}).result(30.0) == ["a\U0001f600"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

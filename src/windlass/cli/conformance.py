@@ -86,8 +86,8 @@ def stdio(
     Parameters
     ----------
     language
-        What its scripts are written in: python, sh, or a JSON file with a script for each of the names that the
-        reference page lists.
+        What its scripts are written in: python, sh, javascript, or a JSON file with a script for each of the names
+        that the reference page lists.
     """
     from windlass.testing.stdio import check_worker, read_scripts
 

@@ -52,6 +52,22 @@ LANGUAGES = {
         eat='cat > /dev/null; printf %s "$x"',
         update="echo '1 2 half' >&3",
     ),
+    "javascript": Scripts(
+        echo="x",
+        fail="throw new Error('no good')",
+        broken="this is ( no script",
+        wait="const nothing = new Int32Array(new SharedArrayBuffer(4))\n"
+        "while (!task.cancelRequested) Atomics.wait(nothing, 0, 0, 10)\ntask.cancel()",
+        touch="require('fs').writeFileSync(x, '')",
+        await_file="const fs = require('fs')\n"
+        "new Promise((done) => { const look = () => (fs.existsSync(x) ? done(x) : setTimeout(look, 10)); look() })",
+        append="require('fs').appendFileSync(file, x)",
+        big="'x'.repeat(100000)",
+        noise="process.stdout.write('noise'); require('fs').writeSync(1, 'noise')\n"
+        "require('child_process').execSync('printf noise', {stdio: 'inherit'})\nx",
+        eat="require('fs').readFileSync(0)\nx",
+        update="task.update('half', 1, 2)",
+    ),
 }
 
 
