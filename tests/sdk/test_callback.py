@@ -344,6 +344,19 @@ async def test_pushes_are_refused_as_they_deserve(engine: StandIn, app: App) -> 
         await asyncio.to_thread(again.wait, "heartbeat")
 
 
+async def test_integers_of_an_engine_may_be_written_with_a_fraction_of_zero(engine: StandIn, app: App) -> None:
+    @app.task(kind="ratio")
+    def ratio(value: float) -> str:
+        return repr(value)
+
+    async with pushing(engine, app) as pusher:
+        pushed = pusher.prepared("ratio", value=1.0)
+        for name in ("attempt", "heartbeatIntervalMs", "heartbeatTimeoutMs"):
+            pushed.envelope[name] = float(pushed.envelope[name])
+        assert (await pusher.send(pushed)).status == 202
+        assert (await ended(pushed))["output"] == "1.0"
+
+
 async def test_an_old_push_is_taken_where_something_slow_carries_it(engine: StandIn, app: App) -> None:
     @app.task(kind="nothing")
     async def nothing() -> None: ...

@@ -16,9 +16,11 @@ from typing import Any
 
 import msgspec
 
+from windlass.core.error import Invalid
 from windlass.core.text import clean, line_of
 from windlass.sdk.callback.post import Poster, Reply, Unreachable
 from windlass.sdk.callback.said import Said
+from windlass.wire.decode import decoded
 from windlass.wire.envelope import Answer, Completed, Heartbeat, Started, TaskEnvelope, TaskError
 
 log = logging.getLogger("windlass.worker")
@@ -30,7 +32,7 @@ OVER = frozenset({409, 410})
 OVER_IF_OURS = frozenset({401, 403, 404})  # a proxy on the way may say these too
 BUSY = frozenset({408, 425, 429})
 
-_read = msgspec.json.Decoder(Answer).decode
+_answer_of = msgspec.json.Decoder(Answer)
 
 
 class Over(Exception):
@@ -234,8 +236,8 @@ def refused_report(report: Completed, why: str) -> Completed:
 def _answer(body: bytes) -> Answer | None:
     """An empty body says nothing more than its status. None: this is not what an engine says."""
     try:
-        return _read(body) if body.strip() else Answer()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decoded(_answer_of, body) if body.strip() else Answer()
+    except Invalid:
         return None
 
 

@@ -32,6 +32,7 @@ from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.handler import Handler
 from windlass.sdk.portal import Portal
 from windlass.sdk.workflow_handler import WorkflowHandler
+from windlass.wire.decode import decoded
 from windlass.wire.envelope import TaskEnvelope
 from windlass.wire.id import parse_id
 from windlass.wire.signature import TOLERANCE_S, check_signature, signing_key
@@ -47,7 +48,7 @@ FULL_RETRY_AFTER_S = 1
 POSTS_AT_ONCE = 16
 STOP_S = 2.0  # for handlers to notice that they are to end, and for the last words
 
-_read = msgspec.json.Decoder(TaskEnvelope).decode
+_envelope = msgspec.json.Decoder(TaskEnvelope)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -239,8 +240,8 @@ class CallbackWorker:
         except Unauthenticated as error:
             return told(401, "bad_signature", error.message)
         try:
-            envelope = _read(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            envelope = decoded(_envelope, body)
+        except Invalid as error:
             return told(400, "bad_envelope", str(error))
         task_id = parse_id("task", envelope.task_id)
         if task_id is None:
