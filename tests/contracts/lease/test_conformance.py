@@ -19,7 +19,7 @@ FLAGS = (
     "--server $LEASE_SERVER -q $LEASE_QUEUE --namespace $LEASE_NAMESPACE -c $LEASE_CONCURRENCY "
     "--certificate $LEASE_CERTIFICATE --key $LEASE_KEY --ca $LEASE_CA --state-dir $LEASE_FOLDER"
 )
-OPERATOR = "conformance=tests.contracts.lease.conformant:operate"
+OPERATOR = "conformance=examples.lease_operators:conformance"
 WRAPPER = ["sh", "-c", f"cd {ROOT} && exec {sys.executable} -m windlass.wrapper {FLAGS} --function {OPERATOR}"]
 
 # Each fault with the cases that must find it.
