@@ -22,7 +22,14 @@ from windlass.testing.conformance import Kit
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "python -m docs.generate"
-PUBLIC_MODULES = ("windlass", "windlass.sdk", "windlass.sdk.machine", "windlass.stdio", "windlass.testing")
+PUBLIC_MODULES = (
+    "windlass",
+    "windlass.sdk",
+    "windlass.sdk.machine",
+    "windlass.registry",
+    "windlass.stdio",
+    "windlass.testing",
+)
 
 KITS = ("callback", "lease", "machine", "registry", "stdio")
 

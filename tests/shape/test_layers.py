@@ -19,6 +19,7 @@ SEES: dict[str, set[str]] = {
     "stdio": set(),  # runs where nothing else of Windlass is installed
     "cage": set(),  # starts anew for every task
     "sdk": {"wire", "core", "stdio"},
+    "registry": {"wire", "core"},  # a client of that contract alone
     "export": {"sdk"},  # programs on machines of their own: what any user's program could import
     "wrapper": {"sdk", "queues", "wire", "core", "cage"},  # of queues, the side that workers see
     "contracts": ADAPTER,
@@ -68,7 +69,7 @@ DRIVERS: dict[str, set[str]] = {
     "h11": {"wire"},
     "jwt": {"wire"},
     "cryptography": {"wire"},
-    "grpc": {"wire", "contracts", "sdk", "testing"},
+    "grpc": {"wire", "contracts", "sdk", "registry", "testing"},
     "grpc_health": {"contracts"},
     "grpc_reflection": {"contracts"},
     "google": {"wire"},
@@ -140,6 +141,15 @@ def test_a_worker_imports_nothing_of_the_server() -> None:
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
 
     assert [name for name in loaded if name in SERVER_ONLY] == []
+
+
+def test_a_registry_worker_imports_nothing_of_the_server() -> None:
+    shown = "import sys, windlass.registry; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
+
+    theirs = {"grpc", "google", "grpc_health", "grpc_reflection"}  # gRPC imports what is installed beside it
+    assert [name for name in loaded if name in SERVER_ONLY - theirs] == []
+    assert [name for name in loaded if name.startswith(("windlass.sdk", "windlass.engine", "windlass.store"))] == []
 
 
 @pytest.mark.parametrize("carrier", ["", "nats", "sqs"])
