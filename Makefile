@@ -24,10 +24,10 @@ help: ## Show this help
 
 # Shows which package is fetched: on one line, or in a log a line for each.
 TELL := tell() { if [ -t 1 ]; then printf '\r\033[K  %s' "$$1"; elif [ -n "$$1" ]; then echo "  $$1"; fi; }
-SHOW_PROGRESS := n=0; while read -r what package _; do case "$$what $$package" in \
+SHOW_PROGRESS := n=0; while read -r what package rest; do case "$$what $$package $$rest" in \
 	Collecting*) n=$$((n + 1)); tell "$$n  $${package%%[<>=~!;[]*}" ;; \
-	"Installing collected") tell "installing $$n packages …" ;; \
-	"Installing build") tell "preparing …" ;; \
+	"Installing collected"*) if [ $$n -gt 0 ]; then tell "installing $$n packages …"; fi ;; \
+	"Installing build"*started) tell "preparing …" ;; \
 	esac; done; if [ -t 1 ]; then printf '\r\033[K'; fi
 
 # $(1): what to install. $(2): which pip that needs, if not any.
