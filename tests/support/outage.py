@@ -22,6 +22,25 @@ async def hang_up(server: Server, dsn: str) -> None:
 
 
 @asynccontextmanager
+async def read_only(server: Server, dsn: str) -> AsyncIterator[None]:
+    """A database that takes no writes, as a standby after a failover."""
+    await _set_read_only(server, dsn, "on")
+    try:
+        yield
+    finally:
+        await _set_read_only(server, dsn, "off")
+
+
+async def _set_read_only(server: Server, dsn: str, value: str) -> None:
+    connection = await asyncpg.connect(server.maintenance)
+    try:
+        await connection.execute(f'alter database "{_name(dsn)}" set default_transaction_read_only = {value}')
+    finally:
+        await connection.close()
+    await hang_up(server, dsn)
+
+
+@asynccontextmanager
 async def away(server: Server, dsn: str) -> AsyncIterator[None]:
     name = _name(dsn)
     await _rename(server, name, f"{name}_away")

@@ -46,6 +46,9 @@ _AWAY = (
     asyncpg.PostgresConnectionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,
+    asyncpg.PostgresSystemError,  # its disk fails
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TransactionTimeoutError,
 )
 _BUSY = (
     asyncpg.DeadlockDetectedError,
@@ -59,6 +62,8 @@ def translate(error: BaseException) -> WindlassError | None:
     """Our error for the driver's, or None if it is a defect of ours that must not be hidden."""
     if isinstance(error, asyncpg.LockNotAvailableError):
         return LockHeld(f"somebody holds a lock on this: {error}")
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):  # another connection may lead to the new primary
+        return Away("the database takes no writes now: it is a standby, or was set to read only")
     if isinstance(error, _BUSY):
         return StoreBusy(f"the database could not do this now: {error}")
     if isinstance(error, _AWAY):
