@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -182,6 +183,24 @@ def open_blobs(url: str) -> Callable[[], Blobs]:
         return open_store(url)
 
     return opened
+
+
+# What a server imports when it first needs it, its libraries among it.
+SERVER_MODULES = (
+    "windlass.blobs.object_store", "windlass.contracts.callback.mount", "windlass.contracts.hosting",
+    "windlass.contracts.lease.invoke", "windlass.contracts.lease.mount", "windlass.contracts.machine.mount",
+    "windlass.contracts.machine.storage", "windlass.contracts.registry.server", "windlass.contracts.session.server",
+    "windlass.http.api", "windlass.http.certified", "windlass.http.front", "windlass.launchers.options",
+    "windlass.queues.opening", "windlass.sdk.stdio_host", "windlass.wire.seal",
+)  # fmt: skip
+
+
+def load_servers() -> None:
+    """Import all of it. A server calls this before its first port is open: whoever uses up its files then would keep it
+    from importing anything, and so end it."""
+    keep_grpc_quiet()
+    for name in SERVER_MODULES:
+        importlib.import_module(name)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import time
 import urllib.request
@@ -16,6 +17,7 @@ import pytest
 from tests.cli.command import SOON_S, WINDLASS, environment, windlass
 from tests.cli.conftest import SHOP, start_dev
 from tests.support.database import temporary_folder
+from tests.support.ports import free_port
 from tests.support.processes import alive
 
 from windlass.http.client import ApiClient
@@ -116,6 +118,49 @@ def test_an_address_in_use_is_said(database: str) -> None:
         assert done.returncode in (1, 2)
         assert f"cannot listen on {taken}" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_every_address_in_use_is_named_with_its_flag_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.socket() as one, socket.socket() as other:
+        for taken in (one, other):
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+        first, second = (f"127.0.0.1:{taken.getsockname()[1]}" for taken in (one, other))
+        for command in (("dev",), ("serve", "--database-url", "postgresql://nobody@127.0.0.1:1/nothing")):
+            done = windlass(*command, "--http", first, "--grpc", second, "--internal", first, cwd=tmp_path)
+            assert done.returncode == 2
+            for flag, address in [("http", first), ("grpc", second), ("internal", first)]:
+                assert f"--{flag} cannot listen on {address}: " in done.stderr, done.stderr
+            assert list(tmp_path.iterdir()) == []
+    free = f"127.0.0.1:{free_port()}"
+    done = windlass("dev", "--http", free, "--grpc", free, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"--grpc cannot listen on {free}" in done.stderr
+    assert "--http cannot" not in done.stderr
+
+
+def test_serve_without_any_key_says_how_to_make_the_first_one(database: str) -> None:
+    flags = ("--database-url", database)
+    refused = windlass("serve", *flags, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    assert refused.returncode == 2
+    assert "`windlass keys bootstrap`" in refused.stderr
+
+    made = windlass("keys", "bootstrap", *flags)
+    key = made.stdout.strip()
+    assert (made.returncode, key[:3]) == (0, "wl_")
+    again = windlass("keys", "bootstrap", *flags)
+    assert again.returncode == 2
+    assert "--again" in again.stderr
+    other = windlass("keys", "bootstrap", "ada", "--again", "--json", *flags)
+    assert json.loads(other.stdout)["name"] == "ada"
+
+    process = subprocess.Popen(
+        [str(WINDLASS), "serve", *flags, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--json"],
+        cwd="/", env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with ended(process) as places:
+        client = ApiClient(places["api"].removesuffix("/api/v1"), key)
+        assert [one["role"] for one in client.get("/keys")["items"]] == ["admin", "admin"]
 
 
 def test_a_worker_beside_the_database_tells_its_own_metrics(database: str, tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def test_serve_answers_only_those_with_a_certificate_of_its_authority(database: 
 
 
 def test_serve_says_which_file_it_needs(database: str) -> None:
-    flags = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--internal", "127.0.0.1:0", "--database-url", database]
+    flags = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--internal", "127.0.0.1:0", "--database-url", database,
+             "--api-key", "k"]  # fmt: skip
     done = windlass("serve", *flags)
 
     assert done.returncode in (1, 2)

@@ -172,7 +172,7 @@ def test_an_unknown_key_in_pyproject_is_refused_too(tmp_path: Path) -> None:
         ("WINDLASS_KEEP_FINISHED_S", "-1", "keep_finished_s: must lie between 0 and"),
         ("WINDLASS_KEEP_FINISHED_S", "nan", "keep_finished_s: must lie between 0 and"),
         ("WINDLASS_KEEP_FINISHED_S", "a week", "keep_finished_s: must be a number"),
-        ("WINDLASS_NAMESPACE", "", "namespace: must be text, and not empty"),
+        ("WINDLASS_NAMESPACE", " ", "namespace: must be text, and not empty"),
         ("WINDLASS_URL", "localhost:8420", "url: must begin with http:// or https://"),
         ("WINDLASS_METRICS", "maybe", "metrics: must be true or false"),
         ("WINDLASS_LOG_LEVEL", "loud", "log_level: must be debug or info or warning or error"),
@@ -216,3 +216,18 @@ def test_commands_find_the_server_of_this_machine_unless_told_otherwise(
     tmp_path: Path, http: str, url: str | None, found: str
 ) -> None:
     assert load(tmp_path, {"http": http, "url": url}).settings.api_url == found
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    """As Compose and Kubernetes leave it when what it is made from is not set."""
+    nothing: dict[str, str] = {}
+    for name in settings.names():
+        for variable in (f"WINDLASS_{name.upper()}", settings.setting(name).alias):
+            if variable is not None:
+                nothing |= {variable: "", f"{variable}_FILE": ""}
+    loaded = settings.load(environment=nothing, folder=Path("/"))
+
+    assert loaded.settings == settings.Settings()
+    assert set(loaded.origins.values()) == {settings.Origin("default", "default")}
+    one = {"WINDLASS_DATABASE_URL": "", "DATABASE_URL": "postgresql://other"}
+    assert settings.load(environment=one, folder=Path("/")).settings.database_url == "postgresql://other"

@@ -17,8 +17,8 @@ from windlass.cli.commands import app
 from windlass.cli.output import command_to_type
 
 COMMANDS = (
-    "check", "config", "demo", "dev", "doctor", "keys", "migrate", "queues", "runs", "serve", "signals", "submit",
-    "tasks", "worker", "workers",
+    "check", "config", "demo", "dev", "doctor", "keys", "migrate", "queues", "runs", "secrets", "serve", "signals",
+    "submit", "tasks", "worker", "workers",
 )  # fmt: skip
 KITS = ("callback", "lease", "machine", "registry", "stdio")
 SPEAKS_ONLY_JSON = {"windlass stdio worker", "windlass wrapper"}  # on their standard output, asked or not

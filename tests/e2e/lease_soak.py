@@ -148,7 +148,7 @@ class Soak(Asking):
             case "carrier", _:
                 return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
             case "dispatcher", _:
-                return [*CLI, "serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
+                return [*CLI, "serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--api-key", "soak",
                         "--internal", f"127.0.0.1:{self.ports['internal']}"]  # fmt: skip
         return [*CLI, "wrapper", "--server", f"https://127.0.0.1:{self.ports['internal']}", "-q", QUEUE,
                 "--certificate", f"{self.folder}/wrapper.pem", "--key", f"{self.folder}/wrapper.key",

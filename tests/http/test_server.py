@@ -24,7 +24,7 @@ from windlass import Engine, Invalid
 from windlass.app import open_server, open_sessions
 from windlass.cli import serve
 from windlass.http.api import ROUTES
-from windlass.http.server import _bind
+from windlass.http.server import bind
 from windlass.settings import Settings
 from windlass.wire.certificate import Files, issue_server, make_authority, write
 
@@ -221,7 +221,7 @@ async def test_a_server_that_says_that_it_is_ready_can_be_reached_by_grpc_too(
 
 async def test_no_answer_waits_for_an_acknowledgement() -> None:
     """asyncio turns Nagle's delay off only where the protocol is named; left on, it is 40 ms on every answer."""
-    with _bind("127.0.0.1", 0) as bound:
+    with bind("127.0.0.1", 0) as bound:
         assert bound.proto == socket.IPPROTO_TCP
 
 

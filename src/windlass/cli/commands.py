@@ -109,6 +109,7 @@ signals.command("windlass.cli.workflow:send_signal", name="send", help="Send a s
 app.command(signals)
 
 keys = App(name="keys", group=RUN, help="API keys: hand them out, list them, revoke them.")
+keys.command("windlass.cli.key:bootstrap", name="bootstrap", help="Make the first key, on the database itself.")
 keys.command("windlass.cli.key:create_key", name="create", help="Hand out a key.")
 keys.command("windlass.cli.key:list_keys", name="list", help="List keys.")
 keys.command("windlass.cli.key:revoke_key", name="revoke", help="Revoke a key.")

@@ -23,6 +23,7 @@ from windlass.cli.api import key_file
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import command_to_type, print_json, say
+from windlass.cli.ports import check_ports
 from windlass.cli.process import run_async
 from windlass.cli.sample import sample_payload
 from windlass.cli.serve import ApiKey, Grpc, Http, Internal, Open, engine_options, servers, tell_places
@@ -46,6 +47,7 @@ def dev(
 ) -> None:
     """Run PostgreSQL, the API, the loops of an engine, and on request a worker, on this machine, until Ctrl-C."""
     settings = database.settings(http=http, grpc=grpc, internal=internal, api_key=api_key, open=open, **log.flags)
+    check_ports(settings)
     set_up_logs(settings)
     app = None if target is None else find_app(target)
     run_async(run_dev(settings, app, as_json=database.json))

@@ -6,8 +6,15 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from windlass.app import open_database
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.output import instant, print_json, say, show, table
+from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.output import Unusable, instant, print_json, say, show, table
+from windlass.cli.process import run_async
+from windlass.core.error import Conflict
+from windlass.engine.engine import Engine
+from windlass.settings import Settings
+from windlass.store.store import Store
 
 
 def create_key(
@@ -33,6 +40,39 @@ def create_key(
         print_json(made)
     else:
         say(made["secret"])
+
+
+def bootstrap(
+    name: str = "bootstrap",
+    *,
+    again: Annotated[bool, Parameter(show_default=False)] = False,
+    database: DatabaseOptions = NO_DATABASE,
+) -> None:
+    """Make the first key, an admin's in all namespaces, on the database itself. It is shown once, and kept nowhere.
+
+    Parameters
+    ----------
+    name
+        Who will use it.
+    again
+        Make one though there are keys of admins, such as when all of them were lost.
+    """
+    settings = database.settings()
+    try:
+        key = run_async(_bootstrap(settings, name, again))
+    except Conflict as error:
+        raise Unusable(f"{error.message}: make others with `windlass keys create`, or say --again") from None
+    show({"secret": key, "name": name, "role": "admin", "namespace": None}, database.json, lambda: say(key))
+
+
+async def _bootstrap(settings: Settings, name: str, again: bool) -> str:
+    async with open_database(settings.database_url, data_dir=settings.data_dir) as url:
+        engine = Engine(Store(url, pooled=settings.pooled), listen=False)
+        try:
+            await engine.store.check_schema()
+            return await engine.access.create_first_key(name, again=again)
+        finally:
+            await engine.close()
 
 
 def list_keys(*, api: ApiOptions = HERE) -> None:

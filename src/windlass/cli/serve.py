@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from windlass import __version__
 from windlass.app import (
+    load_servers,
     open_carriers,
     open_engine,
     open_internal,
@@ -24,6 +25,7 @@ from windlass.app import (
 from windlass.cli.logs import set_up_logs
 from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import Unusable, print_json, say
+from windlass.cli.ports import check_ports
 from windlass.cli.process import keep_for_good, run_async
 from windlass.cli.stop import stop_signal
 from windlass.contracts.callback.option import PushOptions
@@ -74,13 +76,21 @@ def serve(
     )  # fmt: skip
     if settings.database_url is None:
         raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or try `windlass dev`")
+    check_ports(settings)
     set_up_logs(settings)
     run_async(run_serve(settings, settings.database_url, as_json=database.json))
 
 
+NO_KEYS = "there is no key yet, so nobody could use this server: `windlass keys bootstrap` makes the first one"
+
+
 async def run_serve(settings: Settings, url: str, *, as_json: bool) -> None:
     stop = stop_signal()
-    async with open_engine(url, **engine_options(settings)) as engine, servers(engine, settings) as places:
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(open_engine(url, **engine_options(settings)))
+        if settings.api_key is None and not await engine.access.has_keys():
+            raise Unusable(NO_KEYS)
+        places = await stack.enter_async_context(servers(engine, settings))
         keep_for_good()
         if as_json:
             print_json({**places, "database": without_password(url), "version": __version__})
@@ -129,6 +139,7 @@ def limits_of(settings: Settings, memory: Memory) -> tuple[HttpLimits, GrpcLimit
 async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str, str]]:
     """All that listens, by what a person calls it, with where it is."""
     raise_limit()
+    load_servers()
     async with AsyncExitStack() as stack:
         key, internal = settings.api_key, None
         memory = Memory(settings.request_memory_bytes)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from windlass.core.access import ApiKey, Principal, Role, check_grant
 from windlass.core.check import check_count, check_name, check_type
-from windlass.core.error import NotFound, Unauthenticated
+from windlass.core.error import Conflict, NotFound, Unauthenticated
 from windlass.core.position import Position, check_position
 from windlass.engine.chance import Chance
 from windlass.store.access_table import Namespace
@@ -73,6 +73,21 @@ class Access:
             if namespace is not None:
                 await tx.access.insert_namespace(namespace)
         return made, key
+
+    async def has_keys(self) -> bool:
+        """Whether anybody could show a key that is let in."""
+        async with self._store.single() as tx:
+            every, _ = await tx.access.count_keys()
+        return self._root is not None or every > 0
+
+    async def create_first_key(self, name: str, *, again: bool = False) -> str:
+        """An admin's key in all namespaces. Raises Conflict if there is one, unless another is wanted."""
+        async with self._store.single() as tx:
+            _, admins = await tx.access.count_keys()
+        if admins and not again:
+            raise Conflict(f"there are {admins} keys of admins already")
+        _, key = await self.create_key(name=name, role=Role.ADMIN, namespace=None)
+        return key
 
     async def get_key(self, key_id: UUID) -> ApiKey:
         check_type("key_id", key_id, UUID)

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import uvicorn
+import uvicorn.lifespan.off  # it imports this when it starts to serve
 
 from windlass.core.error import Invalid, why_broken
 from windlass.http.bounded import BoundedProtocol, Bounds, Door, Handshake
@@ -82,7 +83,7 @@ async def listening(
     app: Served, host: str, port: int, guard: Guarded | None = None, *, limits: Limits = USUAL_LIMITS
 ) -> AsyncIterator[str]:
     """Serve until the block ends; yields the URL. Port 0 takes any that is free. With a `guard`, by TLS."""
-    bound = _bind(host, port)
+    bound = bind(host, port)
     door = Door(limits.bounds)
     config = uvicorn.Config(
         _Remembering(app, limits.memory or Memory()), interface="asgi3", lifespan="off", log_config=None,
@@ -129,7 +130,7 @@ async def _ended(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         raise
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

@@ -153,12 +153,12 @@ def _in_file(file: Path, table: Mapping[str, object], prefix: str) -> list[Said]
 
 
 def _in_environment(name: str, variables: Mapping[str, str]) -> list[Said]:
-    """The variable of another's making first, so that ours beats it."""
+    """The variable of another's making first, so that ours beats it. One that is empty counts as not set."""
     said: list[Said] = []
     for variable in (setting(name).alias, PREFIX + name.upper()):
         if variable is None:
             continue
-        plain, mounted = variables.get(variable), variables.get(variable + FROM_FILE)
+        plain, mounted = variables.get(variable) or None, variables.get(variable + FROM_FILE) or None
         if plain is not None and mounted is not None and setting(name).secret:
             raise Invalid(f"both {variable} and {variable + FROM_FILE} are set: keep one", field=name)
         if plain is not None:

@@ -42,6 +42,11 @@ class AccessTable:
     async def list_keys(self, namespace: str | None, after: Position | None, limit: int) -> list[ApiKey]:
         return [_key(row) for row in await self._session.fetch("list_keys", namespace, *(after or NOWHERE), limit)]
 
+    async def count_keys(self) -> tuple[int, int]:
+        """Those that may still be used, and of these those of admins in all namespaces."""
+        [[every, admins]] = await self._session.fetch("count_keys")
+        return int(every), int(admins)
+
     async def revoke_key(self, key_id: UUID) -> ApiKey | None:
         return _one(await self._session.fetch("revoke_key", key_id))
 

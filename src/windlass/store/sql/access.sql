@@ -21,6 +21,11 @@ select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
  where ($1::text is null or k.namespace = $1) and (k.created_at, k.id) < {beyond($2, $3)}
  order by k.created_at desc, k.id desc limit $4
 
+-- name: count_keys
+-- How many keys may still be used, and how many of them are of admins in all namespaces.
+select count(*), count(*) filter (where k.role = 'admin' and k.namespace is null)
+  from windlass.api_key k where k.revoked_at is null
+
 -- name: revoke_key
 -- From now on this key opens nothing. It stays in the list, with the first time that it was revoked.
 update windlass.api_key k set revoked_at = coalesce(k.revoked_at, windlass.now()) where k.id = $1
