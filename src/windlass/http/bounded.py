@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
 import httptools
@@ -26,6 +27,7 @@ log = logging.getLogger("windlass.limits")
 
 SWEEP_S = 1.0
 LINGER_S, LINGER_BYTES = 5.0, 64 * 1024 * 1024  # for the rest of a request that was refused before it had arrived
+ACCEPT_AGAIN_S = 1.0
 BODY_BYTES_PER_S = 16 * 1024
 STALLED_S = 300.0  # without reading anything of an answer
 
@@ -165,9 +167,8 @@ class Door:
         self._sweeping = loop.call_later(SWEEP_S, self._sweep)
 
 
-def address_of(transport: asyncio.BaseTransport) -> str:
+def address_of(peer: object) -> str:
     """Who is counted as one: an IPv4 address, a network of IPv6 as one subscriber has it."""
-    peer = transport.get_extra_info("peername")
     host = str(peer[0]) if isinstance(peer, tuple) else "local"
     if ":" not in host:
         return host
@@ -177,54 +178,62 @@ def address_of(transport: asyncio.BaseTransport) -> str:
     return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
-class Handshake(asyncio.Protocol):
-    """A connection until its handshake is done. It is counted from its first moment on, unlike those of an asyncio
-    server with TLS, which nobody hears of before."""
+class Handshakes:
+    """Accepts the connections of a port with TLS. They are counted from their first moment on, unlike those of an
+    asyncio server with TLS, which nobody hears of before their handshake is done."""
+
+    def __init__(self, door: Door, context: ssl.SSLContext, make: Callable[[], asyncio.Protocol]) -> None:
+        self._door, self._context, self._make = door, context, make
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def accept(self, listening: socket.socket) -> None:
+        """Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listening)
+                except OSError as error:  # no files are left, or the caller went
+                    log.warning("a connection cannot be accepted: %s", error.strerror)
+                    await asyncio.sleep(ACCEPT_AGAIN_S)
+                    continue
+                task = loop.create_task(self._admit(connection))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+        finally:
+            for task in self._under_way:
+                task.cancel()
+
+    async def _admit(self, connection: socket.socket) -> None:
+        loop, seconds = asyncio.get_running_loop(), self._door.bounds.request_s
+        pending, address = _Pending(connection, loop.time() + seconds), address_of(connection.getpeername())
+        if not self._door.enter(pending, address):
+            connection.close()
+            return
+        try:
+            await loop.connect_accepted_socket(self._make, connection, ssl=self._context, ssl_handshake_timeout=seconds)
+        except OSError:  # it went, was too slow, or has no certificate
+            connection.close()
+        finally:
+            self._door.leave(pending, address)
+
+
+class _Pending:
+    """A connection until its handshake is done."""
 
     at_work = held_up = False
 
-    def __init__(self, door: Door, inner: BoundedProtocol, context: ssl.SSLContext) -> None:
-        self._door, self._inner, self._context = door, inner, context
-        self._loop = asyncio.get_running_loop()
-        self.due_s: float | None = self._loop.time() + door.bounds.request_s
-        self._address, self._transport = "", asyncio.Transport()
-        self._working: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport, self._address = transport, address_of(transport)
-        if not self._door.enter(self, self._address):
-            transport.abort()
-            return
-        self._working = self._loop.create_task(self._shake())
-
-    async def _shake(self) -> None:
-        try:
-            encrypted = await self._loop.start_tls(
-                self._transport, self._inner, self._context, server_side=True,
-                ssl_handshake_timeout=self._door.bounds.request_s,
-            )  # fmt: skip
-        except (OSError, ssl.SSLError, asyncio.CancelledError):
-            self._transport.abort()
-            return
-        finally:
-            self._door.leave(self, self._address)
-        if encrypted is None or encrypted.is_closing():  # it went while it was let in
-            self._transport.abort()
-            return
-        self._inner.connection_made(encrypted)
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._door.leave(self, self._address)
+    def __init__(self, connection: socket.socket, due_s: float) -> None:
+        self._connection = connection
+        self.due_s: float | None = due_s
 
     def turn_away(self, _refusal: Refusal) -> None:
-        self._door.leave(self, self._address)
-        self._transport.abort()
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
-
-    transport: Any  # None until it is made
 
     def __init__(self, *given: Any, door: Door, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -232,7 +241,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._address = ""
         self._frame_bytes = self._header_count = self._late_bytes = 0
         self._over = self._refused = self._in_body = False
-        self._early: list[bytes] = []
         self._stalled: asyncio.TimerHandle | None = None  # who does not read what is answered is cut off then
         self.due_s: float | None = self.loop.time() + door.bounds.request_s
 
@@ -250,9 +258,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def turn_away(self, refusal: Refusal) -> None:
         """Answered, if it has asked for anything, and closed."""
         self._door.leave(self, self._address)
-        if self._refused or self.transport is None:
-            if self.transport is not None:
-                self.transport.abort()
+        if self._refused:
+            self.transport.abort()
             return
         self._refused = True
         answered = self.at_work or self._in_body
@@ -267,16 +274,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._address = address_of(transport)
+        self._address = address_of(transport.get_extra_info("peername"))
         if not self._door.enter(self, self._address):
             self._refused = True
             self.connections.discard(self)
             transport.write(TOO_MANY.answer())
             transport.close()
             return
-        for data in self._early:
-            self.data_received(data)
-        self._early.clear()
 
     def pause_writing(self) -> None:
         """More of an answer waits than is to be kept for one connection."""
@@ -301,14 +305,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_read()
         self._door.leave(self, self._address)
-        if self.transport is None:
-            return
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport is None:  # still at the end of its handshake
-            self._early.append(data)
-            return
         if self._refused or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()

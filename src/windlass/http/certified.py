@@ -70,6 +70,7 @@ class CertifiedProtocol(BoundedProtocol):
     good_until_s = 0.0
 
     def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
         shown = transport.get_extra_info("ssl_object")
         plain = shown.getpeercert() if shown is not None else None
         if not plain:  # the handshake does not let such a one through; nor do we
@@ -77,10 +78,9 @@ class CertifiedProtocol(BoundedProtocol):
             return
         self.good_until_s = ssl.cert_time_to_seconds(plain["notAfter"])
         self.app_state = {**self.app_state, CALLER: caller_of(plain, shown.getpeercert(binary_form=True))}
-        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.good_until_s and time.time() > self.good_until_s:
+        if time.time() > self.good_until_s:
             log.warning("the certificate of %s has run out: its connection is closed", self.app_state.get(CALLER))
             self.transport.abort()
             return

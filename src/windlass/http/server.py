@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import uvicorn
 import uvicorn.lifespan.off  # it imports this when it starts to serve
 
 from windlass.core.error import Invalid, why_broken
-from windlass.http.bounded import BoundedProtocol, Bounds, Door, Handshake
+from windlass.http.bounded import BoundedProtocol, Bounds, Door, Handshakes
 from windlass.wire.memory import Memory
 
 GRACE_S = 10
@@ -85,38 +86,37 @@ async def listening(
     """Serve until the block ends; yields the URL. Port 0 takes any that is free. With a `guard`, by TLS."""
     bound = bind(host, port)
     door = Door(limits.bounds)
+    protocol = BoundedProtocol if guard is None else guard.protocol
     config = uvicorn.Config(
         _Remembering(app, limits.memory or Memory()), interface="asgi3", lifespan="off", log_config=None,
         access_log=False, server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=GRACE_S, ws="none",
         proxy_headers=False, headers=[("x-content-type-options", "nosniff")],
-        http=_protocols(door, guard),  # type: ignore[arg-type]
+        http=partial(protocol, door=door),  # type: ignore[arg-type]
         timeout_keep_alive=KEEP_ALIVE_S if guard is None else GUARDED_KEEP_ALIVE_S,
     )  # fmt: skip
     server = _Server(config)
+    accepting: asyncio.Task[None] | None = None
     with door.open():
-        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        serving = asyncio.create_task(server.serve(sockets=[bound] if guard is None else []))
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 (it has no event for that)
                 await asyncio.sleep(0.005)
             if serving.done():
                 await serving
+            if guard is not None:
+                bound.listen(BACKLOG)
+                made = partial(protocol, config, server.server_state, {}, door=door)
+                accepting = asyncio.create_task(Handshakes(door, guard.context, made).accept(bound))
             yield _url(bound, "http" if guard is None else "https")
         finally:
+            if accepting is not None:
+                accepting.cancel()
+                await asyncio.gather(accepting, return_exceptions=True)
+                bound.close()
             app.state.closing.set()
             server.should_exit = True
             await _ended(server, serving)
             bound.close()
-
-
-def _protocols(door: Door, guard: Guarded | None) -> Callable[..., asyncio.Protocol]:
-    """What makes the protocol of a new connection."""
-
-    def made(**given: Any) -> asyncio.Protocol:
-        if guard is None:
-            return BoundedProtocol(door=door, **given)
-        return Handshake(door, guard.protocol(door=door, **given), guard.context)
-
-    return made
 
 
 async def _ended(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
