@@ -285,6 +285,7 @@ async def open_server(
     from windlass.contracts.machine.mount import launching, make_machines
     from windlass.http.api import make_api  # an extra that a plain worker does not carry
     from windlass.http.front import Front
+    from windlass.http.revocable import Revocable
     from windlass.http.server import USUAL_LIMITS, Encrypted, listening
     from windlass.http.tls import reloading, server_context
 
@@ -301,7 +302,9 @@ async def open_server(
     api = make_api(engine, version=__version__, open_metrics=open_metrics)
     if machines is not None and machines.open and not settings.is_loopback(address):
         raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
-    front = Front(api, (callback.PREFIX, callbacks), (machine.PREFIXES, make_machines(engine, machines)))
+    watch = engine.access.opened
+    machine_app = Revocable(make_machines(engine, machines), watch)
+    front = Front(Revocable(api, watch), (callback.PREFIX, callbacks), (machine.PREFIXES, machine_app))
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(
             listening(front, address.host, address.port, tls, limits=limits or USUAL_LIMITS)

@@ -2,7 +2,7 @@
 
 A key is 256 bits of chance, so that a plain hash is enough: there is nothing to guess. What was looked up is remembered
 for a moment, so that a busy caller costs no query each time; a revoked key is dead at once in the engine that revoked
-it, and within `REMEMBER_S` in all others.
+it, and within five seconds in all others: what is open by then ends (see `open_call`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from uuid import UUID
 
 from windlass.core.access import ApiKey, Principal, Role, check_grant
@@ -18,10 +19,11 @@ from windlass.core.check import check_count, check_name, check_type
 from windlass.core.error import Conflict, NotFound, Unauthenticated
 from windlass.core.position import Position, check_position
 from windlass.engine.chance import Chance
+from windlass.engine.open_call import OpenCall, OpenCalls
 from windlass.store.access_table import Namespace
 from windlass.store.store import Store
 
-REMEMBER_S = 5.0
+REMEMBER_S = 2.5  # with the time between two looks at what is open, less than five seconds
 REMEMBERED_MAX = 10_000
 LIST_MAX = 1000
 PREFIX = "wl_"
@@ -36,6 +38,21 @@ class Access:
         self._known: dict[bytes, tuple[float, Principal]] = {}
         self._namespaces: set[str] = {"default"}
         self._root: bytes | None = None
+        self._open = OpenCalls(self._live)
+
+    async def close(self) -> None:
+        await self._open.close()
+
+    def opened(self, key: str) -> AbstractContextManager[None]:
+        """While a call of whoever shows this key is open. It is cancelled when the key is revoked, and then raises
+        Unauthenticated."""
+        hashed = _hash(key)
+        root = self._root is not None and hmac.compare_digest(hashed, self._root)
+        return nullcontext() if root else OpenCall(self._open, hashed)
+
+    async def _live(self, hashes: Collection[bytes]) -> set[bytes]:
+        async with self._store.single() as tx:
+            return await tx.access.live_keys(hashes)
 
     def accept_root(self, key: str) -> None:
         """From now on this key is an admin's, in all namespaces."""
@@ -108,6 +125,7 @@ class Access:
         async with self._store.single() as tx:
             found = _known_key(await tx.access.revoke_key(key_id), key_id)
         self._known.clear()
+        self._open.look_soon()
         return found
 
     # ----------------------------------------------------------------------------------------- namespaces

@@ -195,6 +195,7 @@ class Engine:
             self.sent, self.wakeups, self._outbox, self._submitter, self._claimer, self.workflows, self.callbacks,
             self.holders, self.messages,
             self._reports, self._commands, self._patience, self.leases, self.workers, self.notes, self.changes,
+            self.access,
         ):  # fmt: skip
             with contextlib.suppress(Unavailable):
                 await part.close()

@@ -18,11 +18,10 @@ from msgspec import Struct
 from starlette.responses import Response, StreamingResponse
 
 from windlass.core.access import Role
-from windlass.core.error import Unauthenticated, Unavailable
+from windlass.core.error import Unavailable
 from windlass.core.transition import State
 from windlass.engine.change import Change, Piece, Position
 from windlass.http.form import Name
-from windlass.http.read import bearer_key
 from windlass.http.route import Call, Table
 
 table = Table("changes")
@@ -75,10 +74,9 @@ async def _events(call: Call[Feed, None], position: Position, namespace: str | N
                     continue
                 await _news(call, generation)
                 if feed.generation == generation:
-                    await call.engine.access.identify(bearer_key(call.headers))
                     await feed.touch()
                     yield _quiet(position)
-            except (Unauthenticated, Unavailable):
+            except Unavailable:
                 return
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -35,6 +35,9 @@ class AccessTable:
 
     async def find_key(self, hashed: bytes) -> ApiKey | None:
         return _one(await self._session.fetch("find_key", hashed))
+
+    async def live_keys(self, hashes: Collection[bytes]) -> set[bytes]:
+        return {row[0] for row in await self._session.fetch("live_keys", sorted(hashes))}
 
     async def get_key(self, key_id: UUID) -> ApiKey | None:
         return _one(await self._session.fetch("get_key", key_id))

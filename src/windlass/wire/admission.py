@@ -13,12 +13,12 @@ import inspect
 import logging
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import grpc
 
-from windlass.core.error import Malformed, Overloaded, TooLarge, WindlassError
+from windlass.core.error import Malformed, Overloaded, TooLarge, Unauthenticated, WindlassError
 from windlass.wire.memory import Memory
 from windlass.wire.status import status_of, told_message
 from windlass.wire.throttle import Throttle
@@ -38,10 +38,12 @@ async def refuse_plainly(context: Any, error: WindlassError) -> None:
 
 class Guard(NamedTuple):
     """How one service is guarded. `admit` gets the method and the metadata, raises Unauthenticated, and tells whether
-    the caller has shown who it is. `refuse` says an error in the words of the service."""
+    the caller has shown who it is. `refuse` says an error in the words of the service. `watch` is around each call of
+    whoever has, and ends it with Unauthenticated when that is over."""
 
     admit: Callable[[str, Metadata], Awaitable[bool]]
     refuse: Refuse = refuse_plainly
+    watch: Callable[[Metadata], AbstractContextManager[None]] = lambda _: nullcontext()
 
 
 async def _nobody(_method: str, _metadata: Metadata) -> bool:
@@ -78,7 +80,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return _refusing(guard.refuse, WindlassError("a defect of the server; it has been logged"))
         key = details.method, known
         if key not in self._made:
-            self._made[key] = self._kept(handler, guard.refuse) if known else self._free(handler, guard.refuse)
+            self._made[key] = self._kept(handler, guard) if known else self._free(handler, guard.refuse)
         return self._made[key]
 
     def _check_calls(self, known: bool) -> None:
@@ -92,7 +94,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     # ----------------------------------------------------------------------------------------- callers with a key
 
-    def _kept(self, handler: Any, refuse: Refuse) -> Any:
+    def _kept(self, handler: Any, guard: Guard) -> Any:
         """The same method, whose messages find room in memory and are read here."""
         behave, decode = _behaviour(handler), handler.request_deserializer
 
@@ -101,13 +103,14 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._calls += 1
             refused = None
             try:
-                yield
-            except (Overloaded, Malformed) as error:
+                with guard.watch(dict(context.invocation_metadata() or ())):
+                    yield
+            except (Overloaded, Malformed, Unauthenticated) as error:
                 refused = _light(error)
             finally:
                 self._calls -= 1
             if refused is not None:
-                await refuse(context, refused)
+                await guard.refuse(context, refused)
 
         async def messages(given: AsyncIterator[bytes]) -> AsyncGenerator[Any, None]:
             async for raw in given:

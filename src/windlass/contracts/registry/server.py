@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -74,7 +75,12 @@ class RegistryServer:
 
     @property
     def guard(self) -> Guard:
-        return Guard(self.admit, _refuse)
+        return Guard(self.admit, _refuse, self._watch)
+
+    def _watch(self, metadata: Metadata) -> AbstractContextManager[None]:
+        if self._options.open and "authorization" not in metadata:
+            return nullcontext()
+        return self._house.engine.access.opened(bearer_key(metadata))
 
     async def admit(self, method: str, metadata: Metadata) -> bool:
         """Before anything is read of a call. On a server that is open to everybody, all are known."""

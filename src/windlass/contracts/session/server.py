@@ -106,7 +106,7 @@ class SessionServer:
 
     @property
     def guard(self) -> Guard:
-        return Guard(self.admit, refuse)
+        return Guard(self.admit, refuse, lambda metadata: self._engine.access.opened(bearer_key(metadata)))
 
     def handlers(self) -> dict[str, Any]:
         """By the name of their service."""

@@ -9,6 +9,10 @@ returning created_at
 select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
   from windlass.api_key k where k.hash = $1 and k.revoked_at is null
 
+-- name: live_keys
+-- Which of the keys with these hashes may still be used (its unique index).
+select k.hash from windlass.api_key k where k.hash = any($1::bytea[]) and k.revoked_at is null
+
 -- name: get_key
 -- One key, revoked or not.
 select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
