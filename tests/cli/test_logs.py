@@ -63,3 +63,22 @@ def test_a_variable_that_is_nearly_a_setting_is_told_of_when_a_server_starts() -
 
     assert "the variable WINDLASS_DATABSE_URL means nothing; did you mean WINDLASS_DATABASE_URL?" in first
     assert "cannot reach the database" in said("text", WINDLASS_TEST_DATABASE_URL="postgresql://x/y")[0]
+
+
+def test_debug_shows_ours_and_not_what_libraries_say() -> None:
+    program = """
+import logging
+from windlass.cli.logs import set_up_logs
+from windlass.settings import Settings
+
+set_up_logs(Settings(log_level="debug"))
+for name in ("grpc._cython.cygrpc", "grpc", "asyncio", "asyncpg", "botocore.hooks", "urllib3.connectionpool"):
+    logging.getLogger(name).debug("theirs")
+logging.getLogger("windlass.registry").debug("ours")
+logging.getLogger("shop.orders").debug("the program's own")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "theirs" not in done.stderr
+    assert "ours" in done.stderr
+    assert "the program's own" in done.stderr

@@ -100,6 +100,10 @@ def test_workers_are_listed_with_what_they_take(dev: Dev) -> None:
     assert shown[0].split()[:4] == ["name", "pid", "running", "state"]
     assert shown[1].startswith(worker["name"])
     assert dev.json("workers", "list", "--state", "draining") == []
+    assert dev.json("workers", "show", worker["id"])["name"] == worker["name"]
+    text = dev("workers", "show", worker["id"]).stdout
+    assert f"id             {worker['id']}" in text
+    assert "concurrency" in text
 
 
 def submit_run(dev: Dev, *tasks: dict[str, Any]) -> str:

@@ -100,6 +100,7 @@ app.command(schedules)
 
 workers = App(name="workers", group=LOOK, help="Who is here; let one finish and go, say that one is gone.")
 workers.command("windlass.cli.worker_list:list_workers", name="list", help="List workers.")
+workers.command("windlass.cli.worker_list:show_worker", name="show", help="Show all that is known of a worker.")
 workers.command("windlass.cli.worker_list:drain_worker", name="drain", help="Let a worker finish, with nothing new.")
 workers.command("windlass.cli.worker_list:take_worker_offline", name="offline", help="Say that a worker is gone.")
 app.command(workers)

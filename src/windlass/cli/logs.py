@@ -18,6 +18,9 @@ from windlass.settings import Settings, misspelt
 
 log = logging.getLogger("windlass.settings")
 
+# Libraries whose details are nobody's business here: `debug` is for what Windlass and the program itself say.
+OTHERS = ("asyncio", "asyncpg", "boto3", "botocore", "grpc", "nats", "urllib3", "uvicorn.error")
+
 
 def set_up_logs(settings: Settings) -> None:
     """From now on every logger of this process speaks in the format of the settings."""
@@ -31,7 +34,7 @@ def set_up_logs(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
-    for chatty in ("asyncio", "uvicorn.error"):
+    for chatty in OTHERS:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     for variable, near in misspelt(os.environ).items():
         log.warning("the variable %s means nothing; did you mean %s?", variable, near)

@@ -43,6 +43,18 @@ def list_workers(
     show(workers, api.json, lambda: table(COLUMNS, map(_row, workers), nothing="No worker is here."))
 
 
+def show_worker(worker_id: WorkerId, *, api: ApiOptions = HERE) -> None:
+    """Show all that is known of a worker, also of one that went, for a week."""
+    worker = api.client().get(f"/workers/{worker_id}")
+
+    def shown() -> None:
+        for field, value in worker.items():
+            text = instant(value) if field.endswith("_at") else ", ".join(value) if isinstance(value, list) else value
+            say(f"{field:14} {'(all)' if field == 'kinds' and value is None else '' if text is None else text}")
+
+    show(worker, api.json, shown)
+
+
 def drain_worker(worker_id: WorkerId, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
     """Let a worker finish what it has, and give it nothing new.
 

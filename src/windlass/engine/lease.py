@@ -139,6 +139,7 @@ class Leases:
         """The worker goes. What it still holds counts as lost and is recovered by the next tick."""
         check_lease(lease)
         async with self._store.begin() as tx:
+            await tx.workers.workers_offline([lease.id])
             await tx.leases.end_leases([lease.id])
 
     async def lose(self, lease: Lease, last_output: str = "") -> int:

@@ -6,6 +6,7 @@ is a rule. A tick that did a full batch has more to do; the runner calls it agai
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -14,29 +15,55 @@ from windlass.core import task as rules
 from windlass.core.error import StoreBusy
 from windlass.core.run import Edge
 from windlass.core.task import Task
-from windlass.core.transition import Effect
+from windlass.core.transition import Effect, State, Transition
 from windlass.engine.chance import Chance
 from windlass.store.store import Store
 from windlass.store.tx import Tx
 
+log = logging.getLogger("windlass.watchdog")
+
 BATCH = 500
+NAMED_MAX = 10  # tasks in one line of the log
 LEASES_BATCH = 20
 HELD_PATIENCE_MS, HELD_DELAY_S = 200, 1.0
 
 
 async def expire_leases(store: Store, chance: Chance) -> int:
     """Recover what ran under leases that have run out; a lease that covers nothing any more is removed."""
-    done = 0
+    stale: list[tuple[UUID, str]] = []
+    lost: list[Transition] = []
     async with store.begin() as tx:
         leases = await tx.leases.expired_leases(LEASES_BATCH)
         for lease_id, namespace, queues, now in leases:
             tasks = await tx.leases.lease_tasks(namespace, queues, lease_id, BATCH)
-            await tx.apply([rules.expire(task, now, chance.jitter()) for task in tasks])
-            done += len(tasks)
+            moves = [rules.expire(task, now, chance.jitter()) for task in tasks]
+            await tx.apply(moves)
+            lost += moves
+            stale += await tx.workers.workers_offline([lease_id])
             if not await tx.leases.lease_holds_tasks(namespace, queues, lease_id):
-                await tx.workers.workers_offline([lease_id])
                 await tx.leases.delete_leases([lease_id])
-    return done
+    log_losses(stale, lost)
+    return len(lost)
+
+
+def log_losses(stale: Sequence[tuple[UUID, str]], lost: Sequence[Transition]) -> None:
+    """For operators: who is gone, what of it goes to others, and what has used up its losses."""
+    for worker_id, name in stale:
+        log.warning("worker %s (%s) is stale: nothing was heard of it", worker_id, name)
+    by_worker: dict[str, list[Transition]] = {}
+    for move in lost:
+        by_worker.setdefault(move.before.worker or "", []).append(move)
+    for worker, moves in by_worker.items():
+        back = [move.after for move in moves if move.after.state is not State.FAILED]
+        if back:
+            named = ", ".join(str(task.id) for task in back[:NAMED_MAX])
+            log.warning("recovered %d runs of worker %s: %s%s", len(back), worker, named, _more(len(back)))
+        for task in (move.after for move in moves if move.after.state is State.FAILED):
+            log.error("gave up run %s (%s): its worker was lost %d times", task.id, task.kind, task.losses)
+
+
+def _more(count: int) -> str:
+    return f" and {count - NAMED_MAX} more" if count > NAMED_MAX else ""
 
 
 async def ring_timers(store: Store, chance: Chance) -> int:

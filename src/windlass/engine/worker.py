@@ -6,6 +6,7 @@ one statement.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -26,9 +27,12 @@ from windlass.engine.chance import Chance
 from windlass.engine.committer import Committer, Pause
 from windlass.engine.hub import Hub
 from windlass.engine.lease import LOSE_MAX, UNKNOWN
+from windlass.engine.tick import log_losses
 from windlass.store.store import Store
 from windlass.store.tx import Tx
 from windlass.store.wake import Wakes
+
+log = logging.getLogger("windlass.watchdog")
 
 DRAIN_TIMEOUT_S = 300.0
 STALE_S = 30.0
@@ -162,13 +166,16 @@ class Workers:
         """It is gone, whatever it says: what it ran is recovered now. Asked again, nothing changes."""
         worker = await self.get(worker_id)
         async with self._store.begin() as tx:
-            await tx.workers.workers_offline([worker.lease_id])
+            gone = await tx.workers.workers_offline([worker.lease_id])
             await tx.leases.end_leases([worker.lease_id])
             tasks = await tx.leases.lease_tasks(worker.namespace, worker.queues, worker.lease_id, LOSE_MAX)
             now = await tx.now()
             moves = [rules.expire(task, now, self._chance.jitter(), "WORKER_OFFLINE") for task in tasks]
             await tx.apply(moves)
             await tx.wake(Wakes(leases={worker.lease_id}))
+        if gone:
+            log.info("worker %s (%s) went, with %d runs under way", worker.id, worker.name, len(moves))
+        log_losses((), moves)
         return await self.get(worker_id)
 
     async def await_news(self, lease_id: UUID, timeout_s: float) -> bool:

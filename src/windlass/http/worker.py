@@ -18,8 +18,10 @@ table = Table("workers")
 
 
 class WorkerForm(Struct, frozen=True):
-    """A worker: who it is, what it takes, how much it runs, and until when its lease holds if nothing is heard. What it
-    says itself (`active`, `completed`, `failed`) is told by workers of the registry contract only."""
+    """A worker: who it is, what it takes, how much it runs, and until when its lease holds if nothing is heard.
+
+    `completed` and `failed` count attempts, as the worker tells with its heartbeats; `concurrency` is how many tasks it
+    runs side by side, 0 if it does not say."""
 
     id: UUID
     namespace: str
@@ -41,6 +43,7 @@ class WorkerForm(Struct, frozen=True):
     registered_at: datetime
     heartbeat_at: datetime
     offline_at: datetime | None
+    concurrency: int
 
 
 class WorkerFilter(Paged, frozen=True, forbid_unknown_fields=True):
@@ -102,4 +105,5 @@ def _form(worker: Worker) -> WorkerForm:
         worker.id, worker.namespace, worker.contract, worker.name, worker.state, worker.host, worker.pid,
         worker.version, worker.queues, worker.kinds, labels, worker.running, worker.active, worker.completed,
         worker.failed, worker.lease_s, worker.expires_at, worker.registered_at, worker.heartbeat_at, worker.offline_at,
+        worker.max_running,
     )  # fmt: skip

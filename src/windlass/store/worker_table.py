@@ -61,8 +61,10 @@ class WorkerTable:
     async def drain_lease(self, lease_id: UUID, timeout_s: float) -> None:
         await self._session.fetch("drain_lease", lease_id, timeout_s)
 
-    async def workers_offline(self, lease_ids: Iterable[UUID]) -> None:
-        await self._session.fetch("workers_offline", sorted(lease_ids))
+    async def workers_offline(self, lease_ids: Iterable[UUID]) -> list[tuple[UUID, str]]:
+        """Id and name of those that were not known to be gone."""
+        rows = await self._session.fetch("workers_offline", sorted(lease_ids))
+        return [(row[0], row[1]) for row in rows]
 
     async def get_worker(self, worker_id: UUID) -> Worker | None:
         rows = await self._session.fetch("get_worker", worker_id)

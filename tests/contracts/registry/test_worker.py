@@ -401,6 +401,36 @@ async def test_workers_of_our_sdk_are_in_the_same_registry(client: Client, live_
     assert await status_of(client, worker.worker_id) == "OFFLINE"
 
 
+async def test_the_log_says_who_is_stale_what_is_recovered_and_what_is_given_up(
+    still_client: Client, engine: Engine, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker_id = await still_client.register(hostname="web-1", pid=7)
+    kept = await still_client.start()
+    lost = await still_client.start(retry_policy=pb.RetryPolicy(maximum_attempts=1))
+    for _ in range(2):
+        await still_client.poll(worker_id)
+    await clock.advance(31)
+    await engine.loops.expire_tick()
+    await engine.loops.expire_tick()
+
+    lines = [record.message for record in caplog.records if record.name == "windlass.watchdog"]
+    assert lines == [
+        f"worker {worker_id} (web-1:7) is stale: nothing was heard of it",
+        f"recovered 1 runs of worker {worker_id}: {kept}",
+        f"gave up run {lost} (greet): its worker was lost 1 times",
+    ]
+
+
+async def test_a_worker_that_says_goodbye_is_not_called_stale(
+    client: Client, live_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await live_engine.end_lease(await live_engine.open_lease("ours", ["q"]))
+    await client.DeregisterWorker(worker_id=await client.register())
+    await live_engine.loops.expire_tick()
+
+    assert "stale" not in caplog.text
+
+
 async def test_what_a_worker_no_longer_names_is_taken_from_it(
     still_client: Client, engine: Engine, clock: VirtualClock
 ) -> None:

@@ -64,6 +64,7 @@ class RegistryServer:
         try:
             metadata = dict(context.invocation_metadata() or ())
             principal = await self._principal(name, metadata)
+            log.debug("%s by %s", name, principal.name)
             return await handle(Call(self._house, principal, context, metadata), message)
         except WindlassError as error:
             await _refuse(context, error)

@@ -67,13 +67,14 @@ update windlass.lease l
  where l.id = $1 and l.expires_at > windlass.now() and coalesce(l.draining_until, 'infinity') = 'infinity'
 
 -- name: workers_offline
--- The workers of these leases are gone. When they were heard of last is taken from the lease, while it is there.
+-- The workers of these leases are gone; returned are those that were not so before. When they were heard of last is taken from the lease, while it is there.
 update windlass.worker w
    set offline_at = windlass.now(),
        heartbeat_at = greatest(w.heartbeat_at, coalesce(
            (select least(l.expires_at - l.ttl_s * interval '1 second', windlass.now())
               from windlass.lease l where l.id = w.lease_id), w.heartbeat_at))
  where w.lease_id = any($1::uuid[]) and w.offline_at is null
+returning w.id, w.name
 
 -- name: get_worker
 -- One worker, here or gone.
