@@ -231,7 +231,8 @@ async def test_workers_tell_who_they_are_and_how_much_they_run(api: httpx.AsyncC
     assert seen == {
         "namespace": "default", "contract": "session", "name": "ada", "state": "online",
         "host": "here", "pid": 7, "version": "1", "queues": ["mail"], "kinds": ["send"], "labels": ["gpu"],
-        "running": 1, "active": 1, "completed": 0, "failed": 0, "lease_s": lease.ttl_s, "offline_at": None, "concurrency": 0,
+        "running": 1, "active": 1, "completed": 0, "failed": 0, "lease_s": lease.ttl_s, "offline_at": None,
+        "concurrency": 0,
     }  # fmt: skip
 
 
