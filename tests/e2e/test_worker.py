@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
+from tests.support.work import until
 
 from windlass import Claimed, Lease, State, StoreBusy, Task, WindlassError, Worker
 from windlass.core.command import Cancelled, Complete, Fail, Release, Report
-from windlass.core.error import InvalidState, Unauthenticated
+from windlass.core.error import InvalidState, LeaseLost, Unauthenticated
 from windlass.core.lease import Activity, CancelSignal, Extension
 from windlass.sdk import worker as worker_module
 
@@ -210,3 +212,48 @@ async def test_a_handler_that_exits_has_failed() -> None:
     report = await report_of(Source(), handler)
     assert isinstance(report, Fail)
     assert report.failure.line == "SystemExit: 3"
+
+
+async def test_a_handler_that_does_not_stop_keeps_no_worker_from_its_next_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Losing(Source):
+        leases = 0
+
+        async def open_lease(self, worker: str, queues: Sequence[str], **rest: Any) -> Lease:
+            self.leases += 1
+            return await super().open_lease(worker, queues, **rest)
+
+        async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None, activity: Activity) -> Extension:
+            if self.leases == 1 and begun.is_set():
+                raise LeaseLost("it ran out")
+            return await super().extend_lease(lease, active, activity)
+
+        async def await_news(self, lease: Lease, timeout_s: float) -> bool:
+            return await super().await_news(lease, 0.01)
+
+    async def handler(number: int) -> int:
+        begun.set()
+        while number == 0 and not goes_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await goes_on.wait()
+        return number
+
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(worker_module, "GIVE_UP_S", 0.05)
+    source = Losing()
+    source._line = asyncio.Queue()
+    deaf, other = source.task, msgspec.structs.replace(source.task, id=uuid4())
+    source._line.put_nowait(Claimed(deaf, b"0"))
+    worker = Worker(source, {"job": handler}, heartbeat_process=False)
+    running = asyncio.create_task(worker.run())
+    try:
+        await until(lambda: source.leases == 2)
+        source._line.put_nowait(Claimed(other, b"1"))
+        report = await asyncio.wait_for(source.reported.get(), SOON_S)
+        assert report.task_id == other.id
+    finally:
+        goes_on.set()
+    worker.stop()
+    await asyncio.wait_for(running, SOON_S)
+    assert (await source.reported.get()).task_id == deaf.id, "late, and perhaps still in time"

@@ -56,6 +56,7 @@ BEATS_PER_LEASE, IDLE_BEATS_PER_LEASE = 3, 2  # who holds nothing loses little w
 BATCH_MAX = 500
 START_MAX = 20  # handlers a turn of the event loop
 STOP_NOW_S = 2.0  # for handlers to notice that they are to end
+GIVE_UP_S = 10.0  # the same, when the lease is lost
 UNSENT = "REPORT_NOT_SENT"
 
 
@@ -250,14 +251,23 @@ class Worker:
             await asyncio.wait(self._running.values(), timeout=STOP_NOW_S)
             self._say([Release(*attempt, lease.id) for attempt in self._running])  # those that nothing can interrupt
             self._running.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._drain(), STOP_NOW_S if self._stopping_now.is_set() else None)
+        try:
+            await asyncio.wait_for(self._drain(), self._patience_s())
+        except TimeoutError:
+            if self._running:
+                log.warning("%d handlers do not stop: they keep their places, and others go on", len(self._running))
         self._heartbeat.extended(lease, time.monotonic())
         with contextlib.suppress(WindlassError):
             if self._completed or self._failed:
                 await self._beat(lease)
         with contextlib.suppress(WindlassError):
             await self._source.end_lease(lease)
+
+    def _patience_s(self) -> float | None:
+        """For handlers that were told to stop. One that does not must not keep the worker from its next lease."""
+        if self._stopping_now.is_set():
+            return STOP_NOW_S
+        return None if self._stopping.is_set() else GIVE_UP_S
 
     # ----------------------------------------------------------------------------------------- loops
 
