@@ -121,7 +121,7 @@ async def test_a_failure_is_told_with_its_traceback_and_tried_again(live_engine:
     ("bad", "category"),
     [
         pytest.param(object, Category.DATA_QUALITY, id="no JSON"),
-        pytest.param(lambda: "x" * PAYLOAD_MAX_BYTES, Category.USER_CODE, id="too large"),
+        pytest.param(lambda: "x" * PAYLOAD_MAX_BYTES, Category.CONFIGURATION, id="too large"),
         pytest.param(lambda: "\ud800", Category.DATA_QUALITY, id="no UTF-8"),
     ],
 )
