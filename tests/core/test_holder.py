@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from windlass.core import holder as rules
 from windlass.core import sent
+from windlass.core import task as task_rules
 from windlass.core.dataset import (
     DatasetEvent,
     SaidEvent,
@@ -21,6 +22,7 @@ from windlass.core.dataset import (
 )
 from windlass.core.delivery import LEASE_ATTEMPTS, PULL, Invoke, Push, RetryForm, Wakeup, policy_of
 from windlass.core.error import Conflict, Forbidden, Invalid, LeaseLost, NotFound
+from windlass.core.failure import Category, Failure
 from windlass.core.holder import Caller, ClaimOne, Emit, Fence, Finish, NotClaimed, PublishBatch
 from windlass.core.queue import QueueConfig, Rate, Usage
 from windlass.core.retry import Policy
@@ -165,6 +167,24 @@ def test_silence_of_a_holder_counts_like_a_failure() -> None:
     second = sent.silent(replace(first, state=State.RUNNING, attempt=2, outcome=None), NOW, 0.0).after
 
     assert (second.state, second.failures) == (State.FAILED, 2)
+
+
+@pytest.mark.parametrize("way", ["lost", "timed_out"])
+def test_an_attempt_whose_lease_was_lost_and_that_reports_its_failure_later_counts_once(way: str) -> None:
+    policy = Policy(max_attempts=2, timeout_s=1.0)
+    held = replace(HELD, policy=policy, timer_at=NOW)
+    lost = (sent.silent(held, NOW, 0.0) if way == "lost" else task_rules.elapse(held, NOW, 0.0)).after
+    failed = Failure(Category.USER_CODE, "it crashed")
+
+    late = Finish(FENCE, CALLER, Outcome.FAILED, failure=failed).decide_with(lost, LIVE, NOW).after
+    done = Finish(FENCE, CALLER, Outcome.SUCCEEDED, b"1").decide_with(lost, LIVE, NOW).after
+    final = replace(failed, retryable=False)
+    ended = Finish(FENCE, CALLER, Outcome.FAILED, failure=final).decide_with(lost, LIVE, NOW).after
+
+    assert (lost.failures, late.failures, late.losses, late.state) == (1, 1, 0, State.QUEUED)
+    assert (late.outcome, late.error) == (Outcome.FAILED, failed)
+    assert (ended.state, ended.failures) == (State.FAILED, 1)
+    assert (done.state, done.failures) == (State.SUCCEEDED, 1)
 
 
 def test_silence_of_what_was_sent_out_is_a_loss_and_of_a_call_with_a_lease_a_failure() -> None:

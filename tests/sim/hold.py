@@ -46,6 +46,10 @@ class HoldTaskChecker(TaskChecker):
 
     def _counts(self, old: Row, new: Row) -> None:
         ended = new["outcome"] if old["outcome"] != new["outcome"] else None
+        over = old["attempt"] == new["attempt"] and old["outcome"] in ("lost", "timed_out")
+        if over and ended == "failed":
+            require(new["failures"] == old["failures"], new, "counts its loss and its late report twice")
+            old = {**old, "failures": old["failures"] - 1}
         if ended == "lost" and new["failures"] == old["failures"] + 1:
             new = {**new, "failures": old["failures"], "losses": old["losses"] + 1}
             attempts_max = (new["policy"] or {}).get("max_attempts", 5)

@@ -47,7 +47,7 @@ class Reporter:
             case "late":
                 self.over = True  # says nothing for a while
                 await asyncio.sleep(self.silence_s * self.stream.between(0.8, 2.5))
-                await self.complete()
+                await (self.fail() if self.stream.often(0.5) else self.complete())
             case "lie":
                 await self.lie()
                 await self.complete()

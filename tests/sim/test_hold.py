@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.sim.bugs import patched, reworded
 from tests.sim.hold import HoldWorld
 from tests.sim.runner import Simulator
@@ -80,9 +81,21 @@ def a_caller_of_another_namespace() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def a_late_failure_counts_again() -> Iterator[None]:
+    """An attempt that was lost, and says later that it failed, uses the budget twice."""
+    real = holder._reportable
+
+    def reportable(task: Any, reported: Any) -> Any:
+        return replace(real(task, reported), failures=task.failures)
+
+    with patched(holder, "_reportable", reportable):
+        yield
+
+
 BUGS = [
     leases_end_too_early, the_token_is_not_asked_for, limits_are_not_counted, a_claim_passes_limits_by,
-    a_token_can_be_guessed, a_caller_of_another_namespace,
+    a_token_can_be_guessed, a_caller_of_another_namespace, a_late_failure_counts_again,
 ]  # fmt: skip
 
 

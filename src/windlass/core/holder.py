@@ -204,7 +204,7 @@ class Finish(Informed, frozen=True):
         if self._cancelled_anyway(task):
             return Transition(Verb.NOTE, task, task)
         self.fence.check(task)
-        made = self._judged(_reportable(task), now)
+        made = self._judged(_reportable(task, self.outcome), now)
         events = new_events(task, self.events, facts, self.caller, now)
         if made.refusal is not None or (not made.changed and events):
             return self._refused(task, made, now)
@@ -243,11 +243,13 @@ class Finish(Informed, frozen=True):
         return Transition(Verb.NOTE, task, task, history=told, refusal=why)
 
 
-def _reportable(task: Task) -> Task:
-    """An attempt whose time was over may still report while it waits for its retry, as one that was lost."""
-    if task.state is State.QUEUED and task.outcome is Outcome.TIMED_OUT:
-        return replace(task, outcome=Outcome.LOST)
-    return task
+def _reportable(task: Task, reported: Outcome) -> Task:
+    """An attempt whose time was over may still report while it waits for its retry, as one that was lost. That was
+    counted as a failure then; if it says that it failed, it is the same failure and counts once."""
+    if task.state is not State.QUEUED or task.outcome not in (Outcome.LOST, Outcome.TIMED_OUT):
+        return task
+    counted = max(0, task.failures - 1) if reported is Outcome.FAILED else task.failures
+    return replace(task, outcome=Outcome.LOST, failures=counted)
 
 
 # --------------------------------------------------------------------------------------------- events and batches
