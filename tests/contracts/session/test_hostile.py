@@ -14,7 +14,7 @@ from tests.support.work import job, soon, task
 
 from windlass import Engine, Invalid, State
 from windlass.core.command import Release
-from windlass.core.error import Unavailable
+from windlass.core.error import TooLarge
 from windlass.sdk.remote import Remote, connect
 from windlass.wire.channel import SESSION
 from windlass.wire.protos import session_pb2 as pb
@@ -96,7 +96,7 @@ async def test_a_report_that_cannot_be_read_is_refused_and_the_next_is_heard(
 
 
 async def test_a_message_above_the_limit_is_refused(server: str, remote: Remote) -> None:
-    with pytest.raises(Unavailable):
+    with pytest.raises(TooLarge):
         await remote._ask(_Huge(b"x" * 9_000_000))
 
 
