@@ -190,8 +190,8 @@ SERVER_MODULES = (
     "windlass.blobs.object_store", "windlass.contracts.callback.mount", "windlass.contracts.hosting",
     "windlass.contracts.lease.invoke", "windlass.contracts.lease.mount", "windlass.contracts.machine.mount",
     "windlass.contracts.machine.storage", "windlass.contracts.registry.server", "windlass.contracts.session.server",
-    "windlass.http.api", "windlass.http.certified", "windlass.http.front", "windlass.launchers.options",
-    "windlass.queues.opening", "windlass.sdk.stdio_host", "windlass.wire.seal",
+    "windlass.http.api", "windlass.http.certified", "windlass.http.front", "windlass.http.revocable",
+    "windlass.launchers.options", "windlass.queues.opening", "windlass.sdk.stdio_host", "windlass.wire.seal",
 )  # fmt: skip
 
 
