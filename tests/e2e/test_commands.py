@@ -316,6 +316,7 @@ ELSEWHERE = {
     "csv_export.py",
     "demo.py",
     "lease_operators.py",
+    "registry_conformance.py",
     "registry_worker.py",
 }  # by tests of their own
 

@@ -221,28 +221,33 @@ class Worker:
 
     async def _beat_or_register_alone(self) -> None:
         try:
-            if await self._beat() and not self._stopping.is_set():
-                log.info("the server asks this worker to drain")
-                self._stop()
+            answer = await self._beat()
         except Refused as refused:
             if refused.status is not grpc.StatusCode.NOT_FOUND:
                 log.warning("no heartbeat: %s", refused)
-            elif not self._stopping.is_set():
-                log.warning("worker %s is not known any more, and registers again", self._worker_id)
-                await self._register()
+                return
+            answer = pb.WorkerHeartbeatResponse(accepted=False)
+        if self._stopping.is_set():
+            return
+        if answer.should_drain:
+            log.info("the server asks this worker to drain")
+            self._stop()
+        elif not answer.accepted:
+            log.warning("worker %s is not known any more, and registers again", self._worker_id)
+            await self._register()
 
-    async def _beat(self) -> bool:
+    async def _beat(self) -> pb.WorkerHeartbeatResponse:
         completed, failed = self._completed, self._failed
         asked = pb.WorkerHeartbeatRequest(
             worker_id=self._worker_id or "", active_count=len(self._runs), completed_delta=completed,
             failed_delta=failed,
         )  # fmt: skip
         token = ((LEASE_TOKEN, self._token),) if self._token else ()
-        answer = await self._line.call(
+        answer: pb.WorkerHeartbeatResponse = await self._line.call(
             "WorkerHeartbeat", asked, (*token, (ACTIVE, ",".join(self._runs.values()))), timeout_s=self._every_s
         )
         self._completed, self._failed = self._completed - completed, self._failed - failed
-        return bool(answer.should_drain)
+        return answer
 
     # ----------------------------------------------------------------------------------------- runs
 

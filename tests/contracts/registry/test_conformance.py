@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import WINDLASS
 from tests.shape.source import ROOT
-from tests.support.conformance import missed, problems, untested
+from tests.support.conformance import at_once, missed, problems, untested
 from tests.support.processes import gone
 from tests.support.work import until
 
@@ -20,6 +20,7 @@ from windlass.core.error import Invalid
 from windlass.testing.conformance import Result
 from windlass.testing.registry import KIT, check_worker
 
+CONFORMANT = "tests.contracts.registry.conformant"
 WORKER = [sys.executable, str(ROOT / "tests/contracts/registry/faulty.py")]
 
 # Each fault with the cases that must find it.
@@ -68,10 +69,15 @@ def test_a_good_worker_passes_every_case(pace: float) -> None:
     assert len(results) == len(KIT.cases)
 
 
-def test_the_worker_of_the_examples_passes_every_case(pace: float) -> None:
-    command = [sys.executable, "-m", "tests.contracts.registry.conformant"]
+def test_the_worker_of_the_library_and_that_without_it_pass_every_case(pace: float) -> None:
+    """`windlass.registry`, and the plain gRPC of the examples."""
 
-    assert problems(check_worker(command, heartbeat_s=int(pace), patience_s=20, parallel=12)) == []
+    def examine(program: str) -> list[Result]:
+        return check_worker([sys.executable, *program.split()], heartbeat_s=int(pace), patience_s=20, parallel=6)
+
+    results = at_once(examine, (str(ROOT / "examples/registry_conformance.py"), f"-m {CONFORMANT}"), 1)
+
+    assert {program: problems(found) for program, found in results.items() if problems(found)} == {}
 
 
 def test_every_planted_fault_is_found_by_its_cases() -> None:

@@ -360,6 +360,7 @@ def concurrency(trial: Trial) -> None:
 def finishes(trial: Trial) -> None:
     task, wakeup = trial.submit(LONG)
     trial.until(lambda: task.held)
+    trial.pause(0.3)  # for the answer to the claim
     trial.stop()
     trial.pause(0.3)
     late, _ = trial.submit()

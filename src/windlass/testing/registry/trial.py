@@ -17,6 +17,7 @@ from windlass.testing.program import Program
 from windlass.testing.registry.stand_in import Call, Run, StandIn, read_json
 
 QUEUE, NAMESPACE, KEY, CONCURRENCY = "conformance", "conformance-space", "wl_conformance-key", 2
+ARRIVES_S = 0.5  # within which an answer has reached the worker
 TYPES = ("echo", "fail", "steps", "step_fails", "sleep", "work")
 
 
@@ -26,6 +27,7 @@ class Trial:
     def __init__(self, server: StandIn, launch: Callable[[], Program]) -> None:
         self.server, self._launch = server, launch
         self.beat_s = server.heartbeat_s
+        self._work_s = 0.0  # the most that a run was asked to work
 
     @cached_property
     def program(self) -> Program:
@@ -38,7 +40,11 @@ class Trial:
 
     def until(self, holds: Callable[[], object]) -> bool:
         """Whether it came to hold while one was patient."""
-        return self.server.until(holds, self.server.patience_s)
+        return self.server.until(holds, self.patience_s)
+
+    @property
+    def patience_s(self) -> float:
+        return self.server.patience_s + self.beat_s + self._work_s
 
     def pause(self, seconds: float) -> None:
         """For what must not come."""
@@ -46,12 +52,13 @@ class Trial:
 
     def work(self, beats: float) -> dict[str, float]:
         """The input of a run that works for so many heartbeat intervals."""
+        self._work_s = max(self._work_s, beats * self.beat_s)
         return {"work_ms": beats * self.beat_s * 1000}
 
     def wait(self, name: str, count: int = 1, run: Run | None = None) -> Call:
         """The call of this name with this number, whether it has come already or comes now."""
         assert self.program
-        patience_s = self.server.patience_s + count * self.beat_s
+        patience_s = self.patience_s + count * self.beat_s
         if not self.server.until(lambda: len(self.server.made(name, run)) >= count, patience_s):
             came = len(self.server.made(name, run))
             raise Broken(
@@ -59,6 +66,12 @@ class Trial:
                 f"{self.server.names()}{self.program.last_words()}"
             )
         return self.server.made(name, run)[count - 1]
+
+    def executes(self, run: Run) -> None:
+        """Until it has the run, and not only the answer to its poll on the way."""
+        if not self.until(lambda: run.running):
+            raise Broken(f"it did not take the run; {self.server.names()}{self.program.last_words()}")
+        self.pause(ARRIVES_S)
 
     def completes(self, run: Run) -> Any:
         """Its output. Raises Broken if it ends otherwise, or does not end."""
@@ -89,7 +102,7 @@ class Trial:
 
     def ends(self) -> None:
         """With code 0."""
-        expect("the exit code", 0, self.program.wait(self.server.patience_s))
+        expect("the exit code", 0, self.program.wait(self.patience_s))
 
 
 KIT = Kit[Trial]("registry", breaks=(grpc.RpcError,))
