@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from windlass.contracts.registry.call import Call, missing
+from windlass.contracts.registry.words import in_words_of_the_wire
 from windlass.core.access import Role
 from windlass.core.check import KEY_MAX, LARGE_MAX_BYTES, NAME_MAX, check_name, check_text
 from windlass.core.error import Conflict, InvalidState, NotFound
@@ -23,7 +24,8 @@ async def start_workflow(call: Call, request: pb.StartWorkflowRequest) -> pb.Sta
     submission = _submission(call, request, namespace)
     await call.engine.access.declare_namespace(namespace)
     try:
-        run_id = await call.engine.submit(submission)
+        with in_words_of_the_wire():
+            run_id = await call.engine.submit(submission)
     except Conflict as known:
         run_id = known.details["task_id"]  # type: ignore[assignment]
     return pb.StartWorkflowResponse(run_id=str(run_id))

@@ -28,4 +28,4 @@ def in_words_of_the_wire() -> Iterator[None]:
     except Invalid as error:
         if error.field not in WORDS:
             raise
-        raise Invalid(error.message.removeprefix(f"{error.field}: "), field=WORDS[error.field]) from None
+        raise type(error)(error.message.removeprefix(f"{error.field}: "), field=WORDS[error.field]) from None
