@@ -22,7 +22,8 @@ from windlass.cli.reload import run_with_reload
 from windlass.cli.stop import on_stop
 from windlass.cli.supervise import run_supervised, tell_of_end, tell_supervisor
 from windlass.cli.worker_metrics import serving_metrics
-from windlass.sdk.worker import WorkerOptions, reach_of
+from windlass.sdk.worker import reach_of
+from windlass.sdk.worker_option import WorkerOptions
 from windlass.settings import Settings
 
 Names = Annotated[tuple[str, ...], Parameter(show_default=False)]

@@ -33,7 +33,8 @@ from windlass.sdk.portal import Calls, Portal
 from windlass.sdk.process import Processes
 from windlass.sdk.schedule import Calendar, Declaration, Schedule, made_schedule
 from windlass.sdk.step import StepDecorator, StepFunction, StepOptions, check_options, handler_options
-from windlass.sdk.worker import Worker, WorkerOptions
+from windlass.sdk.worker import Worker
+from windlass.sdk.worker_option import WorkerOptions
 from windlass.sdk.workflow import WorkflowContext
 from windlass.sdk.workflow_handler import WorkflowHandler, runnable_through
 

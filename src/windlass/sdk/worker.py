@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 from uuid import UUID
 
 from windlass.core.check import (
@@ -58,21 +58,6 @@ START_MAX = 20  # handlers a turn of the event loop
 STOP_NOW_S = 2.0  # for handlers to notice that they are to end
 GIVE_UP_S = 10.0  # the same, when the lease is lost
 UNSENT = "REPORT_NOT_SENT"
-
-
-class WorkerOptions(TypedDict, total=False):
-    """What a worker may be told, in code and on the command line alike."""
-
-    queues: Sequence[str] | None  # by default those that the app's handlers name
-    kinds: Sequence[str] | None  # of the handlers it has; by default all
-    name: str | None  # by default host and process id
-    namespace: str
-    labels: Sequence[str]  # what this worker has and tasks may require
-    version: str  # of the program, for people who look
-    concurrency: int  # how many tasks run side by side
-    prefetch: int  # how many more it holds ready
-    lease_ttl_s: float  # how long after its last sign of life its tasks are given to others
-    heartbeat_process: bool  # keep the lease while a handler blocks the event loop
 
 
 class Worker:
