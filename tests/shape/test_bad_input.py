@@ -198,6 +198,8 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "created": lambda s: Created(),
     "blobs": lambda s: "memory://",
     "Engine.__init__.blobs": lambda s: open_blobs("memory://"),
+    "Engine.__init__.cipher": lambda s: None,
+    "secret_keys": lambda s: None,
     "payload_max_bytes": lambda s: 4_000_000,
     "data_dir": lambda s: "unused",
     "database_url": lambda s: s.database,

@@ -30,8 +30,8 @@ from windlass.core.check import (
     check_type,
 )
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
-from windlass.core.error import Forbidden, Invalid, InvalidState, LeaseLost, Unauthenticated, Unavailable, WindlassError
-from windlass.core.failure import Category, Failure
+from windlass.core.error import Invalid, InvalidState, LeaseLost, Unavailable, WindlassError
+from windlass.core.failure import Failure
 from windlass.core.lease import Activity, Extension, Lease, Reach, check_about
 from windlass.core.task import Task
 from windlass.core.text import line_of, words_of
@@ -40,6 +40,7 @@ from windlass.sdk.context import told_to_cancel
 from windlass.sdk.heartbeat import Heartbeat
 from windlass.sdk.leaving import Leaving
 from windlass.sdk.outcome import Outcome, log_failure, outcome_of, tried
+from windlass.sdk.reporter import AFTER_ERROR_S, BATCH_MAX, Reporter
 from windlass.sdk.runnable import Every, Handler, Runnable, runnables
 from windlass.sdk.signals import Cancel, unfit_is_bad_data
 from windlass.sdk.trace import attempting
@@ -51,13 +52,10 @@ log = logging.getLogger("windlass.worker")
 Attempt = tuple[UUID, int]
 
 CLAIM_WAIT_S = 60.0
-AFTER_ERROR_S = 1.0
 BEATS_PER_LEASE, IDLE_BEATS_PER_LEASE = 3, 2  # who holds nothing loses little with its lease
-BATCH_MAX = 500
 START_MAX = 20  # handlers a turn of the event loop
 STOP_NOW_S = 2.0  # for handlers to notice that they are to end
 GIVE_UP_S = 10.0  # the same, when the lease is lost
-UNSENT = "REPORT_NOT_SENT"
 
 
 class Worker:
@@ -112,10 +110,9 @@ class Worker:
         self._starting: asyncio.Handle | None = None
         self._running: dict[Attempt, asyncio.Task[Outcome]] = {}
         self._told_to_cancel: set[Attempt] = set()
-        self._reports: list[Report] = []
         self._held: set[Attempt] = set()  # claimed, and not reported yet
-        self._completed, self._failed = 0, 0  # reports that were accepted, and that no heartbeat has told yet
-        self._something_to_report = asyncio.Event()
+        self._reporter = Reporter(source, lambda: self._at_least(BATCH_MAX), self._answered)
+        self._reporting: asyncio.Task[None] | None = None
         self._slot_free = asyncio.Event()
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
@@ -128,7 +125,7 @@ class Worker:
         """Work until `stop` is called; then finish what runs. A lost lease is replaced by a new one."""
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._ended_all.clear()
-        reporter = self._reporter = asyncio.create_task(self._report_loop())
+        reporter = self._reporting = asyncio.create_task(self._reporter.run())
         reporter.add_done_callback(self._reporter_ended)
         declaring: asyncio.Task[None] | None = None
         try:
@@ -223,7 +220,7 @@ class Worker:
         the end of its event loop everybody is cancelled at once."""
         while self._running:
             await asyncio.wait(self._running.values())
-        while self._held and not self._reporter.done():
+        while self._held and not (self._reporting is None or self._reporting.done()):
             self._slot_free.clear()
             await self._slot_free.wait()
 
@@ -234,7 +231,9 @@ class Worker:
             task.cancel()
         if self._stopping_now.is_set() and self._running:
             await asyncio.wait(self._running.values(), timeout=STOP_NOW_S)
-            self._say([Release(*attempt, lease.id) for attempt in self._running])  # those that nothing can interrupt
+            self._reporter.add(
+                *(Release(*attempt, lease.id) for attempt in self._running)
+            )  # those that nothing can interrupt
             self._running.clear()
         try:
             await asyncio.wait_for(self._drain(), self._patience_s())
@@ -243,7 +242,7 @@ class Worker:
                 log.warning("%d handlers do not stop: they keep their places, and others go on", len(self._running))
         self._heartbeat.extended(lease, time.monotonic())
         with contextlib.suppress(WindlassError):
-            if self._completed or self._failed:
+            if self._reporter.completed or self._reporter.failed:
                 await self._beat(lease)
         with contextlib.suppress(WindlassError):
             await self._source.end_lease(lease)
@@ -305,7 +304,7 @@ class Worker:
         self._starting = asyncio.get_running_loop().call_soon(self._start_waiting, lease) if again else None
         if not again:  # what was too little to claim or to report is enough now
             self._slot_free.set()
-            self._something_to_report.set()
+            self._reporter.wake()
 
     def _start(self, one: Claimed, lease: Lease) -> None:
         task = one.task
@@ -317,15 +316,20 @@ class Worker:
         if self._starting is not None:
             self._starting.cancel()
             self._starting = None
-            self._something_to_report.set()
-        self._say([Release(one.task.id, one.task.attempt, lease.id) for one in self._waiting])
+            self._reporter.wake()
+        self._reporter.add(*(Release(one.task.id, one.task.attempt, lease.id) for one in self._waiting))
         self._waiting.clear()
+
+    def _answered(self, attempts: set[Attempt]) -> None:
+        self._held.difference_update(attempts)
+        self._slot_free.set()
 
     async def _beat(self, lease: Lease) -> Extension:
         """Tells what has ended as well; a heartbeat that fails leaves that to the next."""
-        said = Activity(self._completed, self._failed, self._stopping.is_set())
-        extension = await self._source.extend_lease(lease, list({task_id for task_id, _ in self._held}), said)
-        self._completed, self._failed = self._completed - said.completed, self._failed - said.failed
+        reports = self._reporter
+        activity = Activity(reports.completed, reports.failed, self._stopping.is_set())
+        extension = await self._source.extend_lease(lease, list({task_id for task_id, _ in self._held}), activity)
+        reports.completed, reports.failed = reports.completed - activity.completed, reports.failed - activity.failed
         return extension
 
     async def _beat_loop(self, lease: Lease) -> None:
@@ -373,64 +377,6 @@ class Worker:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 self._loop.call_soon_threadsafe(call, *arguments)
 
-    async def _report_loop(self) -> None:
-        """Everything that ended while the last group was on its way goes with the next."""
-        while True:
-            await self._something_to_report.wait()
-            self._something_to_report.clear()
-            while len(self._reports) >= self._at_least(BATCH_MAX):
-                batch, self._reports = self._reports[:BATCH_MAX], self._reports[BATCH_MAX:]
-                again = await self._send(batch)
-                undecided = {(report.task_id, report.attempt) for report in again}
-                self._held.difference_update({(report.task_id, report.attempt) for report in batch} - undecided)
-                self._slot_free.set()
-                if again:
-                    asyncio.get_running_loop().call_later(AFTER_ERROR_S, self._say, again)
-
-    def _say(self, reports: Sequence[Report]) -> None:
-        if reports:
-            self._reports += reports
-            self._something_to_report.set()
-
-    async def _send(self, batch: list[Report]) -> list[Report]:
-        """A report is sent until it was answered: to lose an answer is harmless, to lose a report is not. Returns those
-        that could not be decided now (somebody holds the task's row): the others do not wait for them."""
-        while True:
-            try:
-                answers = await self._source.report(batch)
-            except Unavailable as error:
-                log.warning("cannot report, trying again: %s", error)
-                await asyncio.sleep(AFTER_ERROR_S)
-                continue
-            except (Unauthenticated, Forbidden):
-                raise  # no report of ours is heard any more
-            except Exception as error:
-                return await self._send_apart(batch, error)
-            for report, answer in zip(batch, answers, strict=True):
-                self._count(report, answer)
-                if isinstance(answer, WindlassError):
-                    log.warning("report on task %s, attempt %d: %s", report.task_id, report.attempt, answer)
-            return [report for report, answer in zip(batch, answers, strict=True) if isinstance(answer, Unavailable)]
-
-    async def _send_apart(self, batch: list[Report], error: Exception) -> list[Report]:
-        """One of them cannot be sent. The others do not pay for it, and it is told as a failure instead."""
-        if len(batch) > 1:
-            return [again for report in batch for again in await self._send([report])]
-        [report] = batch
-        if isinstance(report, Fail) and report.failure.reason == UNSENT:
-            raise error
-        log.error(
-            "the report on task %s, attempt %d cannot be sent: %s", report.task_id, report.attempt, line_of(error)
-        )
-        message = f"what came of it could not be reported: {line_of(error)}"
-        failure = Failure(Category.DATA_QUALITY, message, UNSENT, retryable=False)
-        return await self._send([Fail(report.task_id, report.attempt, report.lease_id, failure)])
-
-    def _count(self, report: Report, answer: object) -> None:
-        if not isinstance(answer, WindlassError):
-            self._completed += isinstance(report, Complete)
-            self._failed += isinstance(report, Fail)
-
     # ----------------------------------------------------------------------------------------- one task
 
     async def _run_one(self, claimed: Claimed) -> Outcome:
@@ -449,8 +395,7 @@ class Worker:
         attempt = (task.id, task.attempt)
         if self._running.pop(attempt, None) is not None:
             report = self._report_of(task, lease.id, ended)
-            self._reports.append(report)
-            self._something_to_report.set()
+            self._reporter.add(report)
             if isinstance(report, Fail):
                 log_failure(task, report.failure)
         elif not ended.cancelled():
