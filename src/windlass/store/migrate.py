@@ -77,9 +77,9 @@ def _packaged() -> tuple[Migration, ...]:
 def _load(folder: Traversable) -> tuple[Migration, ...]:
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     found = tuple(_read(folder / name) for name in names)
-    versions = [migration.version for migration in found]
-    if len(set(versions)) < len(versions) or 0 in versions:
-        raise Invalid(f"{', '.join(names)} are not numbered from 0001 on, each once", field="migrations")
+    expected = list(range(1, len(found) + 1))
+    if [migration.version for migration in found] != expected:
+        raise Invalid(f"{', '.join(names)} are not numbered 0001, 0002, … without gaps", field="migrations")
     return found
 
 
@@ -96,9 +96,9 @@ async def migrate(
     """Applies what is missing, up to `target`, and returns it. Safe to call from many processes at once."""
     _require_server(connection)
     known = load_migrations() if migrations is None else tuple(migrations)
-    if target is not None and target not in {0, *(migration.version for migration in known)}:
-        raise Invalid(f"there is no migration {target}; the last one is {_last(known)}", field="target")
-    wanted = [migration for migration in known if target is None or migration.version <= target]
+    if target is not None and not 0 <= target <= len(known):
+        raise Invalid(f"there is no migration {target}; the last one is {len(known)}", field="target")
+    wanted = known[:target]
     applied: list[Migration] = []
     while (migration := await _apply_next(connection, known, wanted)) is not None:
         applied.append(migration)
@@ -143,7 +143,7 @@ async def check(connection: asyncpg.Connection, *, migrations: Sequence[Migratio
     _compare(applied, known)
     if len(applied) < len(known):
         raise Rejected(
-            f"the schema is at version {_last(applied)}, this Windlass needs {_last(known)}: run `windlass migrate`",
+            f"the schema is at version {len(applied)}, this Windlass needs {len(known)}: run `windlass migrate`",
             reason="older",
         )
 
@@ -165,15 +165,11 @@ async def _applied(connection: asyncpg.Connection) -> list[_Applied]:
     return [_Applied(*row) for row in rows]
 
 
-def _last(steps: Sequence[Migration] | Sequence[_Applied]) -> int:
-    return steps[-1].version if steps else 0
-
-
 def _compare(applied: Sequence[_Applied], known: Sequence[Migration]) -> None:
     """What was applied must be the beginning of what is known, text by text."""
     if len(applied) > len(known):
         raise Rejected(
-            f"the schema is at version {applied[-1].version}, newer than this Windlass, which knows {_last(known)}: "
+            f"the schema is at version {applied[-1].version}, newer than this Windlass, which knows {len(known)}: "
             "install the newer release",
             reason="newer",
         )
@@ -188,13 +184,11 @@ def _compare(applied: Sequence[_Applied], known: Sequence[Migration]) -> None:
 
 def render_sql(migrations: Iterable[Migration], after: int = 0) -> str:
     """A script for psql that does what `migrate` does from version `after` on, and refuses any other beginning."""
-    chosen = [migration for migration in migrations if migration.version > after]
-    before = [after, *(migration.version for migration in chosen)]
-    steps = [_script(migration, follows) for migration, follows in zip(chosen, before, strict=False)]
+    steps = [_script(migration) for migration in migrations if migration.version > after]
     return "\\set ON_ERROR_STOP on\n" + "".join(steps)
 
 
-def _script(migration: Migration, follows: int) -> str:
+def _script(migration: Migration) -> str:
     # The lone semicolon ends a text that forgot its own, or that ends in a comment.
     return f"""
 -- {migration.title}
@@ -205,7 +199,7 @@ do $windlass$
 declare
     current integer := (select coalesce(max(version), 0) from windlass.migration);
 begin
-    if current <> {follows} then
+    if current <> {migration.version - 1} then
         raise 'migration {migration.title} cannot follow schema version %', current;
     end if;
 end
