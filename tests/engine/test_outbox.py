@@ -10,7 +10,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from tests.support.work import begin, soon, state, task, worker
+from tests.support.work import begin, soon, state, task, waits_for, worker
 
 from windlass import Engine, Policy, State
 from windlass.core.id import derived_id
@@ -116,6 +116,23 @@ async def test_one_that_fails_comes_back_later_and_later(
         await clock.advance(waits_s)
     await engine.loops.effects_tick()
     assert hook.posts == [f"{claimed.task.id} 0"]
+
+
+async def test_an_effect_whose_handler_leaves_while_it_is_taken_is_there_for_the_next_one(
+    engine: Engine, hook: Hook, somebody: asyncpg.Connection, clock: VirtualClock
+) -> None:
+    engine.effects = {"letter": hook.post}
+    claimed = await begin(engine)
+    await write(engine, effect_of(claimed.task.id))
+    async with somebody.transaction():
+        await somebody.execute("lock table windlass.outbox in exclusive mode")
+        taking = asyncio.create_task(engine.loops.effects_tick())
+        await waits_for(somebody)
+        del engine.effects["letter"]
+
+    assert await soon(taking) == 0
+    [row] = await rows(somebody)
+    assert (hook.posts, row["available_at"] <= await clock.now()) == ([], True)
 
 
 async def test_who_dies_in_the_middle_loses_the_effect_to_the_next_one(

@@ -88,7 +88,10 @@ class Outbox:
             return []
         async with self._store.begin() as tx:
             taken = await tx.outbox.take_effects(sorted(handlers), limit, HOLD_S, HARMLESS, HARMLESS_HOLD_S)
-        begun = [asyncio.create_task(self._one(handlers[effect.kind], effect, tries)) for effect, tries in taken]
+            chosen = [(handlers[effect.kind], effect, tries) for effect, tries in taken if effect.kind in handlers]
+            if len(chosen) < len(taken):  # a handler left while its effects were taken: another server has one
+                await tx.outbox.delay_effects([effect.id for effect, _ in taken if effect.kind not in handlers], 0.0)
+        begun = [asyncio.create_task(self._one(*one)) for one in chosen]
         for task in begun:
             self._busy.add(task)
             task.add_done_callback(self._busy.discard)
