@@ -117,10 +117,10 @@ async def open_engine(
     """An engine that runs. Without a URL, here or in the settings (DATABASE_URL), it brings its own PostgreSQL.
 
     `pooled` is for a transaction-mode pooler in front of the database, by default as the settings say
-    (WINDLASS_POOLED); there, nothing is heard by `listen`. `blobs` is the URL
-    of the blob store, by default that of the settings (WINDLASS_BLOBS), else a folder beside the embedded PostgreSQL.
-    Beside any other database there is none then, and what is too long for a row is refused. `secret_keys` encrypt
-    secrets in the database, by default those of the settings (WINDLASS_SECRET_KEYS).
+    (WINDLASS_POOLED); there, nothing is heard by `listen`. `blobs` is the URL of the blob store, by default that of the
+    settings (WINDLASS_BLOBS), else a folder beside the embedded PostgreSQL. Beside any other database there is none
+    then, and what is too long for a row is refused. `secret_keys` encrypt secrets in the database, by default those of
+    the settings (WINDLASS_SECRET_KEYS).
     """
     known = settings.load().settings
     if pooled is None:
@@ -157,6 +157,7 @@ def read_cipher(secret_keys: str | None) -> Cipher | None:
     """What secrets in the database are encrypted with; None where that is not wanted."""
     if secret_keys is None:
         return None
+    check_type("secret_keys", secret_keys, str)
     from windlass.wire.seal import Keyring, read_keys
 
     return Keyring(read_keys(secret_keys))

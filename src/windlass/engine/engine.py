@@ -111,6 +111,8 @@ class Engine:
     ) -> None:
         _check_options(store, chance, timers, pause, stopwatch, listen, poll_s, keep_finished_s, pace)
         _check_blobs(blobs, payload_max_bytes)
+        if cipher is not None:
+            check_able("cipher", cipher, "encrypt", "decrypt")
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
