@@ -196,9 +196,11 @@ def test_two_dev_processes_share_one_data_directory_and_the_last_stops_postgresq
 def test_dev_takes_tasks_from_psql_at_the_database_that_it_names(start_dev: StartDev) -> None:
     dev = start_dev()
     dev.client()
+    password = (dev.data_dir / "control/password").read_text()
     url = re.findall(r"database +(\S+)", dev.said)[0]
+    assert password not in dev.said
     submit = "select windlass.submit('greet', '{\"name\": \"you\"}')"
-    psql = [str(find_software(None).program("psql")), url, "-c", submit]
+    psql = [str(find_software(None).program("psql")), url.replace("***", password), "-c", submit]
     done = subprocess.run(psql, env=environment(), capture_output=True, text=True, timeout=SOON_S, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-7", done.stdout)
