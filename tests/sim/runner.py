@@ -34,22 +34,27 @@ class Found:
     took_s: float
 
 
+_LOG = logging.getLogger("windlass")
+
+
 class Simulator:
     """A database, ready for seeds. Use as a context manager."""
 
     def __init__(self, dsn: str, world: type[World] = World) -> None:
         self._world = world
-        logging.getLogger("windlass").setLevel(logging.CRITICAL + 1)
         self._database = Database(dsn)
         self._loop = VirtualLoop()
 
     def __enter__(self) -> Simulator:
+        self._log_level = _LOG.level
+        _LOG.setLevel(logging.CRITICAL + 1)
         self._real(self._database.open())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._real(self._database.close())
         self._loop.close()
+        _LOG.setLevel(self._log_level)
 
     def run(self, seed: int, *, verbose: bool = False) -> Result:
         began_s = time.perf_counter()
