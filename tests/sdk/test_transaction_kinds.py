@@ -6,7 +6,13 @@ The libraries are imported where they are used: none of them is needed to collec
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from typing import Any
 
 import asyncpg
@@ -207,9 +213,12 @@ async def without_psycopg(database: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def without_psycopg_pipeline(database: str) -> AsyncIterator[Any]:
-    connecting = psycopg.AsyncConnection.connect(database, autocommit=True)
-    async with await connecting as connection, connection.pipeline():
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
+        pipeline = connection.pipeline()
+        await pipeline.__aenter__()
         yield connection, "with connection.transaction"
+        with suppress(psycopg.errors.PipelineAborted):  # depends on which answers have come by now
+            await pipeline.__aexit__(None, None, None)
 
 
 @asynccontextmanager
