@@ -194,7 +194,7 @@ async def test_a_worker_whose_reports_stop_ends_with_a_clear_line(caplog: pytest
 
     async def handler(payload: None) -> int:
         if how == "cancelled":
-            worker._reporter.cancel()
+            worker._reporting.cancel()
         return 17
 
     source = {"cannot send": Strict(Complete, Fail), "revoked": Revoked()}.get(how, Source())

@@ -110,9 +110,7 @@ class Engine:
         cipher: Cipher | None = None,
     ) -> None:
         _check_options(store, chance, timers, pause, stopwatch, listen, poll_s, keep_finished_s, pace)
-        _check_blobs(blobs, payload_max_bytes)
-        if cipher is not None:
-            check_able("cipher", cipher, "encrypt", "decrypt")
+        _check_storage(blobs, payload_max_bytes, cipher)
         self.store = store
         self.chance = chance or SystemChance()
         self.hub = Hub(timers or LoopTimers())
@@ -470,7 +468,9 @@ def _check_options(
     check_type("pace", pace, Pace)
 
 
-def _check_blobs(blobs: object, payload_max_bytes: object) -> None:
+def _check_storage(blobs: object, payload_max_bytes: object, cipher: object) -> None:
+    if cipher is not None:
+        check_able("cipher", cipher, "encrypt", "decrypt")
     if blobs is not None:
         check_callable("blobs", blobs)
     check_count("payload_max_bytes", payload_max_bytes, least=PAYLOAD_MAX_BYTES, most=LARGE_MAX_BYTES)
