@@ -95,26 +95,26 @@ class Secrets:
     # ----------------------------------------------------------------------------------------- all of them
 
     async def seal_all(self) -> SecretCount:
-        """Seal all with the first key. Raises Unavailable for what
-        cannot be read, and changes nothing then. Returns how they were kept before."""
+        """Encrypt all secrets with the first key, and return how they were kept before. If one cannot be read, raise
+        Unavailable and change nothing."""
         async with self._store.begin() as tx:
             await tx.heartbeats.lock_token_keys()
-            for namespace, queue, *_ in await tx.heartbeats.queue_secrets():
+            for namespace, queue, *_ in await tx.queues.queue_secrets():
                 await tx.queues.lock_queue(namespace, queue)
-            queues, keys = await tx.heartbeats.queue_secrets(), await tx.heartbeats.token_secrets()
+            queues, keys = await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets()
             before = self._count(queues, keys)
             for namespace, queue, signing, previous in queues:
                 label = _of_queue(namespace, queue)
                 sealed = [None if kept is None else self._sealed_again(kept.encode(), label).decode()
                           for kept in (signing, previous)]  # fmt: skip
-                await tx.heartbeats.set_queue_secrets(namespace, queue, *sealed)
+                await tx.queues.set_queue_secrets(namespace, queue, *sealed)
             for key_id, kept in keys:
                 await tx.heartbeats.set_token_secret(key_id, self._sealed_again(kept, _of_key(key_id)))
         return before
 
     async def count(self) -> SecretCount:
         async with self._store.begin() as tx:
-            return self._count(await tx.heartbeats.queue_secrets(), await tx.heartbeats.token_secrets())
+            return self._count(await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets())
 
     def _sealed_again(self, kept: bytes, label: str) -> bytes:
         plain = self._open(kept, label)

@@ -87,13 +87,6 @@ class HeartbeatTable:
     async def insert_token_key(self, id_: UUID, secret: bytes) -> None:
         await self._session.fetch("insert_token_key", id_, secret)
 
-    async def queue_secrets(self) -> list[tuple[str, str, str | None, str | None]]:
-        """By namespace and queue: the secret that signs, and the one before it."""
-        return [(row[0], row[1], row[2], row[3]) for row in await self._session.fetch("queue_secrets")]
-
-    async def set_queue_secrets(self, namespace: str, queue: str, signing: str | None, previous: str | None) -> None:
-        await self._session.fetch("set_queue_secrets", namespace, queue, signing, previous)
-
     async def token_secrets(self) -> list[tuple[UUID, bytes]]:
         return [(row[0], row[1]) for row in await self._session.fetch("token_secrets")]
 

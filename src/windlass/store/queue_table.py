@@ -51,6 +51,13 @@ class QueueTable:
         rows = await self._session.fetch("get_queue", namespace, queue)
         return record.config_from(rows[0][0] if rows else None)
 
+    async def queue_secrets(self) -> list[tuple[str, str, str | None, str | None]]:
+        """By namespace and queue: the secret that signs, and the one before it."""
+        return [(row[0], row[1], row[2], row[3]) for row in await self._session.fetch("queue_secrets")]
+
+    async def set_queue_secrets(self, namespace: str, queue: str, signing: str | None, previous: str | None) -> None:
+        await self._session.fetch("set_queue_secrets", namespace, queue, signing, previous)
+
     async def put_queue(self, namespace: str, queue: str, config: QueueConfig) -> None:
         await self._session.fetch("put_queue", namespace, queue, record.as_json(config))
 

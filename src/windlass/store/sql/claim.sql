@@ -167,6 +167,17 @@ select pg_notify('windlass', concat_ws(chr(31), 'queue', $1, $2))
 -- What was set for a queue.
 select q.config from windlass.queue q where q.namespace = $1 and q.name = $2
 
+-- name: queue_secrets
+-- What is signed with, for every queue that has a secret.
+select q.namespace, q.name, q.signing_secret, q.previous_secret from windlass.queue q
+ where q.signing_secret is not null or q.previous_secret is not null
+ order by q.namespace, q.name
+
+-- name: set_queue_secrets
+-- The same secrets in another form.
+update windlass.queue q set signing_secret = $3, previous_secret = $4 where q.namespace = $1 and q.name = $2
+returning pg_notify('windlass', 'settings')
+
 -- name: list_queues
 -- All queues that somebody configured.
 select q.name, q.config from windlass.queue q where q.namespace = $1 order by q.name

@@ -96,17 +96,6 @@ with gone as (
 )
 insert into windlass.token_key (id, secret, created_at) values ($1, $2, windlass.now())
 
--- name: queue_secrets
--- What is signed with, for every queue that has a secret.
-select q.namespace, q.name, q.signing_secret, q.previous_secret from windlass.queue q
- where q.signing_secret is not null or q.previous_secret is not null
- order by q.namespace, q.name
-
--- name: set_queue_secrets
--- The same secrets in another form.
-update windlass.queue q set signing_secret = $3, previous_secret = $4 where q.namespace = $1 and q.name = $2
-returning pg_notify('windlass', 'settings')
-
 -- name: token_secrets
 -- All keys of tokens.
 select k.id, k.secret from windlass.token_key k order by k.id
