@@ -301,7 +301,7 @@ def repeats_started(trial: Trial) -> None:
 
 
 @hardening(
-    "repeats completed after a 503, and waits as long as it is asked to",
+    "repeats completed after a 503, and honours Retry-After",
     "When …/completed is answered with 503 or 429, send the same again, not before Retry-After has passed: a result "
     "that is not delivered is lost.",
 )
