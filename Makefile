@@ -10,12 +10,15 @@ BIN := .venv/bin
 READY := .venv/.ready
 RUNS := .venv/.runs
 comma := ,
-ON_OLDER := tests/store/test_claim.py tests/store/test_plan.py tests/store/test_sql_submit.py
-# What behaves differently for root: processes, cages, rights, embedded PostgreSQL, homes.
-OF_USERS := tests/wrapper tests/stdio tests/launchers tests/cli tests/store/test_embedded.py tests/sdk/test_process.py \
-	tests/e2e/test_commands.py tests/e2e/test_demo.py tests/e2e/test_machine.py
+ON_OLDER := tests/kernel/store/test_claim.py tests/kernel/store/test_plan.py tests/kernel/store/test_sql_submit.py
+# What behaves differently for root: processes, sandboxes, rights, embedded PostgreSQL, homes.
+OF_USERS := tests/contracts/lease/worker tests/contracts/stdio tests/contracts/machine/launchers tests/cli \
+	tests/kernel/store/test_embedded.py tests/sdk/test_process.py tests/e2e/test_commands.py tests/e2e/test_demo.py \
+	tests/e2e/test_machine.py
 # One PostgreSQL per core; a few named tests (ARGS) run faster, and can be debugged, in one process.
 PARALLEL := -n $(or $(JOBS),auto) --maxprocesses 8 --dist worksteal
+# Ends what the tests have started, also after Ctrl-C: servers, workers, carriers.
+GUARDED := $(BIN)/python -m tests.kit.guard $(BIN)/python
 # The tests start many Python processes, which should not compile the same files again and again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -59,13 +62,13 @@ demo: $(or $(wildcard $(READY)),$(RUNS)) ## Submit work, kill a worker in the mi
 	@$(BIN)/windlass demo
 
 test: $(READY) ## All tests on the embedded PostgreSQL (FAST=1: under a minute; ARGS=... for pytest; JOBS=1: one by one)
-	@$(BIN)/python -m pytest $(if $(ARGS),,$(PARALLEL)) $(if $(FAST),-m "not slow") $(ARGS)
+	@$(GUARDED) -m pytest $(if $(ARGS),,$(PARALLEL)) $(if $(FAST),-m "not slow") $(ARGS)
 	@$(if $(FAST)$(ARGS),true,echo "Once more on PostgreSQL 16, what depends on its planner and its SQL:"; \
-		WINDLASS_TEST_PG=16 $(BIN)/python -m pytest -q $(PARALLEL) $(ON_OLDER))
+		WINDLASS_TEST_PG=16 $(GUARDED) -m pytest -q $(PARALLEL) $(ON_OLDER))
 	@if [ "$$(id -u)" = 0 ] && [ -z "$(FAST)$(ARGS)" ]; then $(MAKE) --no-print-directory test-as-user; fi
 
 test-as-user: $(READY) ## As root: once more as an ordinary user, made for it, what depends on the user
-	@$(BIN)/python -m tests.as_user -q $(PARALLEL) $(OF_USERS)
+	@$(GUARDED) -m tests.as_user -q $(PARALLEL) $(OF_USERS)
 
 lint: $(READY) ## Format, lint and types, as CI checks them
 	@$(BIN)/ruff format --check .
@@ -77,16 +80,16 @@ format: $(READY) ## Rewrite the files as `make lint` wants them
 	@$(BIN)/ruff check --fix .
 
 sim: $(READY) ## Simulate many seeds with faults (SEEDS=200 FROM=0)
-	@$(BIN)/python -m tests.sim run --seeds $(or $(SEEDS),200) --from $(or $(FROM),0)
+	@$(GUARDED) -m tests.sim run --seeds $(or $(SEEDS),200) --from $(or $(FROM),0)
 
 sim-bugs: $(READY) ## Prove that the simulation finds each planted bug within two minutes
-	@$(BIN)/python -m tests.sim bugs
+	@$(GUARDED) -m tests.sim bugs
 
 soak-registry: $(READY) ## Kill gRPC workers and servers at random during 2,000 workflows (WORKFLOWS=2000 KILLS=60 SEED=7)
-	@$(BIN)/python -m tests.e2e.registry_soak --workflows $(or $(WORKFLOWS),2000) --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED))
+	@$(GUARDED) -m tests.e2e.registry_soak --workflows $(or $(WORKFLOWS),2000) --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED))
 
 soak-lease: $(READY) ## Kill dispatcher, carrier, workers and database during 10,000 tasks, for each carrier (TASKS=10000 KILLS=40 CARRIER=nats)
-	@$(BIN)/python -m tests.e2e.lease_soak --tasks $(or $(TASKS),10000) --kills $(or $(KILLS),40) $(if $(CARRIER),--carrier $(CARRIER))
+	@$(GUARDED) -m tests.e2e.lease_soak --tasks $(or $(TASKS),10000) --kills $(or $(KILLS),40) $(if $(CARRIER),--carrier $(CARRIER))
 
 bench: $(READY) ## Ours beside the peers and the raw limit (ROWS=P4,P6 for a part)
 	@$(BIN)/python -m bench $(if $(ROWS),--rows $(ROWS))
@@ -97,7 +100,7 @@ soak-callback: $(READY) ## 5,000 running tasks with a heartbeat each second, for
 docs: $(READY) ## Rewrite the generated pages under docs/
 	@$(BIN)/python -m docs.generate
 
-protos: $(READY) ## Rewrite the Python code of the protos under src/windlass/wire/protos
+protos: $(READY) ## Rewrite the Python code of the protos 
 	@$(BIN)/python -m tests.shape.protos
 
 clean: ## Remove the virtual environment and all that was generated

@@ -13,9 +13,10 @@ from typing import Any
 
 import grpc
 
-from windlass.sdk.worker import IDLE_BEATS_PER_LEASE
-from windlass.wire.channel import SESSION
-from windlass.wire.protos import kagzi_pb2, session_pb2
+from windlass.contracts.registry.wire import kagzi_pb2
+from windlass.contracts.session.wire import session_pb2
+from windlass.net.grpc_channel import SESSION
+from windlass.sdk.worker.worker import IDLE_BEATS_PER_LEASE
 
 HEARTBEAT_S, POLL_S = 10.0, 70.0
 LEASE_S = 30.0

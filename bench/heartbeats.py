@@ -24,15 +24,15 @@ import uvloop
 from bench import process
 from bench.progress import Progress
 from bench.sender import Sender, senders, serving
-from windlass.contracts.callback.service import Service
-from windlass.core.callback import scope_of
-from windlass.core.delivery import PUSH, Push
+from windlass import Engine
+from windlass.contracts.callback.delivery import PUSH, Push
+from windlass.contracts.callback.rules import scope_of
+from windlass.contracts.callback.server.service import Service
 from windlass.core.queue import QueueConfig
+from windlass.core.states import Effect
 from windlass.core.submission import Submission
-from windlass.core.transition import Effect
-from windlass.engine.engine import Engine
+from windlass.net.ids import ulid
 from windlass.store.store import Store
-from windlass.wire.id import ulid
 
 QUEUE = "heartbeats"
 MODULE = "bench.heartbeats"
@@ -54,16 +54,16 @@ async def sent_out(url: str, count: int, interval_s: float) -> dict[str, tuple[s
     push = Push(url="http://127.0.0.1:1/", heartbeat_interval_ms=interval_ms, heartbeat_timeout_ms=3 * interval_ms)
     await engine.queues.put(QUEUE, delivery=push, limits=QueueConfig())
     await engine.submit_many([Submission(kind="beat", queue=QUEUE) for _ in range(count)])
-    while (await engine.views.totals()).get("queued", 0):  # type: ignore[call-overload]
-        await engine.sent.dispatch_tick()
+    while (await engine.tasks.totals()).get("queued", 0):  # type: ignore[call-overload]
+        await engine.parts.outgoing.dispatch_tick()
         async with engine.store.begin() as tx:  # there is room for more: what was sent out has arrived
             await tx.session.connection.execute("delete from windlass.outbox")
-    now = await engine.callbacks.now()
-    tokens = await Service(engine.callbacks, time.monotonic).tokens()
+    now = await engine.parts.clock.now()
+    tokens = await Service(engine, time.monotonic).tokens()
     made = {}
     after = None
     while True:
-        page = await engine.views.page(queue=QUEUE, limit=1000, after=after)
+        page = await engine.tasks.page(queue=QUEUE, limit=1000, after=after)
         for row in page.tasks:
             scope = scope_of(row.task, now, timedelta(hours=2))
             made[str(row.task.id)] = (ulid("task", row.task.id), tokens.make(scope))
@@ -192,14 +192,14 @@ async def _zombies(url: str) -> int:
 
 
 async def serve(url: str) -> None:
-    from windlass.app import open_engine, open_server
-    from windlass.cli.process import keep_for_good
-    from windlass.contracts.callback.option import PushOptions
+    from windlass.cli.process import freeze_heap
+    from windlass.contracts.callback.server.options import PushOptions
+    from windlass.serve import open_engine, open_server
 
     async with open_engine(url) as engine, open_server(engine, http="127.0.0.1:0", push=PushOptions()) as place:
-        engine.effects.clear()  # the worker is who started us
+        engine.parts.effects.clear()  # the worker is who started us
         print(urlsplit(place).port, flush=True)
-        keep_for_good()
+        freeze_heap()
         await asyncio.Event().wait()
 
 
@@ -207,7 +207,7 @@ async def echo() -> None:
     """What any answer of this size costs: the same server, and nothing behind it."""
     from types import SimpleNamespace
 
-    from windlass.http.server import listening
+    from windlass.net.server.server import listening
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -248,7 +248,7 @@ def main() -> int:
 def _long(options: argparse.Namespace) -> int:
     """`make soak-callback`: on a PostgreSQL of its own, with the verdict."""
     from bench.server import Server
-    from windlass.app import migrate_database
+    from windlass.serve import migrate_database
 
     progress = Progress(options.seconds, "s")
     with Server() as server, server.database("soak") as url:

@@ -25,12 +25,12 @@ import uvloop
 
 from bench import process
 from bench.sender import Sender, senders, serving
-from windlass.core.delivery import Wakeup
+from windlass import Engine
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.tls import certificates
 from windlass.core.queue import QueueConfig
 from windlass.core.submission import Submission
-from windlass.engine.engine import Engine
 from windlass.store.store import Store
-from windlass.wire import certificate
 
 QUEUE = "leases"
 BATCH = 1000
@@ -94,11 +94,11 @@ async def submitted(url: str, tasks: int) -> list[UUID]:
 
 def make_certificates(folder: Path) -> None:
     now = datetime.now(UTC)
-    authority = certificate.make_authority(now, 1)
-    certificate.write(authority, certificate.files_of(folder, "ca"))
-    server = certificate.issue_server(authority, ["127.0.0.1"], now, 1)
-    certificate.write(server, certificate.files_of(folder, "server"))
-    certificate.write(certificate.issue_client(authority, "bench", now, 1), certificate.files_of(folder, "client"))
+    authority = certificates.make_authority(now, 1)
+    certificates.write(authority, certificates.files_of(folder, "ca"))
+    server = certificates.issue_server(authority, ["127.0.0.1"], now, 1)
+    certificates.write(server, certificates.files_of(folder, "server"))
+    certificates.write(certificates.issue_client(authority, "bench", now, 1), certificates.files_of(folder, "client"))
 
 
 def _trusting(folder: Path) -> ssl.SSLContext:
@@ -111,23 +111,23 @@ def _trusting(folder: Path) -> ssl.SSLContext:
 
 
 async def serve(url: str, folder: Path) -> None:
-    from windlass.app import open_engine, open_internal
-    from windlass.cli.process import keep_for_good
+    from windlass.cli.process import freeze_heap
+    from windlass.serve import open_engine, open_internal
 
     files = {"certificate": folder / "server.pem", "key": folder / "server-key.pem", "authority": folder / "ca.pem"}
     async with open_engine(url) as engine, open_internal(engine, internal="127.0.0.1:0", **files) as place:
         print(urlsplit(place).port, flush=True)
-        keep_for_good()
+        freeze_heap()
         await asyncio.Event().wait()
 
 
 async def plain(url: str) -> None:
     """The same routes for whoever calls: only here, to see what the certificates cost."""
-    from windlass.app import open_engine
-    from windlass.cli.process import keep_for_good
-    from windlass.contracts.lease.mount import make_lease_app
-    from windlass.core.holder import Caller
-    from windlass.http.server import listening
+    from windlass.cli.process import freeze_heap
+    from windlass.contracts.lease.rules import Caller
+    from windlass.contracts.lease.server.mount import make_lease_app
+    from windlass.net.server.server import listening
+    from windlass.serve import open_engine
 
     class Trusting:
         def __init__(self, app: Any) -> None:
@@ -141,7 +141,7 @@ async def plain(url: str) -> None:
         app = Trusting(make_lease_app(engine, "bench", "s3://scratch"))
         async with listening(app, "127.0.0.1", 0) as place:
             print(urlsplit(place).port, flush=True)
-            keep_for_good()
+            freeze_heap()
             await asyncio.Event().wait()
 
 

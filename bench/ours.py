@@ -18,7 +18,7 @@ from bench.agent import paced
 from bench.subject import Subject
 
 if TYPE_CHECKING:
-    from windlass.app import App
+    from windlass.serve import App
 
 KEY = "a key for the length of a benchmark"
 CONCURRENCY = 1_000  # batches of 500, as the limit's
@@ -42,7 +42,7 @@ class Windlass(Subject):
     pooled = False
 
     async def setup(self, url: str) -> None:
-        from windlass.app import migrate_database
+        from windlass.serve import migrate_database
 
         await migrate_database(url)
 

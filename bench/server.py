@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bench.venv import HOME
-from windlass.store.embedded import EmbeddedServer
-from windlass.store.embedded_host import find_software
+from windlass.store.embedded.host import find_software
+from windlass.store.embedded.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

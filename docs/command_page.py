@@ -16,8 +16,8 @@ SETTINGS = """
 
     A flag beats a variable, a variable beats `windlass.toml` in the current folder (or the file that `WINDLASS_CONFIG`
     names), that beats `[tool.windlass]` in `pyproject.toml`, and all beat the default. In files, names are written as
-    in the first column; a name that is not here is refused. `windlass config show --origin` tells what is in force and
-    who set it.
+    in the first column; a name that is not here is refused. `windlass config show --origin` shows what is in force and
+    where it was set.
 
     What is marked *secret* is never shown, and may be read from a file: `WINDLASS_API_KEY_FILE=/run/secrets/key`, or
     in a file `api_key_file = "/run/secrets/key"`.
@@ -38,16 +38,17 @@ COMMANDS = """
 
     | exit code | meaning |
     | --- | --- |
-    | 0 | it was done |
+    | 0 | success |
     | 1 | it failed or was refused: the task failed, there is no such task, the key may not do this |
     | 2 | the command, a flag or a setting is wrong; nothing was done |
-    | 3 | the server or the database could not be reached: worth another try |
-    | 130 | it was interrupted |
+    | 3 | the server or the database could not be reached: try again |
+    | 130 | interrupted |
 
-    The answer goes to standard output, everything else to standard error. With `--json` both are JSON, one text each.
-    Colours and bars are for terminals only; `NO_COLOR=1` turns colours off. Commands that look at tasks talk to the
-    HTTP API and need its address (`--url`) and a key (`--api-key`), and no access to the database; beside
-    `windlass dev` they need neither. Flags have the names of [settings](settings.md).
+    Results go to standard output, everything else to standard error. With `--json` both are JSON, one text each.
+    Colours and progress bars are for terminals only; `NO_COLOR=1` turns colours off. Commands that manage tasks call
+    the HTTP API. They need its address (`--url`) and a key (`--api-key`), but no access to the database; in the folder
+    of `windlass dev` they need neither. Flags have the names of [settings](settings.md). `windlass letters` is the
+    older name of `windlass dead-letters`.
 """
 
 
@@ -58,11 +59,11 @@ def settings_page(command: str) -> str:
     ]
     defaults = settings.Settings()
     for name in settings.names():
-        told = settings.setting(name)
-        variables = [settings.PREFIX + name.upper(), *([told.alias] if told.alias else [])]
-        secret = " *Secret.*" if told.secret else ""
+        setting = settings.setting(name)
+        variables = [settings.PREFIX + name.upper(), *([setting.alias] if setting.alias else [])]
+        secret = " *Secret.*" if setting.secret else ""
         shown = _default(getattr(defaults, name))
-        lines.append(f"| `{name}` | {', '.join(f'`{v}`' for v in variables)} | {shown} | {told.text}{secret} |")
+        lines.append(f"| `{name}` | {', '.join(f'`{v}`' for v in variables)} | {shown} | {setting.text}{secret} |")
     return "\n".join([*lines, ""])
 
 
@@ -80,8 +81,8 @@ def cli_page(command: str) -> str:
 
 
 def commands(group: App, path: str) -> Iterator[tuple[str, App]]:
-    """Every command that does something, by its full name."""
-    for name in sorted(name for name in group if not name.startswith("-")):
+    """Every command that does something, by its full name. Aliases are left out."""
+    for name in sorted(name for name in group if not name.startswith("-") and name == group[name].name[0]):
         command = group[name]
         if command.default_command is not None:
             yield f"{path} {name}", command
@@ -96,8 +97,7 @@ def command_lines(path: str, command: App) -> list[str]:
         if a.show
     ]
     words = " ".join(a.name.removeprefix("--").upper() for a in arguments if a.index is not None)
-    said = inspect.getdoc(command.default_command) or ""
-    prose = said.partition("Parameters\n---")[0].strip()
+    prose = (inspect.getdoc(command.default_command) or "").partition("Parameters\n---")[0].strip()
     usage = f"{path} {words}".strip() + (" [flags]" if arguments else "")
     lines = [f"## {path}", "", "```text", usage, "```", "", prose, ""]
     rows = [f"| {argument_name(a)} | {(a.parameter.help or '').strip()} |".replace("\n", " ") for a in arguments]

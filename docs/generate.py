@@ -1,14 +1,15 @@
 """Writes the parts of the documentation that are derived from the code: `python -m docs.generate`.
 
 With `--check` nothing is written; stale parts are named, and the exit code is 1. `tests/shape` asks the same, so a page
-cannot fall behind. What is generated: the moves of a task in docs/concepts/lifecycle.md (from `core.transition.TABLE`),
+cannot fall behind. What is generated: the moves of a task in docs/concepts/lifecycle.md (from `core.states.TABLE`),
 docs/reference/errors.md (from the error tree), settings.md and cli.md (see `docs.command_page`), the tables of
-conformance.md (from the cases of each kit), the lists of promises and decisions in docs/README.md (from their pages),
-and tests/shape/public_names.txt.
+conformance.md (from the cases of each kit), the map in CONTRIBUTING.md and modules.md (from docstrings), the lists of
+promises and decisions in docs/README.md (from their pages), and tests/shape/public_names.txt.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +17,12 @@ from importlib import import_module
 from pathlib import Path
 
 from docs.command_page import cli_page, settings_page
-from windlass.core.error import ContractViolation, LeaseLost, Rejected, Unavailable, WindlassError
-from windlass.core.transition import TABLE, TERMINAL, State, Verb
-from windlass.testing.conformance import Kit
+from windlass.core.states import TABLE, TERMINAL, State, Verb
+from windlass.errors import ContractViolation, LeaseLost, Rejected, Unavailable, WindlassError
+from windlass.testing.conformance.kit import Kit
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src/windlass"
 COMMAND = "python -m docs.generate"
 PUBLIC_MODULES = (
     "windlass",
@@ -33,36 +35,43 @@ PUBLIC_MODULES = (
 
 KITS = ("callback", "lease", "machine", "registry", "stdio")
 
-# Who does it, and what it means. A verb without an entry stops the generator: write it here and in the glossary.
+# The actor and the reason of each verb. A verb without an entry is an error: add it here and to the glossary.
 VERBS: dict[Verb, tuple[str, str]] = {
-    Verb.UNBLOCK: ("engine", "every task that this one waits for has succeeded (or ended, where any end will do)"),
+    Verb.UNBLOCK: ("engine", "every task that this one waits for succeeded (or ended, if any outcome is accepted)"),
     Verb.SKIP: ("engine", "a task that this one waits for failed or was skipped"),
-    Verb.CLAIM: ("worker", "takes the task: a new attempt begins"),
+    Verb.CLAIM: ("worker", "a worker claimed the task; a new attempt begins"),
     Verb.COMPLETE: ("worker", "the handler returned"),
-    Verb.FAIL: ("worker", "the handler failed, and no further try makes sense or is left"),
-    Verb.RETRY: ("engine", "the handler failed, and another try follows after a delay"),
-    Verb.RELEASE: ("worker", "gives the task back unrun; no budget is used"),
+    Verb.FAIL: ("worker", "the handler failed, and the error is permanent or no attempt is left"),
+    Verb.RETRY: ("engine", "the handler failed, and another attempt follows after a delay"),
+    Verb.RELEASE: ("worker", "the worker returned the task without running it; no budget is used"),
     Verb.SLEEP: ("worker", "the workflow waits for a time or a signal"),
-    Verb.WAKE: ("engine", "the time or the signal came"),
-    Verb.PARK: ("worker", "its code no longer matches the record: a person has to look"),
-    Verb.RESUME: ("operator", "a parked task may go on"),
-    Verb.EXPIRE: ("engine", "the lease ran out: the worker is lost, and another try follows"),
-    Verb.CANCEL: ("client, worker or engine", "asked for, reported, or inherited from a task that this one waits for"),
-    Verb.TIME_OUT: ("engine", "the attempt took longer than its timeout, and another try follows"),
+    Verb.WAKE: ("engine", "the time has passed, or the signal arrived"),
+    Verb.PARK: ("worker", "the workflow's code no longer matches its recorded steps; an operator must decide"),
+    Verb.RESUME: ("operator", "an operator lets the parked task continue"),
+    Verb.EXPIRE: ("engine", "the lease expired: the worker is lost, and another attempt follows"),
+    Verb.CANCEL: (
+        "client, worker or engine",
+        "requested by a client, reported by a worker, or caused by a task that this one waits for",
+    ),
+    Verb.TIME_OUT: ("engine", "the attempt exceeded its timeout, and another attempt follows"),
 }
-# Where the target changes the reason.
+# Reasons that depend on the target state.
 BECAUSE: dict[tuple[Verb, State], str] = {
-    (Verb.EXPIRE, State.FAILED): "the worker is lost, for the last time that `max_losses` allows",
-    (Verb.EXPIRE, State.CANCELLED): "the worker is lost, and a cancel was asked for",
-    (Verb.TIME_OUT, State.FAILED): "the deadline passed, the last try timed out, or the grace of a cancel is over",
-    (Verb.TIME_OUT, State.CANCELLED): "the attempt timed out, and a cancel was asked for",
+    (Verb.SLEEP, State.QUEUED): "the workflow waits for a time or a signal that has already come",
+    (Verb.EXPIRE, State.FAILED): "the worker is lost, and `max_losses` is reached",
+    (Verb.EXPIRE, State.CANCELLED): "the worker is lost, and a cancel was requested",
+    (
+        Verb.TIME_OUT,
+        State.FAILED,
+    ): "the deadline passed, the last attempt timed out, or the grace period of a cancel ended",
+    (Verb.TIME_OUT, State.CANCELLED): "the attempt timed out, and a cancel was requested",
 }
 
 WHAT_TO_DO: dict[type[WindlassError], str] = {
-    Rejected: "Change the request. Sent again as it is, it is refused again.",
-    LeaseLost: "Stop working on this attempt and report nothing more; somebody else may have it.",
+    Rejected: "Change the request. The same request is refused again.",
+    LeaseLost: "Stop working on this attempt and send no further reports. Another worker may run the task.",
     Unavailable: "Send the same request again, after a pause.",
-    ContractViolation: "Repair the peer: what it sent is not part of the protocol.",
+    ContractViolation: "Fix the peer. Its message does not follow the protocol.",
 }
 
 Generated = dict[Path, str]
@@ -84,12 +93,14 @@ def main(arguments: list[str]) -> int:
 def generated() -> Generated:
     """Every file with a generated part, as it should be."""
     lifecycle, index = ROOT / "docs/concepts/lifecycle.md", ROOT / "docs/README.md"
-    conformance = ROOT / "docs/reference/conformance.md"
+    conformance, contributing = ROOT / "docs/reference/conformance.md", ROOT / "CONTRIBUTING.md"
     lists = {folder: partial(list_of_pages, folder) for folder in ("promises", "decisions")}
     return {
         index: with_parts(index.read_text(), lists),
         lifecycle: with_parts(lifecycle.read_text(), {"diagram": state_diagram, "moves": moves_table}),
         conformance: with_parts(conformance.read_text(), {name: partial(cases_table, name) for name in KITS}),
+        contributing: with_parts(contributing.read_text(), {"map": package_map}),
+        ROOT / "docs/reference/modules.md": modules_page(),
         ROOT / "docs/reference/errors.md": errors_page(),
         ROOT / "docs/reference/settings.md": settings_page(COMMAND),
         ROOT / "docs/reference/cli.md": cli_page(COMMAND),
@@ -117,11 +128,41 @@ def list_of_pages(folder: str) -> str:
     )
 
 
+def package_map() -> str:
+    """Every package with the first line of its docstring, indented by depth."""
+    lines = ["```text", "src/windlass/"]
+    for package in packages():
+        depth = package.relative_to(SOURCE).as_posix().count("/") + 1
+        lines.append(f"{'  ' * depth + package.name + '/':<22} {first_line(package / '__init__.py')}")
+    lines += [f"  {name + '.py':<20} {first_line(SOURCE / f'{name}.py')}" for name in ("serve", "connect", "errors")]
+    return "\n".join([*lines, "```", ""])
+
+
+def modules_page() -> str:
+    """Every module with the first line of its docstring, a section for each package."""
+    sections = [f"<!-- generated by {COMMAND} -->\n# Modules\n\nWhat each module owns, from its docstring.\n"]
+    for package in packages():
+        own = sorted(path for path in package.glob("*.py") if path.stem not in ("__init__", "__main__"))
+        rows = [f"| `{path.name}` | {first_line(path)} |" for path in own if not path.stem.endswith("_pb2")]
+        if rows:
+            head = f"## {package.relative_to(SOURCE).as_posix()}\n\n{first_line(package / '__init__.py')}\n"
+            sections.append("\n".join([head, "| module | owns |", "| --- | --- |", *rows, ""]))
+    return "\n".join(sections)
+
+
+def packages() -> list[Path]:
+    return sorted(path.parent for path in SOURCE.glob("*/**/__init__.py"))
+
+
+def first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
 def cases_table(contract: str) -> str:
     """The cases of one conformance kit."""
-    kit: Kit[object] = import_module(f"windlass.testing.{contract}").KIT
+    kit: Kit[object] = import_module(f"windlass.contracts.{contract}.conformance").KIT
     rows = [f"| {case.number} | {case.level} | {case.title} | {case.duty} |" for case in kit.cases]
-    return "\n".join(["| | level | a good worker | in full |", "| --- | --- | --- | --- |", *rows, ""])
+    return "\n".join(["| | level | the worker … | requirement |", "| --- | --- | --- | --- |", *rows, ""])
 
 
 # --------------------------------------------------------------------------------------------- the life of a task
@@ -145,9 +186,9 @@ def moves_table() -> str:
     """The same moves in plain text, by verb. NOTE is left out: it records something and moves nothing."""
     missing = set(Verb) - set(VERBS) - {Verb.NOTE}
     if missing:
-        raise ValueError(f"say in docs/generate.py who does what: {', '.join(sorted(missing))}")
+        raise ValueError(f"add these verbs to VERBS in docs/generate.py: {', '.join(sorted(missing))}")
     order = list(State)
-    lines = ["| verb | who | from | to | because |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| verb | actor | from | to | reason |", "| --- | --- | --- | --- | --- |"]
     for verb, (actor, meaning) in VERBS.items():
         targets = sorted({target for _, target in TABLE[verb]}, key=order.index)
         for target in targets:
@@ -162,14 +203,14 @@ def moves_table() -> str:
 
 def errors_page() -> str:
     lines = [
-        f"<!-- generated by {COMMAND} from src/windlass/core/error.py -->",
+        f"<!-- generated by {COMMAND} from src/windlass/errors.py -->",
         "# Errors",
         "",
         "Every error that Windlass raises on purpose is a `WindlassError`. It has a `code` (stable text, the same on",
         "every wire), a `message` for people, and `details` (a dictionary). What to do next depends only on its",
         "family, so a caller that knows the four families can handle errors that it has never seen.",
         "",
-        "A handler that fails is no error of this kind: it is a `Failure`, kept with its task.",
+        "A failed handler is not a `WindlassError`. It is a `Failure`, which is stored with its task.",
         "",
     ]
     for family in WHAT_TO_DO:
@@ -181,7 +222,7 @@ def errors_page() -> str:
 
 
 def error_tree(root: type[WindlassError]) -> list[type[WindlassError]]:
-    """A class of `core.error` and all below it there, parents first."""
+    """A class of `errors` and all below it there, parents first."""
     children = [child for child in root.__subclasses__() if child.__module__ == WindlassError.__module__]
     return [root, *(error for child in children for error in error_tree(child))]
 

@@ -24,7 +24,7 @@ running, lock = {}, threading.Lock()  # attempts by task
 
 
 def rehearse(attempt, payload):
-    """What `windlass conformance callback` asks for: works in small pieces, shows that it does, ends as it is told."""
+    """The handler for `windlass conformance callback`: works in small pieces, ends as the payload says."""
     for piece in range(pieces := payload.get("work_ms", 0) // 20):
         if payload.get("probe_url"):
             urlopen(payload["probe_url"], b"", 10).close()
@@ -36,19 +36,19 @@ def rehearse(attempt, payload):
     return {"pieces": pieces}
 
 
-HANDLERS = {"conformance": rehearse}  # kind of task -> function(attempt, payload), which returns what JSON can hold
+HANDLERS = {"conformance": rehearse}  # kind of task -> function(attempt, payload), which returns a JSON value
 
 
 class Attempt:
     def __init__(self, envelope):
         self.id, self.number, self.handler = envelope["taskId"], envelope["attempt"], HANDLERS.get(envelope["kind"])
         self.envelope, self.token, self.progress = envelope, envelope["taskToken"], {}
-        self.stop, self.over = threading.Event(), threading.Event()  # the work is to end; nothing more is to be said
-        self.cancelled, self.talking = False, threading.Lock()  # one call at a time
+        self.stop, self.over = threading.Event(), threading.Event()  # stop the work; send nothing more
+        self.cancelled, self.calling = False, threading.Lock()  # one call at a time
 
     def run(self):
         if self.call("started") is not None:
-            threading.Thread(target=self.beat, daemon=True).start()
+            threading.Thread(target=self.send_heartbeats, daemon=True).start()
             self.call("completed", **self.work())
         with lock:
             if running.get(self.id) is self:
@@ -58,12 +58,12 @@ class Attempt:
         try:
             output = self.handler(self, self.envelope["payload"])
         except Exception as error:
-            told = {"category": "USER_CODE", "message": repr(error), "stackTrace": format_exc()}
-            return {"outcome": "FAILED", "error": told}
+            problem = {"category": "USER_CODE", "message": repr(error), "stackTrace": format_exc()}
+            return {"outcome": "FAILED", "error": problem}
         cancelled = {"outcome": "CANCELLED", "partialProgress": self.progress}
         return cancelled if self.cancelled else {"outcome": "SUCCEEDED", "output": output}
 
-    def beat(self):
+    def send_heartbeats(self):
         while not self.over.wait(self.envelope["heartbeatIntervalMs"] / 1000):
             answer = self.call("heartbeat", **self.progress) or {}
             self.token = answer.get("taskToken", self.token)
@@ -75,19 +75,19 @@ class Attempt:
         self.over.set()
         self.stop.set()
 
-    def call(self, what, **said):
-        """Call back until there is an answer (to repeat a call is harmless, to lose one is not), or all is over."""
-        body, wait_s = json.dumps({"attempt": self.number, "workerId": WORKER, **said}), 0.1
+    def call(self, what, **fields):
+        """Call back until it is answered (to repeat a call is harmless, to lose one is not), or the attempt is over."""
+        body, wait_s = json.dumps({"attempt": self.number, "workerId": WORKER, **fields}), 0.1
         while True:
-            with self.talking:
+            with self.calling:
                 if self.over.is_set():
                     return None
-                status, asked_s, answer = self.post(what, body)
+                status, retry_after_s, answer = self.post(what, body)
                 if (400 <= status < 500 and status != 429) or (status == 200 and what == "completed"):
-                    self.end()  # 409 and 410: somebody else has the task now
+                    self.end()  # 409 and 410: another worker has the task now
                 if status == 200:
                     return answer
-            self.over.wait(max(wait_s, asked_s))
+            self.over.wait(max(wait_s, retry_after_s))
             wait_s = min(wait_s * 2, 10)
 
     def post(self, what, body):
@@ -110,23 +110,23 @@ def signed(headers, body):
     fresh = at.isdigit() and abs(time.time() - int(at)) <= 300
     content = f"{headers.get('webhook-id')}.{at}.".encode() + body
     keys = [base64.b64decode(secret.removeprefix("whsec_")) for secret in SECRETS]
-    wanted = [b"v1," + base64.b64encode(hmac.digest(key, content, "sha256")) for key in keys]
-    given = headers.get("webhook-signature", "").encode().split()
-    return fresh and any(hmac.compare_digest(a, b) for a in wanted for b in given)
+    expected = [b"v1," + base64.b64encode(hmac.digest(key, content, "sha256")) for key in keys]
+    received = headers.get("webhook-signature", "").encode().split()
+    return fresh and any(hmac.compare_digest(a, b) for a in expected for b in received)
 
 
 def accept(attempt):
-    """The status that a push is answered with, at once; the work goes on behind it."""
+    """Start the attempt, and return the status of the answer at once."""
     with lock:
         older = running.get(attempt.id)
         if older is not None and older.number >= attempt.number:
-            return 409  # this one still runs: the engine takes that for delivered
+            return 409  # this attempt already runs: the engine counts it as delivered
         if attempt.handler is None or len(running) >= RUNNING_MAX:
             return 404 if attempt.handler is None else 503
         if older is not None:
             older.end()
         running[attempt.id] = attempt
-    threading.Thread(target=attempt.run).start()  # no daemon: when we are told to stop, what runs comes to its end
+    threading.Thread(target=attempt.run).start()  # no daemon, so that running attempts finish when the server stops
     return 202
 
 

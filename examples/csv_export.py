@@ -1,6 +1,6 @@
-"""Your own export format, as a program for a machine that lives for one task: an entity and its children as CSV.
+"""A custom export format, as a program for a machine that is started for one task: an entity and its children as CSV.
 
-Tell Windlass of it once, and it answers `POST /export/csv`: see docs/howto/write-an-export-format.md.
+Register it once, and Windlass serves `POST /export/csv`: see docs/howto/write-an-export-format.md.
 """
 
 import csv

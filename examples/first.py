@@ -17,7 +17,7 @@ async def main() -> None:
         worker = app.worker()
         working = asyncio.create_task(worker.run())
 
-        # When submit returns, the task is in the database and will be run, whatever dies meanwhile.
+        # When submit returns, the task is in the database. It runs even if this process dies now.
         handle = await greet.submit("Ada")
         print(await handle.result(timeout="10s"))
 

@@ -1,5 +1,5 @@
-"""Operators for `windlass wrapper`: one that is trusted, one that somebody else wrote, and one that shows what
-`windlass conformance lease` asks for.
+"""Operators for `windlass wrapper`: a trusted one, an untrusted one that runs in a sandbox, and the one for
+`windlass conformance lease`.
 
 See docs/howto/run-operators.md for how they are run, and docs/howto/check-a-worker.md for the last one.
 """
@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 
 def count_words(task: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Tells of each dataset that it wrote, and then of what it made."""
+    """Reports each dataset that it wrote, and then its result."""
     words = task["config"]["text"].split()
     for output in task.get("outputs", []):
         context.emit({**output, "cursor": len(words)})
@@ -20,12 +20,12 @@ def count_words(task: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def longest_word(task: dict[str, Any]) -> str:
-    """Run in a cage: it has its task, a folder of its own, and nothing else."""
+    """Runs in a sandbox: it has its task, its own folder, and nothing else."""
     return max(task["config"]["text"].split(), key=len, default="")
 
 
 def conformance(task: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Works in small pieces, shows that it does, stops when it is told to, and ends as its config says."""
+    """Works in small pieces, reports them, stops when it is cancelled, and ends as its config says."""
     config = task["config"]
     if config.get("events"):
         context.emit(*config["events"])

@@ -1,4 +1,4 @@
-"""The workflows that `windlass conformance registry` asks for, run by the worker of `windlass.registry`.
+"""The workflows that `windlass conformance registry` starts, run by the worker of `windlass.registry`.
 
     windlass conformance registry --parallel 8 -- python examples/registry_conformance.py
 
@@ -35,31 +35,31 @@ async def echo(_context, value):
 
 
 @worker.register("conformance.fail")
-async def fail(_context, asked):
-    refuse(asked["message"])
+async def fail(_context, options):
+    refuse(options["message"])
 
 
 @worker.register("conformance.work")
-async def work(_context, asked):
-    await asyncio.sleep(asked["work_ms"] / 1000)
-    return asked["work_ms"]
+async def work(_context, options):
+    await asyncio.sleep(options["work_ms"] / 1000)
+    return options["work_ms"]
 
 
 @worker.register("conformance.steps")
-async def steps(context, asked):
-    numbers = range(1, asked["count"] + 1)
-    return [await context.step(f"step-{number}", give, number, asked.get("work_ms", 0)) for number in numbers]
+async def steps(context, options):
+    numbers = range(1, options["count"] + 1)
+    return [await context.step(f"step-{number}", give, number, options.get("work_ms", 0)) for number in numbers]
 
 
 @worker.register("conformance.step_fails")
-async def step_fails(context, asked):
-    return await context.step("doomed", refuse, asked["message"])
+async def step_fails(context, options):
+    return await context.step("doomed", refuse, options["message"])
 
 
 @worker.register("conformance.sleep")
-async def sleep(context, asked):
+async def sleep(context, options):
     before = await context.step("before", give, "before")
-    await context.sleep(asked["seconds"])
+    await context.sleep(options["seconds"])
     return [before, await context.step("after", give, "after")]
 
 

@@ -4,7 +4,7 @@
     windlass dev                                                   # in another terminal; it prints a key
     WINDLASS_API_KEY=... python examples/registry_worker.py        # Ctrl-C lets it finish what runs
 
-It runs a workflow of two steps and a sleep. Kill it and start it again: what was recorded is not done twice.
+It runs a workflow of two steps and a sleep. Kill it and start it again: recorded steps are not run twice.
 """
 
 import json
@@ -16,17 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-pb, services = grpc.protos_and_services(os.environ.get("KAGZI_PROTO", "windlass/wire/protos/kagzi.proto"))
+pb, services = grpc.protos_and_services(os.environ.get("KAGZI_PROTO", "windlass/contracts/registry/wire/kagzi.proto"))
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 SOON = [("grpc.max_reconnect_backoff_ms", 1000)]
 
 
 class Paused(Exception):
-    """The run sleeps, or was taken from us: this execution of it is over, and says no more."""
+    """The run sleeps, or belongs to another worker: this execution of it ends without a report."""
 
 
 class Run:
-    """One run as we execute it. The token names our attempt: whoever has lost it can write nothing."""
+    """One execution of a run. The token names this attempt: after another one began, its calls are refused."""
 
     def __init__(self, worker, polled, token):
         self.id, self.kind, self.data = polled.run_id, polled.workflow_type, polled.workflow_input
@@ -36,7 +36,7 @@ class Run:
         return self._worker.call(name, self._token, run_id=self.id, **fields)
 
     def step(self, step_id, function, *args):
-        """Carried out once: what it returned is recorded, and given again if the run is executed again."""
+        """Run a step once: its result is recorded, and returned again if the run is executed again."""
         begun = self.call("BeginStep", step_id=step_id)
         if not begun.should_execute:
             return json.loads(begun.cached_result)
@@ -44,15 +44,15 @@ class Run:
             result = function(*args)
         except Exception as error:
             self.call("FailStep", step_id=step_id, error=pb.ErrorDetail(message=str(error)))
-            told = self._worker.call("GetWorkflowRun", run_id=self.id, namespace_id=self._worker.where["namespace_id"])
-            if told.workflow_run.status == pb.WORKFLOW_STATUS_SLEEPING:
-                raise Paused from None  # the engine will have it tried again
+            reply = self._worker.call("GetWorkflowRun", run_id=self.id, namespace_id=self._worker.where["namespace_id"])
+            if reply.workflow_run.status == pb.WORKFLOW_STATUS_SLEEPING:
+                raise Paused from None  # the engine will retry it
             raise
         self.call("CompleteStep", step_id=step_id, output=json.dumps(result).encode())
         return result
 
     def sleep(self, seconds):
-        """Holds no worker meanwhile."""
+        """Sleep without holding a worker."""
         step_id, self._sleeps = f"__sleep_{self._sleeps}", self._sleeps + 1
         if self.call("BeginStep", step_id=step_id).should_execute:
             self.call("ScheduleSleep", duration_seconds=seconds)
@@ -64,12 +64,12 @@ class Worker:
         self._stub = services.WorkflowServiceStub(grpc.insecure_channel(address, options=SOON))
         self._key, self._concurrency = ("authorization", f"Bearer {key}"), concurrency
         self._workflows, self.where = workflows, {"task_queue": queue, "namespace_id": namespace}
-        self._asked = {"supported_workflow_types": list(workflows), **self.where}
+        self._poll = {"supported_workflow_types": list(workflows), **self.where}
         self._slots, self.stopping = threading.Semaphore(concurrency), threading.Event()
-        self._active, self._ended, self.told = set(), {"completed_delta": 0, "failed_delta": 0}, threading.local()
+        self._active, self._ended, self.last = set(), {"completed_delta": 0, "failed_delta": 0}, threading.local()
 
     def call(self, name, *metadata, timeout=10, **fields):
-        """Until it is answered: everything may be said twice, and is taken once."""
+        """Call until it is answered: all calls are idempotent."""
         method, request = getattr(self._stub, name), getattr(pb, f"{name}Request")(**fields)
         while True:
             try:
@@ -79,12 +79,12 @@ class Worker:
                     raise
                 time.sleep(0.2)
             else:
-                self.told.more = dict(call.trailing_metadata())
+                self.last.metadata = dict(call.trailing_metadata())
                 return answer
 
     def run(self):
         self._register()
-        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         with ThreadPoolExecutor(self._concurrency) as pool:
             while not self.stopping.is_set():
                 if self._slots.acquire(timeout=0.2):
@@ -96,26 +96,26 @@ class Worker:
         answer = self.call("RegisterWorker", workflow_types=list(self._workflows), **here, **self.where)
         self.id, self._every_s = answer.worker_id, answer.heartbeat_interval_secs
 
-    def _beat(self):
-        """Goes on until the process ends, also while it drains. Names what runs, so that nothing is kept in vain."""
+    def _send_heartbeats(self):
+        """Until the process ends, also while it drains. Names the active runs, so that lost ones are released."""
         while True:
             time.sleep(self._every_s)
             ended, self._ended, runs = self._ended, dict.fromkeys(self._ended, 0), list(self._active)
             named, ended["active_count"] = ("x-windlass-active-runs", ",".join(runs)), len(runs)
             try:
-                told = self.call("WorkerHeartbeat", named, worker_id=self.id, **ended)
+                reply = self.call("WorkerHeartbeat", named, worker_id=self.id, **ended)
             except grpc.RpcError:
-                told = pb.WorkerHeartbeatResponse(accepted=False)
-            if told.should_drain:
+                reply = pb.WorkerHeartbeatResponse(accepted=False)
+            if reply.should_drain:
                 self.stopping.set()
-            if not told.accepted:
-                self._register()  # we were silent for too long, and are thought dead
+            if not reply.accepted:
+                self._register()  # the server has not received a heartbeat for too long, and dropped this worker
 
     def _poll_and_execute(self):
         try:
-            polled = self.call("PollActivity", timeout=5, worker_id=self.id, **self._asked)
+            polled = self.call("PollActivity", timeout=5, worker_id=self.id, **self._poll)
             if polled.run_id:
-                self._execute(Run(self, polled, self.told.more["x-windlass-lease-token"]))
+                self._execute(Run(self, polled, self.last.metadata["x-windlass-lease-token"]))
         except grpc.RpcError as error:
             print(f"{error.code().name}: {error.details()}")
             time.sleep(0.2)
@@ -127,7 +127,7 @@ class Worker:
             run.call("CompleteWorkflow", output=json.dumps(self._workflows[run.kind](run)).encode())
             self._ended["completed_delta"] += 1
         except (Paused, grpc.RpcError):
-            pass  # it sleeps, or is not ours any more
+            pass  # it sleeps, or another worker has it
         except Exception as error:
             run.call("FailWorkflow", error=pb.ErrorDetail(message=str(error)))
             self._ended["failed_delta"] += 1

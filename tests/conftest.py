@@ -11,79 +11,33 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.support import carriers
-from tests.support import database as databases
-from tests.support import pace as paces
-from tests.support.pooler import Pooler
+from tests.kit import carriers
+from tests.kit import database as databases
+from tests.kit import pace as paces
+from tests.kit.pooler import Pooler
+from tests.kit.world import by_hand
 
 from windlass.engine.engine import Engine
+from windlass.net.file_limits import raise_limit
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock, virtual_clock
 
-# A shell that runs the tests in the background has told them to ignore Ctrl-C, and their children would inherit that.
+# A shell that runs the tests in the background makes them ignore Ctrl-C, and their children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An ordinary user may open 1,024 files by default, and servers take fewer connections then. `windlass serve` raises the
+# limit for itself, but tests open servers in this process.
+raise_limit()
 
 # Tests start programs in folders of their own, where a relative path would lead to other sources.
 if "PYTHONPATH" in os.environ:
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ["PYTHONPATH"].split(os.pathsep)))
 
-# What starts programs or servers for each test, or holds every name against every value, takes minutes in all:
-# `make test FAST=1` leaves it out, with what carries the mark itself.
-SLOW = (
-    "tests/cli/test_dev",
-    "tests/cli/test_doctor",
-    "tests/cli/test_operator_page",
-    "tests/contracts/callback/test_callbacks",
-    "tests/contracts/callback/test_cloud_tasks",
-    "tests/contracts/callback/test_conformance",
-    "tests/contracts/callback/test_push",
-    "tests/contracts/callback/test_soak",
-    "tests/contracts/callback/test_token",
-    "tests/contracts/lease/",
-    "tests/contracts/machine/",
-    "tests/contracts/registry/",
-    "tests/contracts/session/test_broken",
-    "tests/contracts/session/test_session",
-    "tests/e2e/",
-    "tests/contracts/test_large",
-    "tests/engine/test_objects",
-    "tests/engine/test_schedule_proof",
-    "tests/engine/test_worker",
-    "tests/export/test_machine_",
-    "tests/export/test_mods_hostile",
-    "tests/http/test_change",
-    "tests/launchers/",
-    "tests/queues/",
-    "tests/sdk/test_callback",
-    "tests/sdk/test_process",
-    "tests/sdk/test_schedule",
-    "tests/sdk/test_trace",
-    "tests/sdk/test_types",
-    "tests/shape/test_bad_input",
-    "tests/shape/test_promises",
-    "tests/sim/test_",
-    "tests/stdio/test_compat",
-    "tests/stdio/test_conformance",
-    "tests/stdio/test_death",
-    "tests/stdio/test_hostile",
-    "tests/stdio/test_pool",
-    "tests/stdio/test_service",
-    "tests/store/test_embedded",
-    "tests/store/test_limit",
-    "tests/store/test_plan",
-    "tests/store/test_pooler",
-    "tests/testing/test_kit",
-    "tests/wrapper/test_escape",
-    "tests/wrapper/test_program",
-)
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(SLOW) or "dev" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
         if paces.paced(item) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(paces.ALL_TRIES_S))
 
@@ -97,7 +51,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture
 def pace(request: pytest.FixtureRequest) -> float:
-    """By how much all times of this test are longer than at its first try; see `tests.support.pace`."""
+    """By how much all times of this test are longer than at its first try; see `tests.kit.pace`."""
     return paces.pace_of(request.node)
 
 
@@ -116,7 +70,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[databases.Server]:
-    """The PostgreSQL of this session; see `tests.support.database` for how to choose another."""
+    """The PostgreSQL of this session; see `tests.kit.database` for how to choose another."""
     with databases.open_server() as server:
         yield server
         asyncio.run(databases.drop_template(server))
@@ -153,7 +107,7 @@ async def bare_database(postgres: databases.Server) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def somebody(database: str) -> AsyncIterator[asyncpg.Connection]:
+async def other_connection(database: str) -> AsyncIterator[asyncpg.Connection]:
     """Another program's connection to the database of this test, past any pooler."""
     connection = await asyncpg.connect(database)
     yield connection
@@ -169,7 +123,7 @@ async def clock(database: str) -> AsyncIterator[VirtualClock]:
 
 
 # What follows comes in two modes, so that every test of store and engine runs directly and through a pooler that
-# changes the backend after each transaction. `tests.support.work.only_direct` marks those that need LISTEN.
+# changes the backend after each transaction. `tests.kit.work.only_direct` marks those that need LISTEN.
 
 
 @pytest.fixture(params=["direct", pytest.param("pooled", marks=pytest.mark.slow)])
@@ -192,11 +146,6 @@ async def store(mode: str, gateway: str) -> AsyncIterator[Store]:
     store = Store(gateway, pooled=mode == "pooled")
     yield store
     await store.close()
-
-
-def by_hand(clock: VirtualClock) -> dict[str, Any]:
-    """The options of an engine that does nothing by itself; it hardly polls, so that no lost wake-up is hidden."""
-    return {"timers": clock, "stopwatch": clock.stopwatch, "listen": False, "poll_s": 3600.0}
 
 
 @pytest.fixture

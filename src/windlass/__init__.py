@@ -1,7 +1,7 @@
 """Windlass: a durable task and workflow engine. One engine, every kind of worker.
 
-What is exported here is the public API; all else is a seam and may change. Names are imported when they are first used,
-so that a plain worker imports little, and a stdio worker nothing.
+The names exported here are the public API; everything else may change. They are imported when they are first used, so
+that a plain worker imports little, and a stdio worker nothing.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windlass.app import open_engine
     from windlass.connect import App
     from windlass.core.command import Claimed
-    from windlass.core.error import (
+    from windlass.core.failure import Category, Failure
+    from windlass.core.lease import Lease
+    from windlass.core.queue import QueueConfig, Rate
+    from windlass.core.retry import Policy
+    from windlass.core.states import State
+    from windlass.core.submission import Submission
+    from windlass.core.task import Outcome, Task
+    from windlass.engine.engine import Engine
+    from windlass.errors import (
         Conflict,
         ContractViolation,
         Draining,
@@ -28,21 +35,14 @@ if TYPE_CHECKING:
         Unavailable,
         WindlassError,
     )
-    from windlass.core.failure import Category, Failure
-    from windlass.core.lease import Lease
-    from windlass.core.queue import QueueConfig, Rate
-    from windlass.core.retry import Policy
-    from windlass.core.submission import Submission
-    from windlass.core.task import Outcome, Task
-    from windlass.core.transition import State
-    from windlass.engine.engine import Engine
-    from windlass.sdk.asked import StepFailed
-    from windlass.sdk.compose import chain, group
     from windlass.sdk.context import Context, current
-    from windlass.sdk.handle import TaskHandle
+    from windlass.sdk.handler.groups import chain, group
+    from windlass.sdk.handler.handle import TaskHandle
     from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
-    from windlass.sdk.worker import Worker
-    from windlass.sdk.workflow import WorkflowContext
+    from windlass.sdk.worker.worker import Worker
+    from windlass.sdk.workflow.awaitables import StepFailed
+    from windlass.sdk.workflow.context import WorkflowContext
+    from windlass.serve import open_engine
 
 __version__ = "0.1.0"
 
@@ -51,41 +51,41 @@ _LATER = {
     "Cancel": "windlass.sdk.signals",
     "Category": "windlass.core.failure",
     "Claimed": "windlass.core.command",
-    "Conflict": "windlass.core.error",
+    "Conflict": "windlass.errors",
     "Context": "windlass.sdk.context",
-    "ContractViolation": "windlass.core.error",
-    "Draining": "windlass.core.error",
-    "Engine": "windlass.engine.engine",
+    "ContractViolation": "windlass.errors",
+    "Draining": "windlass.errors",
+    "Engine": "windlass.serve",
     "Fail": "windlass.sdk.signals",
     "Failure": "windlass.core.failure",
-    "Forbidden": "windlass.core.error",
-    "Invalid": "windlass.core.error",
-    "InvalidState": "windlass.core.error",
+    "Forbidden": "windlass.errors",
+    "Invalid": "windlass.errors",
+    "InvalidState": "windlass.errors",
     "Lease": "windlass.core.lease",
-    "LeaseLost": "windlass.core.error",
-    "NotFound": "windlass.core.error",
+    "LeaseLost": "windlass.errors",
+    "NotFound": "windlass.errors",
     "Outcome": "windlass.core.task",
-    "Overloaded": "windlass.core.error",
+    "Overloaded": "windlass.errors",
     "Policy": "windlass.core.retry",
     "QueueConfig": "windlass.core.queue",
     "Rate": "windlass.core.queue",
-    "Rejected": "windlass.core.error",
+    "Rejected": "windlass.errors",
     "Retry": "windlass.sdk.signals",
-    "State": "windlass.core.transition",
-    "StepFailed": "windlass.sdk.asked",
-    "StoreBusy": "windlass.core.error",
+    "State": "windlass.core.states",
+    "StepFailed": "windlass.sdk.workflow.awaitables",
+    "StoreBusy": "windlass.errors",
     "Submission": "windlass.core.submission",
     "Task": "windlass.core.task",
     "TaskFailed": "windlass.sdk.signals",
-    "TaskHandle": "windlass.sdk.handle",
-    "Unavailable": "windlass.core.error",
-    "WindlassError": "windlass.core.error",
-    "Worker": "windlass.sdk.worker",
-    "WorkflowContext": "windlass.sdk.workflow",
-    "chain": "windlass.sdk.compose",
+    "TaskHandle": "windlass.sdk.handler.handle",
+    "Unavailable": "windlass.errors",
+    "WindlassError": "windlass.errors",
+    "Worker": "windlass.sdk.worker.worker",
+    "WorkflowContext": "windlass.sdk.workflow.context",
+    "chain": "windlass.sdk.handler.groups",
     "current": "windlass.sdk.context",
-    "group": "windlass.sdk.compose",
-    "open_engine": "windlass.app",
+    "group": "windlass.sdk.handler.groups",
+    "open_engine": "windlass.serve",
 }
 
 __all__ = [

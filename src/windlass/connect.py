@@ -1,7 +1,7 @@
-"""The app of the package: one that knows how to reach its engine, in its own process or far away.
+"""`windlass.App`: an app that knows how to reach its engine, in its own process or on a remote server.
 
-Imports nothing of either before it is opened, so that a program far from the database needs no database driver, and one
-beside it no gRPC.
+Imports neither before it is opened, so that a program without a database needs no database driver, and one beside its
+database no gRPC.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from windlass import sdk
-from windlass.core.error import Invalid, InvalidState
-from windlass.sdk.callback.worker import CallbackOptions, CallbackWorker
+from windlass.errors import Invalid, InvalidState
+from windlass.net.grpc_log import keep_grpc_quiet
 from windlass.sdk.client import Client
 from windlass.settings import load
-from windlass.wire.quiet import keep_grpc_quiet
+
+if TYPE_CHECKING:
+    from windlass.contracts.callback.worker.worker import CallbackOptions, CallbackWorker
 
 
 class App(sdk.App):
-    """`App("shop")` uses the server or the database of the settings (WINDLASS_SERVER, DATABASE_URL), else a PostgreSQL
-    of its own. `pooled` says whether a transaction-mode pooler stands before the database, by default as the settings
-    do (WINDLASS_POOLED). `App("shop", server="http://HOST:50051", api_key=KEY)` uses a server and needs no database.
+    """`App("shop")` uses the server or the database of the settings (WINDLASS_SERVER, DATABASE_URL), else an embedded
+    PostgreSQL. Set `pooled` if a transaction-mode pooler stands before the database (default: WINDLASS_POOLED).
+    `App("shop", server="http://HOST:50051", api_key=KEY)` uses a server and needs no database.
     """
 
     def __init__(
@@ -39,46 +41,53 @@ class App(sdk.App):
         if server is not None:
             _check_remote(server, api_key, database_url, data_dir)
         elif api_key is not None:
-            raise Invalid("is for a server: name one", field="api_key")
+            raise Invalid("needs a server: set `server` as well", field="api_key")
 
         def connect() -> AbstractAsyncContextManager[Client]:
-            there = (server, api_key)
+            address, key = server, api_key
             if server is None and database_url is None and data_dir is None:
-                known = load().settings
-                there = (known.server, known.api_key)
-            if there[0] is not None:
+                settings = load().settings
+                address, key = settings.server, settings.api_key
+            if address is not None:
                 keep_grpc_quiet()
                 with _extra("remote", "an app that uses a server"):
-                    from windlass.sdk import remote
-                if not there[1]:
+                    from windlass.contracts.session.client import remote
+                if not key:
                     raise Invalid(NO_KEY, field="api_key")
-                return remote.connect(there[0], there[1])
+                return remote.connect(address, key)
             with _extra("server", "an app beside its database"):
-                from windlass.app import open_engine
+                from windlass.serve import open_engine
             return open_engine(database_url, data_dir=data_dir, pooled=pooled)
 
         super().__init__(name, connect, **settings)
 
     def callback_worker(self, **options: Unpack[CallbackOptions]) -> CallbackWorker:
-        """A worker for queues that push, which your service mounts: for ASGI, FastAPI and WSGI. The `secret` is that of
-        the queue; by default the one of the settings (WINDLASS_SIGNING_SECRET). The app is opened with the worker if it
-        is not open already; then it cannot submit."""
-        known = load().settings.signing_secret if "secret" not in options else None
-        if known is not None:
-            options["secret"] = known.split()
-        return super().callback_worker(**options)
+        """A worker for queues that push: an application for ASGI, FastAPI and WSGI that your service mounts. The
+        `secret` is that of the queue; default: WINDLASS_SIGNING_SECRET. If the app is not open, the worker opens it
+        without an engine; then it cannot submit."""
+        from windlass.contracts.callback.worker.worker import CallbackOptions, CallbackWorker
+
+        unknown = set(options) - CallbackOptions.__annotations__.keys()
+        if unknown:
+            raise Invalid(f"there is no option {min(unknown)}", field="options")
+        if "secret" not in options:
+            secret = load().settings.signing_secret
+            if secret is None:
+                raise Invalid("is missing: pass that of the queue, or set WINDLASS_SIGNING_SECRET", field="secret")
+            options["secret"] = secret.split()
+        return CallbackWorker(self, **options)
 
 
-NO_KEY = "a server asks for one: give it, or set WINDLASS_API_KEY"
+NO_KEY = "is missing: pass the key of the server, or set WINDLASS_API_KEY"
 
 
 @contextmanager
-def _extra(name: str, who: str) -> Iterator[None]:
-    """Say what to install."""
+def _extra(name: str, feature: str) -> Iterator[None]:
+    """Name the extra to install when an import fails."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise InvalidState(f"{who} needs `pip install 'windlass-engine[{name}]'`: {error}") from None
+        raise InvalidState(f"{feature} needs `pip install 'windlass-engine[{name}]'`: {error}") from None
 
 
 def _check_remote(server: object, api_key: object, database_url: object, data_dir: object) -> None:

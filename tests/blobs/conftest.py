@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.s3 import S3Server, open_s3
+from tests.kit.s3 import S3Server, open_s3
 
 from windlass.blobs.object_store import ObjectStore, open_store
 

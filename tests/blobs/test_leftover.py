@@ -11,8 +11,8 @@ import pytest
 
 from windlass import Unavailable
 from windlass.blobs.leftover import Leftovers, find_leftovers
-from windlass.http.server import listening
-from windlass.wire.sigv4 import Keys
+from windlass.net.server.server import listening
+from windlass.net.sigv4 import Keys
 
 KEYS = Keys("K", "S" * 20)
 

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.support.processes import files_in
-from tests.support.s3 import BUCKET, SECRET, S3Server
+from tests.kit.processes import files_in
+from tests.kit.s3 import BUCKET, SECRET, S3Server
 
 from windlass import Conflict, Invalid, NotFound, Unavailable
 from windlass.blobs.object_store import PART_BYTES, ObjectStore, open_store
-from windlass.engine.blob import PIECE_BYTES
+from windlass.engine.payloads.blob_port import PIECE_BYTES
 
 MIB = 1024 * 1024
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import SOON_S, WINDLASS, environment, windlass
-from tests.support.database import temporary_folder
+from tests.kit.database import temporary_folder
 
 SHOP = """
 import asyncio
@@ -64,7 +64,7 @@ async def talk(ctx: Context) -> int:
 
 @dataclass(frozen=True)
 class Dev:
-    """What `windlass dev --json` said when it was ready."""
+    """The addresses that `windlass dev --json` prints when it is ready."""
 
     folder: Path
     places: dict[str, Any]
@@ -88,7 +88,7 @@ class Dev:
 
 
 # Handlers may log and fail, we need say no more; but on a machine that stands still, any handler blocks the event loop.
-MAY_BE_SAID = ("windlass.task.", ", attempt ", "the heartbeat process has extended the lease")
+EXPECTED_LOGS = ("windlass.task.", ", attempt ", "the heartbeat process has extended the lease")
 
 
 StartDev = Callable[..., subprocess.Popen[str]]
@@ -113,6 +113,6 @@ def dev() -> Iterator[Dev]:
             yield Dev(folder, json.loads(line))
         finally:
             process.terminate()
-            _, said = process.communicate(timeout=SOON_S)
-        assert process.returncode == 0, said
-        assert [line for line in said.splitlines() if not any(word in line for word in MAY_BE_SAID)] == []
+            _, logs = process.communicate(timeout=SOON_S)
+        assert process.returncode == 0, logs
+        assert [line for line in logs.splitlines() if not any(word in line for word in EXPECTED_LOGS)] == []

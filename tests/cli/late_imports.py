@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from windlass.app import open_engine
 from windlass.cli import serve
 from windlass.cli.dev import with_certificates
+from windlass.serve import open_engine
 from windlass.settings import Address, Settings
 
 before: set[str] = set()

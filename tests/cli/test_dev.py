@@ -16,11 +16,13 @@ from urllib.parse import urlsplit
 import pytest
 from tests.cli.command import SOON_S, WINDLASS, environment, windlass
 from tests.cli.conftest import SHOP, start_dev
-from tests.support.database import temporary_folder
-from tests.support.ports import free_port
-from tests.support.processes import alive
+from tests.kit.database import temporary_folder
+from tests.kit.ports import free_port
+from tests.kit.processes import alive
 
-from windlass.http.client import ApiClient
+from windlass.api.client import ApiClient
+
+pytestmark = pytest.mark.slow
 
 
 @contextmanager

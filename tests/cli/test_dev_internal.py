@@ -15,9 +15,11 @@ import pytest
 from tests.cli.command import windlass
 from tests.cli.conftest import start_dev
 from tests.cli.test_dev import ended, serve
-from tests.support.database import temporary_folder
+from tests.kit.database import temporary_folder
 
-from windlass.http.client import ApiClient
+from windlass.api.client import ApiClient
+
+pytestmark = pytest.mark.slow
 
 
 def made(folder: Path, *arguments: str) -> dict[str, str]:
@@ -103,7 +105,7 @@ def test_keys_can_be_read_by_their_owner_only_and_nothing_is_overwritten_unasked
 
     again = windlass("certs", "client", "wrapper-1", "--dir", str(tmp_path))
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     assert Path(client["certificate"]).read_bytes() == before
     made(tmp_path, "client", "wrapper-1", "--replace")
     assert Path(client["certificate"]).read_bytes() != before

@@ -13,11 +13,13 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 from tests.cli.command import windlass
-from tests.support.pooler import Pooler
+from tests.kit.pooler import Pooler
 
 from windlass.cli import doctor
-from windlass.engine.doctor import Finding, Level, diagnose
-from windlass.store.vitals import ServerVitals, TableVitals, Vitals, WorkVitals, read_vitals
+from windlass.engine.read.doctor import Finding, Level, diagnose
+from windlass.store.health import ServerVitals, TableVitals, Vitals, WorkVitals, read_vitals
+
+pytestmark = pytest.mark.slow
 
 NOW_S = 1_800_000_000.0
 SERVER = ServerVitals("18.1", False, True, True, True, 100, 10, 1.0, NOW_S)
@@ -45,7 +47,7 @@ def test_nothing_is_wrong_with_a_database_that_is_well() -> None:
         ("connections", "note", replace(WELL, server=replace(SERVER, connections=90))),
         ("transaction", "wrong", replace(WELL, server=replace(SERVER, oldest_transaction_s=3600.0))),
         ("schema", "wrong", replace(WELL, schema="the schema is at version 1")),
-        ("listen", "wrong", replace(WELL, hears=False)),
+        ("listen", "wrong", replace(WELL, receives_notifications=False)),
         ("dead_rows", "note", replace(WELL, tables=(TableVitals("task", 1000, 50_000),))),
         ("leases", "wrong", replace(WELL, work=replace(WORK, leases_overdue=3))),
         ("effects", "wrong", replace(WELL, work=replace(WORK, effects_overdue=3))),
@@ -64,7 +66,7 @@ def test_a_clock_that_is_off_is_noticed(local_s: float, level: str) -> None:
 
 
 def test_without_listen_all_is_well_where_a_pooler_is_known() -> None:
-    assert found(replace(WELL, hears=False), pooled=True)["listen"] is Level.OK
+    assert found(replace(WELL, receives_notifications=False), pooled=True)["listen"] is Level.OK
 
 
 # ----------------------------------------------------------------------------------------------- a real database
@@ -77,10 +79,10 @@ async def ask(*arguments: str, **more: str) -> tuple[int, dict[str, Any]]:
 
 
 async def test_a_migrated_database_is_well_and_work_without_a_worker_is_noted(
-    database: str, somebody: asyncpg.Connection
+    database: str, other_connection: asyncpg.Connection
 ) -> None:
-    await somebody.execute("select windlass.submit('send', queue => 'mail')")
-    await somebody.execute(
+    await other_connection.execute("select windlass.submit('send', queue => 'mail')")
+    await other_connection.execute(
         "insert into windlass.lease values (windlass.new_id(), 'default', 'w', '{other}', null, '{}', 1,"
         " windlass.now() - interval '1 hour', windlass.now())"
     )
@@ -103,9 +105,9 @@ async def test_a_database_without_a_schema_is_told_what_to_run(bare_database: st
 
 
 async def test_a_pooler_is_noticed_by_the_notify_that_does_not_come_back(database: str) -> None:
-    assert (await read_vitals(database)).hears
+    assert (await read_vitals(database)).receives_notifications
     async with Pooler(database) as pooler:
-        assert not (await read_vitals(pooler.dsn)).hears
+        assert not (await read_vitals(pooler.dsn)).receives_notifications
 
 
 def test_a_database_that_does_not_answer_is_unreachable(tmp_path: Any) -> None:
@@ -120,16 +122,16 @@ def test_doctor_creates_nothing(tmp_path: Path, database: str) -> None:
     done = windlass("doctor", cwd=tmp_path)
 
     assert done.returncode == 1
-    assert f"none is set, and there is none in {Path('.windlass')}" in done.stdout
+    assert f"no database URL is set, and there is no database in {Path('.windlass')}" in done.stdout
     assert "All is well" not in done.stdout
     windlass("doctor", "--database-url", database, cwd=tmp_path, WINDLASS_BLOBS=str(tmp_path / "blobs"))
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_doctor_does_not_make_the_folder_of_a_blob_store_that_is_not_there(
-    tmp_path: Path, database: str, somebody: asyncpg.Connection
+    tmp_path: Path, database: str, other_connection: asyncpg.Connection
 ) -> None:
-    await somebody.execute(
+    await other_connection.execute(
         "insert into windlass.blob_store (id, url, created_at) values (gen_random_uuid(), 'file:///elsewhere', now())"
     )
     _, findings = await ask("--database-url", database, WINDLASS_BLOBS=str(tmp_path / "blobs"))
@@ -142,22 +144,24 @@ async def test_doctor_does_not_make_the_folder_of_a_blob_store_that_is_not_there
     ("levels", "says"),
     [
         ([Level.OK], "All is well."),
-        ([Level.OK, Level.NOTE], "Nothing is wrong, 1 to look at."),
-        ([Level.WRONG, Level.NOTE], "1 to mend, 1 to look at."),
-        ([Level.WRONG], "1 to mend."),
+        ([Level.OK, Level.NOTE], "Nothing is wrong, 1 to review."),
+        ([Level.WRONG, Level.NOTE], "1 to fix, 1 to review."),
+        ([Level.WRONG], "1 to fix."),
     ],
 )
 def test_all_is_said_to_be_well_only_if_it_is(
     levels: list[Level], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    doctor._tell([Finding("clock", level, "so it is") for level in levels])
+    doctor._print([Finding("clock", level, "so it is") for level in levels])
 
     assert capsys.readouterr().out.splitlines()[-1] == says
 
 
-async def test_secrets_in_the_clear_are_noted_and_encrypted(database: str, somebody: asyncpg.Connection) -> None:
+async def test_secrets_in_the_clear_are_noted_and_encrypted(
+    database: str, other_connection: asyncpg.Connection
+) -> None:
     secret = base64.b64encode(b"0" * 32).decode()
-    await somebody.execute(
+    await other_connection.execute(
         "insert into windlass.queue (namespace, name, signing_secret) values ('default', 'mail', $1)", f"whsec_{secret}"
     )
     keys = {"WINDLASS_SECRET_KEYS": base64.b64encode(b"1" * 32).decode()}
@@ -168,8 +172,8 @@ async def test_secrets_in_the_clear_are_noted_and_encrypted(database: str, someb
     assert without.returncode == 2
     assert "WINDLASS_SECRET_KEYS" in without.stderr
     done = await asyncio.to_thread(windlass, "secrets", "encrypt", "--database-url", database, **keys)
-    assert (done.returncode, done.stdout) == (0, "1 encrypted anew, 0 had the first key already.\n")
-    kept = await somebody.fetchval("select signing_secret from windlass.queue")
+    assert (done.returncode, done.stdout) == (0, "1 encrypted, 0 already used the first key.\n")
+    kept = await other_connection.fetchval("select signing_secret from windlass.queue")
     assert secret not in kept
     assert (await ask("--database-url", database, **keys))[1]["secrets"]["level"] == "ok"
     assert (await ask("--database-url", database))[1]["secrets"]["level"] == "wrong"

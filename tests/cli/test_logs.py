@@ -61,7 +61,7 @@ def test_the_level_is_that_of_the_settings() -> None:
 def test_a_variable_that_is_nearly_a_setting_is_told_of_when_a_server_starts() -> None:
     first, *_ = said("text", WINDLASS_DATABSE_URL="postgresql://x/y", WINDLASS_TEST_DATABASE_URL="postgresql://x/y")
 
-    assert "the variable WINDLASS_DATABSE_URL means nothing; did you mean WINDLASS_DATABASE_URL?" in first
+    assert "WINDLASS_DATABSE_URL is not a setting; did you mean WINDLASS_DATABASE_URL?" in first
     assert "cannot reach the database" in said("text", WINDLASS_TEST_DATABASE_URL="postgresql://x/y")[0]
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from tests.cli.command import SOON_S, environment
 from tests.cli.conftest import Dev, start_dev
-from tests.support.database import temporary_folder
+from tests.kit.database import temporary_folder
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/howto/run-operators.md"

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from tests.cli.command import environment
 from tests.cli.conftest import Dev
-from tests.support.ports import free_port
+from tests.kit.ports import free_port
+
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs/howto/push-to-services.md"
 

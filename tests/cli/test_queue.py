@@ -6,9 +6,12 @@ import json
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from tests.cli.conftest import Dev
 
-from windlass.http.client import ApiClient
+from windlass.api.client import ApiClient
+
+pytestmark = pytest.mark.slow
 
 
 def client(dev: Dev) -> ApiClient:
@@ -41,9 +44,9 @@ def test_pause_resume_and_drain(dev: Dev) -> None:
     assert dev("queues", "pause", queue).stdout == f"The queue {queue} is paused.\n"
     (row,) = [line.split() for line in dev("queues", "list").stdout.splitlines() if queue in line]
     assert row[:3] == [queue, "paused", "1"]
-    assert dev("queues", "resume", queue).stdout == f"The queue {queue} goes on.\n"
+    assert dev("queues", "resume", queue).stdout == f"The queue {queue} is resumed.\n"
     drained = dev("queues", "drain", queue, "--wait", "1s")
-    assert (drained.returncode, drained.stdout) == (0, f"The queue {queue} is paused, nothing runs.\n")
+    assert (drained.returncode, drained.stdout) == (0, f"The queue {queue} is paused; no task is running.\n")
 
 
 def test_limits_stay_when_a_queue_is_paused(dev: Dev) -> None:
@@ -83,11 +86,11 @@ def test_a_queue_that_drains_slowly_is_a_failure(dev: Dev) -> None:
     try:
         done = dev("queues", "drain", "default", "--wait", "0.1s")
         assert done.returncode == 1
-        assert "1 tasks still run." in done.stdout
+        assert "1 tasks are still running." in done.stdout
     finally:
         dev("queues", "resume", "default")
         assert dev("tasks", "cancel", task_id).stdout in (
-            "The task runs, and will be told.\n",
+            "Cancellation requested; the task is still running.\n",
             "The task is cancelled.\n",
         )
 
@@ -127,13 +130,13 @@ def test_a_run_is_seen_waited_for_and_cancelled_as_one(dev: Dev) -> None:
     )
     failed = dev("runs", "wait", bad, "--timeout", "90s")
     assert failed.returncode == 1
-    assert f"not all tasks of the run {bad} succeeded: 1 failed, 1 skipped" in failed.stderr
+    assert f"not all tasks of run {bad} succeeded: 1 failed, 1 skipped" in failed.stderr
 
     stuck = submit_run(dev, {"kind": "nobody-knows-this"}, {"kind": "nobody-knows-this"})
     unfinished = dev("runs", "wait", stuck, "--timeout", "0.1s", "--json")
     assert unfinished.returncode == 1
     assert json.loads(unfinished.stdout)["counts"] == {"queued": 2}
-    assert dev("runs", "cancel", stuck).stdout == "2 tasks were asked to stop.\n"
+    assert dev("runs", "cancel", stuck).stdout == "Cancellation requested for 2 tasks.\n"
 
 
 def test_the_lines_that_a_task_logged_are_shown_by_attempt(dev: Dev) -> None:
@@ -142,4 +145,4 @@ def test_the_lines_that_a_task_logged_are_shown_by_attempt(dev: Dev) -> None:
     assert (line["attempt"], line["message"]) == (1, "one moment")
     assert "1 WARNING one moment" in dev("tasks", "logs", task_id).stdout
     silent = dev.json("submit", "greet", "-p", '{"name": "Ada"}', "--wait")["id"]
-    assert dev("tasks", "logs", silent).stdout == "Nothing was logged.\n"
+    assert dev("tasks", "logs", silent).stdout == "No log lines.\n"

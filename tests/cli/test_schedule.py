@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import pytest
 from tests.cli.conftest import Dev
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_schedule_is_made_shown_changed_triggered_and_deleted(dev: Dev) -> None:
@@ -24,7 +27,7 @@ def test_a_schedule_is_made_shown_changed_triggered_and_deleted(dev: Dev) -> Non
     assert dev.json("schedules", "update", name, "--cron", "@hourly", "--payload", "null")["cron"] == "@hourly"
     assert dev("schedules", "update", name).returncode == 2
     assert dev("schedules", "pause", name).stdout == f"{name} is paused.\n"
-    assert "is paused" in dev("schedules", "show", name).stdout
+    assert "Paused. " in dev("schedules", "show", name).stdout
     assert "fires next" in dev("schedules", "resume", name).stdout
     task_id = dev("schedules", "trigger", name).stdout.strip()
     assert dev.json("tasks", "get", task_id)["kind"] == "greet"

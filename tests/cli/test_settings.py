@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from windlass import settings
-from windlass.core.error import Invalid
+from windlass.errors import Invalid
 from windlass.settings import Address
 
 SECRET = "postgresql://ada:very-secret@db.example:5432/shop"

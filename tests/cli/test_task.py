@@ -13,6 +13,8 @@ import pytest
 from tests.cli.command import windlass
 from tests.cli.conftest import Dev
 
+pytestmark = pytest.mark.slow
+
 UUID7 = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
@@ -35,7 +37,7 @@ def test_a_task_that_fails_ends_submit_with_code_1_and_says_why(dev: Dev) -> Non
     done = dev("submit", "break", "-p", '{"what": "it"}', "--max-attempts", "1", "--wait")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.search(rf"error the task {UUID7} is failed: ValueError: it is broken", done.stderr)
+    assert re.search(rf"error task {UUID7} is failed: ValueError: it is broken", done.stderr)
 
     as_json = dev("submit", "break", "-p", '{"what": "it"}', "--max-attempts", "1", "--wait", "--json")
     assert as_json.returncode == 1
@@ -47,7 +49,7 @@ def test_waiting_has_an_end_when_it_is_asked_for(dev: Dev) -> None:
     done = dev("submit", "nobody-knows-this", "--wait", "--wait-timeout", "100ms")
 
     assert done.returncode == 1
-    assert re.search(rf"error the task {UUID7} is queued", done.stderr)
+    assert re.search(rf"error task {UUID7} is queued", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_get_history_and_why_tell_about_one_task(dev: Dev) -> None:
 
     waiting = dev.submit("nobody-knows-this")
     assert dev("tasks", "why", waiting).stdout.splitlines()[1].startswith("no_capable_worker  no live worker takes")
-    assert dev("tasks", "why", task_id).stdout == "Nothing holds it back: it runs or has ended.\n"
+    assert dev("tasks", "why", task_id).stdout == "Nothing: the task is running or has ended.\n"
 
 
 def test_cancel_ends_what_waits_and_tells_what_runs(dev: Dev) -> None:
@@ -121,7 +123,7 @@ def test_cancel_ends_what_waits_and_tells_what_runs(dev: Dev) -> None:
     assert dev.json("tasks", "get", waiting)["reason"] == "never mind"
 
     again = dev("tasks", "retry", waiting)
-    assert re.fullmatch(rf"Done again as task {UUID7}\.\n", again.stdout)
+    assert re.fullmatch(rf"Replayed as task {UUID7}\.\n", again.stdout)
 
 
 def test_replay_counts_first_and_then_does_everything_again_once(dev: Dev) -> None:
@@ -129,8 +131,8 @@ def test_replay_counts_first_and_then_does_everything_again_once(dev: Dev) -> No
     for _ in range(3):
         dev("tasks", "cancel", dev.submit(kind))
     asked = ("tasks", "replay", "--kind", kind, "--state", "cancelled")
-    assert dev(*asked, "--dry-run").stdout == "3 tasks would be done again.\n"
-    assert dev(*asked).stdout == "3 of 3 tasks are done again.\n"
+    assert dev(*asked, "--dry-run").stdout == "3 tasks would be replayed.\n"
+    assert dev(*asked).stdout == "Replayed 3 of 3 tasks.\n"
     assert len(dev.json("tasks", "list", "--kind", kind, "--state", "queued")) == 3
 
 

@@ -12,9 +12,12 @@ import sys
 import time
 from dataclasses import dataclass
 
+import pytest
 from tests.cli.command import WINDLASS, environment
 from tests.cli.conftest import Dev
 from tests.shape.source import ROOT
+
+pytestmark = pytest.mark.slow
 
 SOON_S = 120.0
 
@@ -133,4 +136,4 @@ def test_a_failed_conformance_case_is_told_in_lines_of_the_terminal(dev: Dev) ->
 
     assert terminal.end() == 1
     assert [line for line in terminal.plain.splitlines() if len(line) > 80] == []
-    assert "\n                   can ever do anything with it." in terminal.plain.replace("\r", "")
+    assert "\n                   continue. No worker can ever process it." in terminal.plain.replace("\r", "")

@@ -105,7 +105,7 @@ def test_config_show_speaks_json_and_notices_a_misspelt_variable() -> None:
     shown = {row["name"]: (row["value"], row["origin"]) for row in json.loads(done.stdout)}
     assert shown["http"] == ("h:1", "WINDLASS_HTTP")
     assert shown["pooled"] == (False, "default")
-    assert done.stderr == "note the variable WINDLASS_NAMESPCE means nothing; did you mean WINDLASS_NAMESPACE?\n"
+    assert done.stderr == "note WINDLASS_NAMESPCE is not a setting; did you mean WINDLASS_NAMESPACE?\n"
 
 
 def test_every_command_speaks_json() -> None:

@@ -6,7 +6,10 @@ import re
 import time
 from typing import Any
 
+import pytest
 from tests.cli.conftest import SHOP, Dev
+
+pytestmark = pytest.mark.slow
 
 
 def until_asleep(dev: Dev, task_id: str) -> None:
@@ -49,7 +52,7 @@ def check(dev: Dev, module: str) -> Any:
 def test_code_that_no_longer_fits_is_found_before_it_is_deployed(dev: Dev) -> None:
     task_id = waiting_order(dev)
     fits = check(dev, "shop")
-    assert (fits.returncode, fits.stdout) == (0, "Every unfinished workflow fits.\n"), fits.stderr
+    assert (fits.returncode, fits.stdout) == (0, "All unfinished workflows match their code.\n"), fits.stderr
     (dev.folder / "changed.py").write_text(
         SHOP.replace("ctx.step(charge, order)", "ctx.step(charge_twice, order)").replace(
             "async def charge(", "async def charge_twice("
@@ -59,5 +62,5 @@ def test_code_that_no_longer_fits_is_found_before_it_is_deployed(dev: Dev) -> No
     assert drifts.returncode == 1
     assert f"checkout {task_id} (sleeping)" in drifts.stdout
     assert "charge_twice" in drifts.stdout
-    assert drifts.stdout.endswith("1 would be parked.\n")
+    assert drifts.stdout.endswith("1 workflows would be parked.\n")
     dev("tasks", "cancel", task_id)

@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("cyclopts", "rich.console", "rich.table", "rich.markup", "rich.panel", "http.client", "windlass",
-             "windlass.http.client")  # fmt: skip
+LIBRARIES = ("cyclopts", "rich.console", "rich.table", "rich.markup", "rich.panel", "urllib3", "windlass",
+             "windlass.api.client", "windlass.net.http_connection")  # fmt: skip
 ROOT = Path(__file__).parents[2]
 
 

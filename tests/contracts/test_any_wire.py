@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import grpc
 import httpx
@@ -21,25 +21,29 @@ import msgspec
 import pytest
 from tests.contracts import any_wire
 from tests.contracts.lease import function as functions
-from tests.contracts.lease.world import Papers, client, make_papers
+from tests.contracts.lease.world import TlsFiles, client, make_tls_files
+from tests.kit.world import KEY
 
 from windlass import App, Engine, Policy, State, Submission
-from windlass.app import open_blobs, open_carriers, open_internal, open_pools, open_server, open_sessions
-from windlass.contracts.callback.option import PushOptions
-from windlass.core.delivery import Delivery, Invoke, Machine, Push, Stdio, StdioHandler, Wakeup
+from windlass.contracts.callback.delivery import Push
+from windlass.contracts.callback.server.options import PushOptions
+from windlass.contracts.lease.delivery import Invoke, Wakeup
+from windlass.contracts.lease.wakeups.carriers.consume import ask_route, make_consumer
+from windlass.contracts.lease.wire.wakeup import task_of
+from windlass.contracts.machine.delivery import Machine
+from windlass.contracts.machine.launchers.options import MachineOptions
+from windlass.contracts.machine.launchers.process import ProcessLauncher
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.stdio.delivery import Stdio, StdioHandler
+from windlass.core.delivery import DELIVERIES, Delivery
 from windlass.core.queue import QueueConfig
-from windlass.http.server import listening
-from windlass.launchers.options import MachineOptions
-from windlass.launchers.process import ProcessLauncher
-from windlass.queues.consume import ask_route, make_consumer
+from windlass.net.server.server import listening
+from windlass.serve import open_blobs, open_carriers, open_internal, open_pools, open_server, open_sessions
 from windlass.store.store import Store
-from windlass.store.view import TaskView
-from windlass.wire.protos import kagzi_pb2 as pb
-from windlass.wire.wakeup import task_of
+from windlass.store.tables.view import TaskView
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-KEY = "wl_a-key-for-tests"
 KINDS = {"label": any_wire.label, "refuse": any_wire.refuse}
 PENDING: set[str] = set()  # deliveries of contracts that have no row yet
 
@@ -52,10 +56,10 @@ class Site:
     api: str
     grpc: str
     internal: str
-    papers: Papers
+    tls_files: TlsFiles
 
     def certified(self) -> httpx.AsyncClient:
-        return client(self.internal, self.papers, self.papers.client)
+        return client(self.internal, self.tls_files, self.tls_files.client)
 
     async def set_up(self, queue: str, delivery: Delivery) -> Any:
         return (await self.engine.queues.put(queue, delivery=delivery, limits=QueueConfig())).settings
@@ -69,8 +73,8 @@ class Site:
 
 @pytest.fixture
 async def site(database: str, tmp_path: Path) -> AsyncIterator[Site]:
-    papers = make_papers(tmp_path)
-    files = {"certificate": papers.server.certificate, "key": papers.server.key, "authority": papers.authority}
+    tls_files = make_tls_files(tmp_path)
+    files = {"certificate": tls_files.server.certificate, "key": tls_files.server.key, "authority": tls_files.authority}
     push, machines = PushOptions(loopback=True), MachineOptions(launchers=(ProcessLauncher(tmp_path / "machines"),))
     async with (
         Engine(Store(database), blobs=open_blobs(str(tmp_path / "blobs"))) as engine,
@@ -79,7 +83,7 @@ async def site(database: str, tmp_path: Path) -> AsyncIterator[Site]:
         open_internal(engine, internal="127.0.0.1:0", **files) as internal,
         open_carriers(engine, loopback=True),
     ):
-        yield Site(engine, api, server, internal, papers)
+        yield Site(engine, api, server, internal, tls_files)
 
 
 def shop(**where: Any) -> App:
@@ -156,13 +160,13 @@ async def push(site: Site, queue: str) -> AsyncIterator[None]:
     """An HTTP service that is pushed to, and calls back."""
     inside = SimpleNamespace(worker=None, state=SimpleNamespace(closing=asyncio.Event()))
 
-    class Door:
+    class PushedTasks:
         state = inside.state
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await inside.worker(scope, receive, send)
 
-    async with listening(Door(), "127.0.0.1", 0) as url:
+    async with listening(PushedTasks(), "127.0.0.1", 0) as url:
         secret = (await site.set_up(queue, Push(url=f"{url}/"))).signing_secret
         async with shop().callback_worker(secret=secret) as inside.worker:
             yield
@@ -256,9 +260,8 @@ WAYS: dict[str, tuple[str, Way]] = {  # by the name of its queue: the delivery t
 
 
 def test_every_delivery_has_a_row_or_is_known_not_to() -> None:
-    deliveries = {str(one.__struct_config__.tag) for one in get_args(Delivery)}
     shown = {delivery for delivery, _ in WAYS.values()}
-    assert shown | PENDING == deliveries
+    assert shown | PENDING == DELIVERIES.keys()
     assert not shown & PENDING
 
 
@@ -285,7 +288,7 @@ async def test_the_same_kind_runs_through_every_delivery_by_changing_its_queue_o
 async def _result(site: Site, view: TaskView) -> Any:
     """What a task returned; what a machine made is a file, which its result names."""
     result = msgspec.json.decode((await site.engine.results([view.task.id]))[view.task.id])
-    if "output_r2_key" not in result:
+    if "object_key" not in result:
         return result
-    blobs = await site.engine.objects.blobs()
-    return msgspec.json.decode(await (await blobs.get(result["output_r2_key"])).read())
+    blobs = await site.engine.parts.objects.blobs()
+    return msgspec.json.decode(await (await blobs.get(result["object_key"])).read())

@@ -16,19 +16,20 @@ import pytest
 from tests.contracts.callback.world import World, open_world
 from tests.contracts.lease import world as leases
 from tests.contracts.registry.client import Client
-from tests.support.work import soon
+from tests.kit.work import soon
+from tests.kit.world import KEY, open_still
 
 from windlass import App, Engine, QueueConfig, State, Submission, TaskFailed
-from windlass.app import open_blobs, open_engine, open_pools, open_server, open_sessions
-from windlass.core.check import PAYLOAD_MAX_BYTES
-from windlass.core.delivery import Stdio, StdioHandler
-from windlass.engine.objects import MARKER
-from windlass.store.store import Store
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.stdio.delivery import Stdio, StdioHandler
+from windlass.core.validation import PAYLOAD_MAX_BYTES
+from windlass.engine.payloads.objects import MARKER
+from windlass.net.grpc_channel import MESSAGE_MAX_BYTES
+from windlass.serve import open_blobs, open_engine, open_pools, open_server, open_sessions
 from windlass.testing.clock import VirtualClock
-from windlass.wire.protos import kagzi_pb2 as pb
-from windlass.wire.session import MESSAGE_MAX_BYTES
 
-KEY = "wl_a-key-for-tests"
+pytestmark = pytest.mark.slow
+
 BIG = "é" + "b" * PAYLOAD_MAX_BYTES + "é"  # the same from both ends
 LIMIT = 8 * 1024 * 1024
 
@@ -36,7 +37,7 @@ LIMIT = 8 * 1024 * 1024
 @pytest.fixture
 async def engine(database: str, tmp_path: Path) -> AsyncIterator[Engine]:
     async with open_engine(database, blobs=str(tmp_path / "blobs"), payload_max_bytes=LIMIT) as engine:
-        engine.access.accept_root(KEY)
+        engine.keys.accept_root(KEY)
         yield engine
 
 
@@ -138,11 +139,11 @@ async def _open(engine: Engine) -> AsyncIterator[Engine]:
 
 
 async def test_pushed_to_a_service(database: str, clock: VirtualClock, tmp_path: Path) -> None:
-    engine = Engine(
-        Store(database), timers=clock, stopwatch=clock.stopwatch, listen=False, poll_s=3600.0,
-        blobs=open_blobs(str(tmp_path / "blobs")), payload_max_bytes=LIMIT,
-    )  # fmt: skip
-    async with open_world(engine, clock) as world:
+    blobs = open_blobs(str(tmp_path / "blobs"))
+    async with (
+        open_still(database, clock, blobs=blobs, payload_max_bytes=LIMIT) as engine,
+        open_world(engine, clock) as world,
+    ):
         world.http.timeout = httpx.Timeout(60)
         await world.queue()
         attempt = await world.started(payload=json.dumps(BIG).encode())
@@ -156,7 +157,6 @@ async def test_pushed_to_a_service(database: str, clock: VirtualClock, tmp_path:
         assert same(json.loads(result or b""), {"text": BIG})
         while await engine.loops.effects_tick():
             pass
-    await engine.close()
     assert objects(tmp_path) == 2
 
 
@@ -209,14 +209,14 @@ async def test_polled_over_grpc(engine: Engine, tmp_path: Path) -> None:
 
 
 async def test_held_under_a_lease(database: str, clock: VirtualClock, tmp_path: Path) -> None:
-    engine = Engine(
-        Store(database), timers=clock, stopwatch=clock.stopwatch, listen=False, poll_s=3600.0,
-        blobs=open_blobs(str(tmp_path / "blobs")), payload_max_bytes=LIMIT,
-    )  # fmt: skip
-    async with leases.open_world(engine, clock, leases.make_papers(tmp_path)) as world:
+    blobs = open_blobs(str(tmp_path / "blobs"))
+    async with (
+        open_still(database, clock, blobs=blobs, payload_max_bytes=LIMIT) as engine,
+        leases.open_world(engine, clock, leases.make_tls_files(tmp_path)) as world,
+    ):
         await world.queue()
         holder = await world.held(payload=json.dumps({"text": BIG}).encode())
-        assert same(holder.told["task"]["config"], {"text": BIG})
+        assert same(holder.reply["task"]["config"], {"text": BIG})
         fetched = await world.http.get("/internal/task-fetch", params={"task_id": str(holder.task_id)})
         assert same(fetched.json()["config"], {"text": BIG})
         assert (await holder.complete(result="x" * (LIMIT + 3 * 1024 * 1024))).status_code == 413
@@ -229,7 +229,6 @@ async def test_held_under_a_lease(database: str, clock: VirtualClock, tmp_path: 
             file.unlink()
         refused = await world.post("task-claim", {"task_id": str(task_id), "worker_id": "w"})
         assert (refused.status_code, (await world.task(task_id)).state) == (503, State.FAILED)
-    await engine.close()
 
 
 async def test_handed_to_a_program(engine: Engine, tmp_path: Path) -> None:

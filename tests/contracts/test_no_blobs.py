@@ -15,23 +15,25 @@ import grpc
 import httpx
 import pytest
 from tests.contracts import any_wire, test_any_wire
-from tests.contracts.lease.world import make_papers
+from tests.contracts.lease.world import make_tls_files
 from tests.contracts.test_any_wire import KEY, Site, pull, push, session, shop, stdio, working
 
 from windlass import App, Engine, State, Submission, TaskFailed, WorkflowContext
-from windlass.app import examine, open_carriers, open_engine, open_internal, open_server, open_sessions
-from windlass.contracts.callback.option import PushOptions
-from windlass.core.check import PAYLOAD_MAX_BYTES
-from windlass.core.delivery import Machine, Wakeup
-from windlass.core.error import TooLarge
-from windlass.engine.doctor import Level
-from windlass.launchers.options import MachineOptions
-from windlass.launchers.process import ProcessLauncher
-from windlass.store.view import TaskView
-from windlass.wire.protos import kagzi_pb2 as pb
-from windlass.wrapper.attempt import Attempt
-from windlass.wrapper.dispatcher import Claimed, Dispatcher, tls_context
-from windlass.wrapper.operator import Answer
+from windlass.contracts.callback.server.options import PushOptions
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.worker.attempt import Attempt
+from windlass.contracts.lease.worker.dispatcher import Claimed, Dispatcher, tls_context
+from windlass.contracts.lease.worker.operator import Answer
+from windlass.contracts.machine.delivery import Machine
+from windlass.contracts.machine.launchers.options import MachineOptions
+from windlass.contracts.machine.launchers.process import ProcessLauncher
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.core.validation import PAYLOAD_MAX_BYTES
+from windlass.doctor import examine
+from windlass.engine.read.doctor import Level
+from windlass.errors import TooLarge
+from windlass.serve import open_carriers, open_engine, open_internal, open_server, open_sessions
+from windlass.store.tables.view import TaskView
 
 pytestmark = pytest.mark.slow
 SETTING = "WINDLASS_BLOBS"
@@ -47,8 +49,8 @@ def away_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def site(database: str, tmp_path: Path) -> AsyncIterator[Site]:
-    papers = make_papers(tmp_path)
-    files = {"certificate": papers.server.certificate, "key": papers.server.key, "authority": papers.authority}
+    tls_files = make_tls_files(tmp_path)
+    files = {"certificate": tls_files.server.certificate, "key": tls_files.server.key, "authority": tls_files.authority}
     push_options = PushOptions(loopback=True)
     machines = MachineOptions(launchers=(ProcessLauncher(tmp_path / "machines"),))
     async with (
@@ -58,7 +60,7 @@ async def site(database: str, tmp_path: Path) -> AsyncIterator[Site]:
         open_internal(engine, internal="127.0.0.1:0", **files) as internal,
         open_carriers(engine, loopback=True),
     ):
-        yield Site(engine, api, server, internal, papers)
+        yield Site(engine, api, server, internal, tls_files)
     assert list(Path.cwd().iterdir()) == []
 
 
@@ -85,7 +87,7 @@ async def test_a_result_fails_its_task_once_and_no_other(site: Site, way: Any, s
 async def test_the_report_of_a_wrapper_becomes_a_failure(site: Site, size: int) -> None:
     await site.set_up("any", Wakeup())
     task_id = await site.engine.submit(Submission(kind="flood", queue="any"))
-    context = tls_context(site.papers.client.certificate, site.papers.client.key, site.papers.authority)
+    context = tls_context(site.tls_files.client.certificate, site.tls_files.client.key, site.tls_files.authority)
     dispatcher = Dispatcher(site.internal, context)
 
     async def operate(*_: Any) -> Answer:
@@ -140,7 +142,7 @@ async def test_a_payload_is_refused_by_whoever_takes_it(site: Site, size: int) -
             refused = await api.post(path, json=body)
             assert refused.status_code == 413
             assert SETTING in refused.json()["detail"]
-    assert (await site.engine.views.page(limit=1)).tasks == []
+    assert (await site.engine.tasks.page(limit=1)).tasks == []
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["near", "far"])

@@ -9,8 +9,8 @@ from typing import Any
 
 import asyncpg
 
-from windlass.core.error import Unavailable
-from windlass.store.fault import translate
+from windlass.errors import Unavailable
+from windlass.store.errors import translate
 
 POLL_S = 0.05
 BACK_S = 120.0

@@ -97,7 +97,7 @@ async def _submit_group(engine: Engine, group: Sequence[Submission], index: int)
 async def _until_the_backlog_is_short(engine: Engine) -> None:
     """So that submitting goes on for as long as the work does, and can be killed at any time of it."""
     while True:
-        counts = await _persistently(engine.views.counts)
+        counts = await _persistently(engine.tasks.counts)
         waiting = sum(count for states in counts.values() for state, count in states.items() if state in UNFINISHED)
         if waiting < BACKLOG_MAX:
             return

@@ -23,8 +23,8 @@ from pathlib import Path
 from tests.e2e.asking import POLL_S, Asking
 from tests.e2e.child import EXIT_AWAY, LEASE_TTL_S, ready_line
 
-from windlass.core.error import Unavailable
-from windlass.store.embedded import EmbeddedServer
+from windlass.errors import Unavailable
+from windlass.store.embedded.server import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 STOP_S = 60.0
@@ -65,13 +65,13 @@ class Kill:
 
 def plan_of(seed: int, kills: int, total: int) -> list[Kill]:
     """Every kind of target comes up as often as its share says, in an order that the seed decides."""
-    chance = random.Random(seed)
+    randomness = random.Random(seed)
     shares = [target for target, share in TARGETS.items() for _ in range(share)]
     whole, part = divmod(kills, len(shares))
-    targets = shares * whole + chance.sample(shares, part)
-    chance.shuffle(targets)
-    moments = sorted(chance.randrange(total // 50, total * 19 // 20) for _ in targets)
-    return [Kill(m, t, chance.random() * 0.3, chance.random()) for m, t in zip(moments, targets, strict=True)]
+    targets = shares * whole + randomness.sample(shares, part)
+    randomness.shuffle(targets)
+    moments = sorted(randomness.randrange(total // 50, total * 19 // 20) for _ in targets)
+    return [Kill(m, t, randomness.random() * 0.3, randomness.random()) for m, t in zip(moments, targets, strict=True)]
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Fleet(Asking):
     async def start(self) -> None:
         self.server = await asyncio.to_thread(EmbeddedServer.open, self.folder / "data")
         self.dsn = self.server.dsn
-        from windlass.app import migrate_database
+        from windlass.serve import migrate_database
 
         await migrate_database(self.dsn)
         await self.ask(lambda c: c.execute(WITNESS))

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from windlass.sdk.machine import Job, run, s3, store
-from windlass.sdk.machine.send import Slice
+from windlass.contracts.machine.worker import run, s3, store
+from windlass.contracts.machine.worker.send import Slice
+from windlass.sdk.machine import Job
 
 TASK, OPTIONS = os.environ["TASK_ID"], json.loads(os.environ["EXPORT_OPTIONS"])
 GATES, SIZE = Path(OPTIONS["gates"]), int(OPTIONS["size"])

@@ -31,18 +31,18 @@ import msgspec
 from bench.progress import Progress
 from tests.e2e.asking import POLL_S, Asking
 from tests.e2e.fleet import WITNESS
-from tests.support.carriers import AWS_ENVIRONMENT, nats_program
-from tests.support.database import temporary_folder
-from tests.support.ports import free_port
+from tests.kit.carriers import AWS_ENVIRONMENT, nats_program
+from tests.kit.database import temporary_folder
+from tests.kit.ports import free_port
 
 from windlass import Engine, Policy, Submission
-from windlass.app import migrate_database
-from windlass.core.delivery import Wakeup
-from windlass.core.error import Unavailable
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.tls import certificates
 from windlass.core.queue import QueueConfig
-from windlass.store.embedded import EmbeddedServer
+from windlass.errors import Unavailable
+from windlass.serve import migrate_database
+from windlass.store.embedded.server import EmbeddedServer
 from windlass.store.store import Store
-from windlass.wire import certificate
 
 ROOT = Path(__file__).parents[2]
 CARRIERS = ("postgres", "nats", "sqs")
@@ -66,7 +66,7 @@ class Soak(Asking):
     carrier: str
     tasks: int
     kills: int
-    chance: random.Random
+    randomness: random.Random
     workers: int = 2
     hurried: bool = False  # what a killed dispatcher has taken from the outbox is given back at once, not in a minute
     began_s: float = 0.0
@@ -192,9 +192,9 @@ class Soak(Asking):
         shares = {name: share for name, share in SHARES.items() if name != "carrier" or self.carrier != "postgres"}
         kinds = [name for name, share in shares.items() for _ in range(share)]
         once = list(shares)[: self.kills]  # a few kills are one of each, as far as they go
-        more = [self.chance.choice(kinds) for _ in range(self.kills - len(once))]
-        moments = sorted(self.chance.randrange(self.tasks // 50, self.tasks * 9 // 10) for _ in range(self.kills))
-        order = self.chance.sample([*once, *more], self.kills)
+        more = [self.randomness.choice(kinds) for _ in range(self.kills - len(once))]
+        moments = sorted(self.randomness.randrange(self.tasks // 50, self.tasks * 9 // 10) for _ in range(self.kills))
+        order = self.randomness.sample([*once, *more], self.kills)
         if self.hurried:  # those that were spoken of often are spoken of seldom: it takes long until they are again
             order.sort(key=lambda target: target != "carrier")
         return list(zip(moments, order, strict=True))
@@ -240,7 +240,7 @@ class Soak(Asking):
                 self._start(name)
 
     async def _kill(self, target: str) -> None:
-        await asyncio.sleep(self.chance.random() * 0.2)  # chance, not patience: the moment of a kill is drawn
+        await asyncio.sleep(self.randomness.random() * 0.2)  # chance, not patience: the moment of a kill is drawn
         self.killed[target] += 1
         match target:
             case "backend":
@@ -248,7 +248,7 @@ class Soak(Asking):
                     "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
                 )
                 if pids := [row[0] for row in await self.ask(lambda c: c.fetch(query))]:
-                    _kill_hard(self.chance.choice(pids))
+                    _kill_hard(self.randomness.choice(pids))
             case "postmaster":
                 with contextlib.suppress(Unavailable):
                     assert self.server is not None
@@ -340,14 +340,14 @@ def _submission(number: int) -> Submission:
 
 def _make_certificates(folder: Path) -> None:
     now = datetime.now(UTC)
-    authority = certificate.make_authority(now, 2)
+    authority = certificates.make_authority(now, 2)
     made = {
         "ca": authority,
-        "server": certificate.issue_server(authority, certificate.LOCAL_HOSTS, now, 2),
-        "wrapper": certificate.issue_client(authority, "wrapper", now, 2),
+        "server": certificates.issue_server(authority, certificates.LOCAL_HOSTS, now, 2),
+        "wrapper": certificates.issue_client(authority, "wrapper", now, 2),
     }
     for name, pair in made.items():
-        certificate.write(pair, certificate.Files(folder / f"{name}.pem", folder / f"{name}.key"))
+        certificates.write(pair, certificates.Files(folder / f"{name}.pem", folder / f"{name}.key"))
 
 
 def _kill_hard(pid: int) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from windlass import open_engine
-from windlass.app import open_sessions
+from windlass.serve import open_sessions
 
 
 async def main(dsn: str, address: str, key: str, heartbeat_s: str, stale_s: str) -> None:

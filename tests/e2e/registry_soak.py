@@ -23,8 +23,8 @@ from uuid import UUID
 
 import asyncpg
 from bench.progress import Progress
-from tests.support import database as databases
-from tests.support.ports import free_port
+from tests.kit import database as databases
+from tests.kit.ports import free_port
 
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
@@ -46,7 +46,7 @@ class Soak:
     workflows: int
     workers: int
     kills: int
-    chance: random.Random
+    randomness: random.Random
     address: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
@@ -85,11 +85,11 @@ class Soak:
             )  # fmt: skip
 
     async def _kill_until_done(self) -> None:
-        moments = sorted(self.chance.sample(range(1, max(2, self.workflows * 9 // 10)), self.kills))
-        somebody = await asyncpg.connect(self.dsn)
+        moments = sorted(self.randomness.sample(range(1, max(2, self.workflows * 9 // 10)), self.kills))
+        other_connection = await asyncpg.connect(self.dsn)
         last_s, last = time.monotonic(), -1
         try:
-            while (ended := await somebody.fetchval(_ENDED)) < self.workflows:
+            while (ended := await other_connection.fetchval(_ENDED)) < self.workflows:
                 if self.progress is not None:
                     self.progress.tell(ended, f"{self.killed.total()} of {self.kills} kills")
                 if ended > last:
@@ -105,19 +105,19 @@ class Soak:
                         self._start(name)
                 await asyncio.sleep(0.05)
         finally:
-            somebody.terminate()
+            other_connection.terminate()
 
     def _kill(self) -> None:
         names = sorted(self.processes)
-        name = "server" if self.chance.random() < 0.3 else self.chance.choice(names)
+        name = "server" if self.randomness.random() < 0.3 else self.randomness.choice(names)
         self.processes[name].kill()
         self.processes[name].wait()
         self.killed["server" if name == "server" else "worker"] += 1
 
     async def _examine(self, took_s: float) -> dict[str, Any]:
-        somebody = await asyncpg.connect(self.dsn)
-        rows = await somebody.fetch("select id, state, failures, losses, result from windlass.task")
-        somebody.terminate()
+        other_connection = await asyncpg.connect(self.dsn)
+        rows = await other_connection.fetch("select id, state, failures, losses, result from windlass.task")
+        other_connection.terminate()
         assert Counter(row["state"] for row in rows) == {"succeeded": self.workflows}
         assert {row["result"] for row in rows} == {json.dumps([n * n for n in range(5)]).encode()}
         assert all(row["failures"] == 0 for row in rows)
@@ -163,8 +163,8 @@ def main() -> None:
     async def soak(server: databases.Server) -> dict[str, Any]:
         dsn = await databases.fresh_database(server)
         with tempfile.TemporaryDirectory() as folder:
-            chance = random.Random(given.seed)
-            soak = Soak(dsn, Path(folder), given.workflows, given.workers, given.kills, chance, progress=progress)
+            randomness = random.Random(given.seed)
+            soak = Soak(dsn, Path(folder), given.workflows, given.workers, given.kills, randomness, progress=progress)
             return await soak.run()
 
     with databases.open_server() as server:

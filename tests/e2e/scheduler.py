@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from windlass.app import open_engine
+from windlass.serve import open_engine
 
 
 async def main(dsn: str) -> None:

@@ -21,14 +21,14 @@ from typing import Any
 import psycopg
 from tests.cli.command import SOON_S, WINDLASS, environment
 from tests.contracts.machine.world import PI
-from tests.support.database import temporary_folder
-from tests.support.ports import free_port
-from tests.support.processes import alive, everything_in
-from tests.support.s3 import S3Server
+from tests.kit.database import temporary_folder
+from tests.kit.ports import free_port
+from tests.kit.processes import alive, everything_in
+from tests.kit.s3 import S3Server
 
-from windlass.core.machine import machine_name, read_export_name
-from windlass.engine.objects import MARKER
-from windlass.launchers.keeper import marked
+from windlass.contracts.machine.launchers.process_supervisor import marked
+from windlass.contracts.machine.rules import machine_name, read_export_name
+from windlass.engine.payloads.objects import MARKER
 
 API_KEY = "wl_of_a_site"
 PROGRAM = Path(__file__).with_name("gated_program.py")

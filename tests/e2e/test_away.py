@@ -6,9 +6,11 @@ import asyncpg
 import pytest
 
 from windlass import Unavailable, WindlassError, open_engine
-from windlass.app import migrate_database
+from windlass.serve import migrate_database
 from windlass.store import migrate
-from windlass.store.fault import translated
+from windlass.store.errors import translated
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

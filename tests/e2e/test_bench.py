@@ -11,11 +11,12 @@ import pytest
 from tests.cli.command import environment
 from tests.shape.source import ROOT
 
+pytestmark = pytest.mark.slow
+
 ROWS = ("P4", "P7", "P8", "L1", "P16")  # each goes another way through the engine
 PATIENCE_S = 300.0
 
 
-@pytest.mark.slow
 def test_rows_are_measured_without_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "--quick", "--no-peers", "--rows", ",".join(ROWS), "--out", str(tmp_path)]
     done = subprocess.run(

@@ -17,12 +17,14 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.support import database as databases
-from tests.support.database import temporary_folder
+from tests.kit import database as databases
+from tests.kit.database import temporary_folder
 
-from windlass.http.client import ApiClient
-from windlass.store.embedded_host import find_software
-from windlass.store.embedded_launch import process_mark, read_record
+from windlass.api.client import ApiClient
+from windlass.store.embedded.host import find_software
+from windlass.store.embedded.launch import process_mark, read_record
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -248,7 +250,7 @@ def test_a_database_that_does_not_answer_has_an_exit_code_of_its_own(command: st
 def test_migrate_says_what_it_applied_and_the_second_time_that_nothing_was_missing(bare_database: str) -> None:
     first = windlass("migrate", DATABASE_URL=bare_database)
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.startswith("applied 0001 foundation\n")
+    assert first.stdout.startswith("applied 0001 schema\n")
     second = windlass("migrate", "--database-url", bare_database)
     assert (second.returncode, second.stdout) == (0, "The schema is up to date.\n")
 
@@ -257,7 +259,7 @@ def test_migrate_on_new_embedded_data_says_what_it_applied() -> None:
     with temporary_folder() as folder:
         first = windlass("migrate", "--data-dir", str(folder / "data"))
         assert (first.returncode, first.stderr) == (0, "")
-        assert first.stdout.startswith("applied 0001 foundation\n")
+        assert first.stdout.startswith("applied 0001 schema\n")
         second = windlass("migrate", "--data-dir", str(folder / "data"), "--json")
         assert (second.returncode, second.stdout) == (0, '{"applied":[]}\n')
 

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.test_commands import ROOT, SOON_S, environment
-from tests.support.database import temporary_folder
+from tests.kit.database import temporary_folder
+
+pytestmark = pytest.mark.slow
 
 DEMO = [sys.executable, str(ROOT / "examples/demo.py")]
 ROWS, COLUMNS = 24, 80
@@ -35,7 +37,6 @@ def readme() -> list[str]:
     return plain(shown)
 
 
-@pytest.mark.slow
 def test_a_terminal_shows_the_screen_of_the_readme_and_nothing_else() -> None:
     import pyte
 
@@ -65,7 +66,6 @@ def test_a_terminal_shows_the_screen_of_the_readme_and_nothing_else() -> None:
     assert len(bars) > 5, "a bar was seen to move"
 
 
-@pytest.mark.slow
 def test_a_log_of_it_reads_like_the_readme() -> None:
     with temporary_folder() as folder:
         done = subprocess.run(
@@ -77,7 +77,6 @@ def test_a_log_of_it_reads_like_the_readme() -> None:
     assert max(map(len, done.stdout.splitlines())) <= COLUMNS
 
 
-@pytest.mark.slow
 def test_the_demo_cleans_up_when_it_is_interrupted() -> None:
     with temporary_folder() as folder:
         demo = subprocess.Popen(

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.support.database import temporary_folder
-from tests.support.pooler import Pooler
+from tests.kit.database import temporary_folder
+from tests.kit.pooler import Pooler
 
-from windlass.store.embedded_host import find_software
+from windlass.store.embedded.host import find_software
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 RUN = sorted([ROOT / "docs/quickstart.md", *(ROOT / "docs/howto").glob("*.md")])

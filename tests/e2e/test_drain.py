@@ -14,14 +14,14 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from tests.support.processes import gone
-from tests.support.work import only_direct, soon, task
+from tests.kit.processes import gone
+from tests.kit.work import only_direct, soon, task
 
 from windlass import Engine, State, Submission
 from windlass.cli.output import Exit
 
 ROOT = Path(__file__).parents[2]
-pytestmark = only_direct
+pytestmark = [pytest.mark.slow, only_direct]
 
 
 class Workers:
@@ -89,37 +89,38 @@ async def until_queued(engine: Engine, *ids: UUID) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.slow
 async def test_all_workers_restarted_one_after_the_other_lose_none_of_5000_tasks_and_use_up_no_retry(
-    live_engine: Engine, workers: Workers, somebody: asyncpg.Connection
+    live_engine: Engine, workers: Workers, other_connection: asyncpg.Connection
 ) -> None:
     total, fleet = 5000, [workers.start("-c", "40", "--prefetch", "40") for _ in range(3)]
-    await until_open(somebody, 3)
+    await until_open(other_connection, 3)
     work = [submission("short", b'{"number": %d}' % n) for n in range(total)]
     await live_engine.submit_many(work[:2000])
     for place, process in enumerate(fleet):
-        while await finished(somebody) < 500 + 1000 * place:  # noqa: ASYNC110
+        while await finished(other_connection) < 500 + 1000 * place:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await live_engine.submit_many(work[2000 + 1000 * place : 3000 + 1000 * place])  # so that there is always some
         process.send_signal(signal.SIGTERM)
         fleet[place] = workers.start("-c", "40", "--prefetch", "40")
         assert await workers.stopped(process) == Exit.OK
     async with asyncio.timeout(120):
-        while await finished(somebody) < total:  # noqa: ASYNC110
+        while await finished(other_connection) < total:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    counted = await somebody.fetch("select state, failures, losses, count(*) from windlass.task group by 1, 2, 3")
+    counted = await other_connection.fetch(
+        "select state, failures, losses, count(*) from windlass.task group by 1, 2, 3"
+    )
     assert [tuple(row) for row in counted] == [("succeeded", 0, 0, total)]
 
 
-async def until_open(somebody: asyncpg.Connection, workers: int) -> None:
+async def until_open(other_connection: asyncpg.Connection, workers: int) -> None:
     """A worker that is told to stop before it has begun just ends."""
     async with asyncio.timeout(120):
-        while await somebody.fetchval("select count(*) from windlass.lease") < workers:  # noqa: ASYNC110
+        while await other_connection.fetchval("select count(*) from windlass.lease") < workers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def finished(somebody: asyncpg.Connection) -> int:
-    return int(await somebody.fetchval("select count(*) from windlass.task where finished_at is not null"))
+async def finished(other_connection: asyncpg.Connection) -> int:
+    return int(await other_connection.fetchval("select count(*) from windlass.task where finished_at is not null"))
 
 
 async def test_the_first_signal_finishes_what_runs_and_gives_back_what_was_only_held_ready(
@@ -145,7 +146,7 @@ async def test_the_second_signal_stops_at_once_and_gives_back_what_ran(
     await workers.until(f"begun-{id_}")
     process.send_signal(signal.SIGTERM)
     async with asyncio.timeout(120):
-        while "once more: stop at once" not in workers.said:  # noqa: ASYNC110
+        while "press again to stop at once" not in workers.said:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
@@ -176,7 +177,7 @@ async def test_the_last_lines_of_a_killed_process_are_kept_with_its_attempt(
     id_ = await live_engine.submit(submission("in_process_killed"))
     workers.start()
     async with asyncio.timeout(120):
-        while not (failed := [e for e in await live_engine.views.timeline(id_) if e.what == "failed"]):  # noqa: ASYNC110
+        while not (failed := [e for e in await live_engine.tasks.timeline(id_) if e.what == "failed"]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert "the last words of a process" in str((failed[0].detail or {})["trace"])
 
@@ -196,7 +197,7 @@ async def test_a_supervised_worker_that_ends_unasked_is_replaced_whatever_its_ex
     seen = (await soon(live_engine.wait(id_, 120), 120)).task
 
     assert (seen.state, seen.result, seen.losses) == (State.SUCCEEDED, b"2", 1)
-    assert f"The worker ended unasked, with exit code {code}." in workers.said
+    assert f"The worker ended unexpectedly with exit code {code}." in workers.said
     process.send_signal(signal.SIGTERM)
     assert await workers.stopped(process) == Exit.OK
 
@@ -211,7 +212,7 @@ async def test_a_supervised_worker_that_its_engine_lets_go_is_not_replaced(
     await live_engine.workers.drain(worker.id)
 
     assert await workers.stopped(process) == Exit.OK
-    assert "ended unasked" not in workers.said
+    assert "ended unexpectedly" not in workers.said
 
 
 async def test_a_supervised_worker_that_cannot_be_meant_is_not_tried_again(
@@ -220,7 +221,7 @@ async def test_a_supervised_worker_that_cannot_be_meant_is_not_tried_again(
     process = workers.start("--supervised", target="tests.e2e.shop:nothing")
 
     assert await workers.stopped(process) == Exit.USAGE
-    assert workers.said.count("has no nothing") == 1
+    assert workers.said.count("has no attribute nothing") == 1
 
 
 async def killed_under_supervision(engine: Engine, workers: Workers, *options: str) -> None:
@@ -229,7 +230,7 @@ async def killed_under_supervision(engine: Engine, workers: Workers, *options: s
     process = workers.start("--supervised", *options)
     seen = (await soon(engine.wait(id_, 120), 120)).task
     assert (seen.state, seen.result, seen.losses) == (State.SUCCEEDED, b"2", 1)
-    [lost] = [entry for entry in await engine.views.timeline(id_) if entry.what == "lost"]
+    [lost] = [entry for entry in await engine.tasks.timeline(id_) if entry.what == "lost"]
     assert "the last words of a worker" in str((lost.detail or {})["trace"])
     assert (lost.detail or {})["reason"] == "WORKER_DIED"
     assert "the last words of a worker" in workers.said, "and they went on to where output goes"

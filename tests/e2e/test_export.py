@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contracts.machine.export.archive import TS, Archive, open_archive
+from tests.contracts.machine.export.samples import simple
 from tests.contracts.machine.world import PI
 from tests.e2e.test_machine import Dev, nothing_is_left
-from tests.export.archive import TS, Archive, open_archive
-from tests.export.samples import simple
-from tests.support.database import temporary_folder
+from tests.kit.database import temporary_folder
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 ENTITIES = 2_000
@@ -76,7 +78,6 @@ def test_a_format_of_ones_own_from_the_queue_to_the_download(dev: Dev, archive: 
     nothing_is_left(dev)
 
 
-@pytest.mark.slow
 def test_two_thousand_entities_cost_machine_and_server_little_memory(dev: Dev, archive: Archive) -> None:
     for n in range(ENTITIES):
         children = [name(child) for child in range(4 * n + 1, 4 * n + 5) if child < ENTITIES]

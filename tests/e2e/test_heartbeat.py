@@ -15,13 +15,13 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.support.processes import gone
-from tests.support.work import only_direct, soon
+from tests.kit.processes import gone
+from tests.kit.work import only_direct, soon
 
 from windlass import Engine, Policy, State, Submission
 
 ROOT = Path(__file__).parents[2]
-pytestmark = only_direct
+pytestmark = [pytest.mark.slow, only_direct]
 
 
 @contextmanager
@@ -90,7 +90,7 @@ async def test_a_cancel_is_heard_by_a_handler_that_blocks_the_event_loop_and_ask
 
 
 async def test_a_worker_that_hangs_loses_a_task_with_a_timeout_and_then_its_lease(
-    live_engine: Engine, database: str, somebody: asyncpg.Connection, ttl_s: float
+    live_engine: Engine, database: str, other_connection: asyncpg.Connection, ttl_s: float
 ) -> None:
     task_id = await live_engine.submit(submission("hangs", timeout_s=ttl_s * 0.8, max_attempts=1))
     with worker(database, ttl_s) as process:
@@ -99,7 +99,7 @@ async def test_a_worker_that_hangs_loses_a_task_with_a_timeout_and_then_its_leas
         assert view.task.state is State.FAILED
         assert view.task.error.reason == "ATTEMPT_TIMEOUT"  # type: ignore[union-attr]
         async with asyncio.timeout(120):
-            while await somebody.fetchval("select count(*) from windlass.lease"):  # noqa: ASYNC110
+            while await other_connection.fetchval("select count(*) from windlass.lease"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert process.poll() is None
 

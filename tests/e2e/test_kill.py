@@ -18,10 +18,12 @@ import asyncpg
 import pytest
 from tests.e2e.child import GROUP, group_of, key_of, read_ledger
 from tests.e2e.fleet import TARGETS, Fleet, plan_of
-from tests.support.database import temporary_folder
+from tests.kit.database import temporary_folder
 
 from windlass import open_engine
-from windlass.core.transition import TABLE, TERMINAL, State
+from windlass.core.states import TABLE, TERMINAL, State
+
+pytestmark = pytest.mark.slow
 
 NEVER_MOVED = TERMINAL
 
@@ -207,7 +209,7 @@ async def timelines_are_consistent(dsn: str, sample: int = 100) -> None:
     await connection.close()
     async with open_engine(dsn) as engine:
         for task_id, attempt in rows:
-            timeline = await engine.views.timeline(task_id)
+            timeline = await engine.tasks.timeline(task_id)
             assert timeline[0].what == "submitted"
             assert (timeline[-1].what, timeline[-1].attempt) == ("succeeded", attempt)
             numbers = [line.attempt for line in timeline]

@@ -10,21 +10,23 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.support.work import worker
+from tests.kit.work import worker
+from tests.kit.world import open_still
 
 from windlass import Engine
-from windlass.app import open_blobs
-from windlass.engine.objects import MARKER, UNCOMMITTED_S
-from windlass.store.store import Store
+from windlass.engine.payloads.objects import MARKER, UNCOMMITTED_S
+from windlass.serve import open_blobs
 from windlass.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.slow
 
 # Runs an engine that kills its own process when the named method of the named class is called, or when it returns.
 KILLED = """
 import asyncio, os, sys
 from windlass import Submission, open_engine
 from windlass.blobs.object_store import ObjectStore
-from windlass.engine.objects import Objects
-from windlass.engine.submit import Submitter
+from windlass.engine.payloads.objects import Objects
+from windlass.engine.submit.submitter import Submitter
 
 url, folder, moment = sys.argv[1:]
 owner, name, when = {
@@ -56,12 +58,8 @@ asyncio.run(main())
 
 @pytest.fixture
 async def engine(database: str, clock: VirtualClock, tmp_path: Path) -> AsyncIterator[Engine]:
-    engine = Engine(
-        Store(database), timers=clock, stopwatch=clock.stopwatch, listen=False, poll_s=3600.0,
-        blobs=open_blobs(str(tmp_path / "blobs")),
-    )  # fmt: skip
-    yield engine
-    await engine.close()
+    async with open_still(database, clock, blobs=open_blobs(str(tmp_path / "blobs"))) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,7 @@ async def engine(database: str, clock: VirtualClock, tmp_path: Path) -> AsyncIte
 )
 async def test_a_program_that_is_killed_while_it_submits_leaves_a_whole_task_or_nothing(
     moment: str, tasks: int, database: str, engine: Engine, clock: VirtualClock, tmp_path: Path,
-    somebody: asyncpg.Connection,
+    other_connection: asyncpg.Connection,
 ) -> None:  # fmt: skip
     folder = str(tmp_path / "blobs")
     program = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, database, folder, moment)
@@ -87,7 +85,7 @@ async def test_a_program_that_is_killed_while_it_submits_leaves_a_whole_task_or_
 
     files = [file for file in Path(folder).rglob("*") if file.is_file() and file.name != MARKER]  # noqa: ASYNC240
     assert len(files) == tasks
-    assert await somebody.fetchval("select count(*) from windlass.task") == tasks
-    assert await somebody.fetchval("select count(*) from windlass.outbox") == 0
+    assert await other_connection.fetchval("select count(*) from windlass.task") == tasks
+    assert await other_connection.fetchval("select count(*) from windlass.outbox") == 0
     claimed = await engine.claim(await worker(engine))
     assert [len(one.payload) for one in claimed] == [3_000_002] * tasks

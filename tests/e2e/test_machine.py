@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from tests.cli.command import SOON_S
 from tests.cli.conftest import start_dev
+from tests.contracts.machine.export.archive import open_archive
 from tests.contracts.machine.world import PI, PROGRAM, SIZE
-from tests.export.archive import open_archive
-from tests.support.database import temporary_folder
-from tests.support.processes import alive, files_in
+from tests.kit.database import temporary_folder
+from tests.kit.processes import alive, files_in
+
+pytestmark = pytest.mark.slow
 
 
 class Dev:

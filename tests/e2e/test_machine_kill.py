@@ -14,7 +14,9 @@ from contextlib import suppress
 
 import pytest
 from tests.e2e.site import API_KEY, SIZE, Site, count, open_site, soon
-from tests.support.s3 import SECRET, S3Server, open_s3
+from tests.kit.s3 import SECRET, S3Server, open_s3
+
+pytestmark = pytest.mark.slow
 
 ON_ITS_MACHINE = ("spawned", "exporting", "uploading", "uploading through the server", "uploaded", "calling back")
 AFTERWARDS = ("before the download", "downloading", "cleaning up")
@@ -102,7 +104,7 @@ def test_a_machine_that_is_killed_is_told_of_and_leaves_nothing(site: Site) -> N
     del exports.names["downloading"]  # somebody has it now
 
     assert exports.outcomes() == {
-        **dict.fromkeys(ON_ITS_MACHINE, "the machine was ended by signal 9"),
+        **dict.fromkeys(ON_ITS_MACHINE, "the machine was killed by signal 9"),
         "before the download": "success",
         "cleaning up": "success",
     }

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.database import temporary_folder
+from tests.kit.database import temporary_folder
 
-from windlass.app import open_database
-from windlass.store.embedded_launch import read_record
+from windlass.serve import open_database
+from windlass.store.embedded.launch import read_record
+
+pytestmark = pytest.mark.slow
 
 
 async def until_the_server_starts(data_dir: Path) -> None:

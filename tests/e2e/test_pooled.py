@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from tests.cli.command import WINDLASS, environment
 from tests.cli.conftest import SHOP
-from tests.support.pooler import Pooler
-from tests.support.work import soon
+from tests.kit.pooler import Pooler
+from tests.kit.work import soon
 
 from windlass import App, Engine, State, Submission, open_engine
+
+pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60.0
 

@@ -15,12 +15,13 @@ from tests.contracts.callback.process import SECRET, WorkerProcess, running
 from tests.contracts.session.conftest import Wire
 
 from windlass import Engine, State, Submission
-from windlass.app import open_server
-from windlass.contracts.callback.option import PushOptions
-from windlass.core.delivery import Push, RetryForm
+from windlass.contracts.callback.delivery import Push
+from windlass.contracts.callback.server.options import PushOptions
+from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig
+from windlass.serve import open_server
 from windlass.store.store import Store
-from windlass.store.view import TaskView
+from windlass.store.tables.view import TaskView
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,7 @@ class Site:
     async def until(self, task_id: UUID, *, attempt: int, taken_up: bool = True) -> TaskView:
         async with asyncio.timeout(self._patience_s):
             while True:
-                view = await self.engine.views.get(task_id)
+                view = await self.engine.tasks.get(task_id)
                 if view.task.attempt >= attempt and (view.task.worker is not None or not taken_up):
                     return view
                 await asyncio.sleep(0.02)
@@ -57,7 +58,7 @@ class Site:
         return await self.engine.wait(task_id, self._patience_s)
 
     async def history(self, task_id: UUID) -> list[str]:
-        return [str(entry.what) for entry in await self.engine.views.timeline(task_id)]
+        return [str(entry.what) for entry in await self.engine.tasks.timeline(task_id)]
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ async def site(database: str, pace: float) -> AsyncIterator[Site]:
             await engine.queues.put("remote", delivery=push, retry=RetryForm(initial_ms=50), limits=QueueConfig())
             async with engine.store.begin() as tx:
                 await tx.session.connection.execute("update windlass.queue set signing_secret = $1", SECRET)
-            await engine.sent.dispatcher.learn()
+            await engine.parts.outgoing.dispatcher.reload()
             yield Site(engine, pushes, callbacks, processes, pace)
 
 

@@ -8,14 +8,16 @@ from uuid import UUID
 import asyncpg
 import httpx
 import pytest
-from tests.http.conftest import problem
-from tests.support.database import Server
-from tests.support.outage import read_only
-from tests.support.work import soon
+from tests.api.conftest import problem
+from tests.kit.database import Server
+from tests.kit.outage import read_only
+from tests.kit.work import soon
 
 from windlass import App, open_engine
-from windlass.app import open_server
-from windlass.store.fault import Away, translate
+from windlass.serve import open_server
+from windlass.store.errors import Away, translate
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

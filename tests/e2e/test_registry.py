@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.registry_soak import Soak, begun_after_recorded
+from tests.kit.world import KEY
 
 from windlass import Engine
-from windlass.app import open_sessions
 from windlass.core.submission import Submission
+from windlass.serve import open_sessions
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/registry_worker.py"
-KEY = "wl_a-key-for-tests"
 
 
 @pytest.fixture
@@ -53,12 +55,11 @@ async def test_the_example_is_short_uses_nothing_of_ours_and_works(live_engine: 
             worker.wait()
 
 
-@pytest.mark.slow
 async def test_workers_and_servers_that_are_killed_lose_no_run_and_repeat_no_recorded_step(
     database: str, tmp_path: Path
 ) -> None:
     """A share of `make soak-registry`."""
-    told = await Soak(database, tmp_path, workflows=150, workers=3, kills=8, chance=random.Random(7)).run()
+    told = await Soak(database, tmp_path, workflows=150, workers=3, kills=8, randomness=random.Random(7)).run()
 
     assert sum(told["killed"].values()) == 8
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tests.kit.world import KEY
 
 from windlass import Engine
-from windlass.app import open_sessions
 from windlass.registry import Client
+from windlass.serve import open_sessions
 
-KEY = "wl_a-key-for-tests"
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"heartbeat_s": 1.0, "stale_s": 3.0}
 
 

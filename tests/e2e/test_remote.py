@@ -13,15 +13,15 @@ from pathlib import Path
 import asyncpg
 import pytest
 from tests.e2e.test_drain import Workers, finished, killed_under_supervision, submission, until_open
-from tests.support.ports import free_port
-from tests.support.work import only_direct, soon, task
+from tests.kit.ports import free_port
+from tests.kit.work import only_direct, soon, task
+from tests.kit.world import KEY
 
 from windlass import Engine, State
 from windlass.cli.output import Exit
 
 ROOT = Path(__file__).parents[2]
-KEY = "wl_a-key-for-tests"
-pytestmark = only_direct
+pytestmark = [pytest.mark.slow, only_direct]
 
 
 class Server:
@@ -65,28 +65,30 @@ def remote(server: Server) -> list[str]:
 
 
 async def test_a_server_and_workers_that_are_killed_in_the_middle_lose_no_task(
-    live_engine: Engine, server: Server, workers: Workers, somebody: asyncpg.Connection, pace: float
+    live_engine: Engine, server: Server, workers: Workers, other_connection: asyncpg.Connection, pace: float
 ) -> None:
     options = (*remote(server), "-c", "20", "--lease", f"{6 * pace:g}")  # longer than a server takes to start again
     fleet = [workers.start(*options) for _ in range(2)]
-    await until_open(somebody, 2)
+    await until_open(other_connection, 2)
     total = 1500
     await live_engine.submit_many([submission("short", b'{"number": %d}' % n) for n in range(total)])
-    await until_finished(somebody, 200)
+    await until_finished(other_connection, 200)
     server.kill()
     server.start()
-    await until_finished(somebody, 600)
+    await until_finished(other_connection, 600)
     fleet[0].kill()
     fleet.append(workers.start(*options))
-    await until_finished(somebody, total)
-    rows = await somebody.fetch("select state, failures, count(*), sum(losses) from windlass.task group by 1, 2")
+    await until_finished(other_connection, total)
+    rows = await other_connection.fetch(
+        "select state, failures, count(*), sum(losses) from windlass.task group by 1, 2"
+    )
     assert [tuple(row)[:3] for row in rows] == [("succeeded", 0, total)]
     assert rows[0]["sum"] <= 20, "only what the killed worker ran was lost and run again"
 
 
-async def until_finished(somebody: asyncpg.Connection, wanted: int) -> None:
+async def until_finished(other_connection: asyncpg.Connection, wanted: int) -> None:
     async with asyncio.timeout(120):
-        while await finished(somebody) < wanted:  # noqa: ASYNC110
+        while await finished(other_connection) < wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from windlass import Conflict, Engine, Lease, State, Submission
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def lease(engine: Engine) -> Lease:
@@ -35,16 +37,18 @@ async def test_a_run_that_is_submitted_again_after_each_of_its_tasks_still_ends(
     for _ in group:
         await run_one(engine, lease)
         assert await engine.submit_many(group) == first
-    assert await engine.views.run_totals(run_id) == {State.SUCCEEDED: 4}
+    assert await engine.tasks.run_totals(run_id) == {State.SUCCEEDED: 4}
 
 
-async def test_a_repeat_leaves_no_edges_behind(engine: Engine, lease: Lease, somebody: asyncpg.Connection) -> None:
+async def test_a_repeat_leaves_no_edges_behind(
+    engine: Engine, lease: Lease, other_connection: asyncpg.Connection
+) -> None:
     group = fan_in(uuid4(), members=2)
     await engine.submit_many(group)
     for _ in group:
         await run_one(engine, lease)
     await engine.submit_many(group)
-    assert await somebody.fetchval("select count(*) from windlass.edge") == 0
+    assert await other_connection.fetchval("select count(*) from windlass.edge") == 0
 
 
 async def test_a_new_task_may_come_together_with_a_repeat_of_the_ended_task_that_it_waits_for(
@@ -58,7 +62,7 @@ async def test_a_new_task_may_come_together_with_a_repeat_of_the_ended_task_that
     while await engine.loops.settle_tick():
         pass
     await run_one(engine, lease)
-    assert await engine.views.run_totals(run_id) == {State.SUCCEEDED: 2}
+    assert await engine.tasks.run_totals(run_id) == {State.SUCCEEDED: 2}
 
 
 async def test_a_new_task_may_come_together_with_a_repeat_of_the_waiting_task_that_it_waits_for(
@@ -70,7 +74,7 @@ async def test_a_new_task_may_come_together_with_a_repeat_of_the_waiting_task_th
     await engine.submit_many(group)
     for _ in group:
         await run_one(engine, lease)
-    assert await engine.views.run_totals(run_id) == {State.SUCCEEDED: 2}
+    assert await engine.tasks.run_totals(run_id) == {State.SUCCEEDED: 2}
 
 
 async def test_a_repeat_with_other_content_is_refused_and_adds_nothing(engine: Engine) -> None:
@@ -80,4 +84,4 @@ async def test_a_repeat_with_other_content_is_refused_and_adds_nothing(engine: E
     other = Submission(kind="another", id=group[0].id, run_id=run_id)
     with pytest.raises(Conflict):
         await engine.submit_many([other, *group[1:2]])
-    assert await engine.views.run_totals(run_id) == {State.QUEUED: 1}
+    assert await engine.tasks.run_totals(run_id) == {State.QUEUED: 1}

@@ -17,6 +17,8 @@ from windlass import Engine
 from windlass.core.schedule import Overlap, ScheduleSpec
 from windlass.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCHEDULES, KILLS, SERVERS = 12, 8, 3
 
@@ -48,17 +50,16 @@ class Scheduler:
         self.process = self._started()
 
 
-async def fired(somebody: asyncpg.Connection) -> int:
-    count = await somebody.fetchval("select count(*) from windlass.task where schedule_id is not null")
+async def fired(other_connection: asyncpg.Connection) -> int:
+    count = await other_connection.fetchval("select count(*) from windlass.task where schedule_id is not null")
     assert isinstance(count, int)
     return count
 
 
-@pytest.mark.slow
 async def test_three_servers_with_kills_fire_each_time_exactly_once(
-    database: str, somebody: asyncpg.Connection
+    database: str, other_connection: asyncpg.Connection
 ) -> None:
-    chance = Random(11)
+    randomness = Random(11)
     engine = Engine(Store(database))  # its loops do not run
     servers = [Scheduler(database) for _ in range(SERVERS)]
     try:
@@ -66,25 +67,29 @@ async def test_three_servers_with_kills_fire_each_time_exactly_once(
             await asyncio.to_thread(server.ready)
         made = [
             await engine.schedules.create(
-                ScheduleSpec(kind="job", cron="* * * * * *", overlap=chance.choice([Overlap.ALLOW, Overlap.QUEUE]))
+                ScheduleSpec(kind="job", cron="* * * * * *", overlap=randomness.choice([Overlap.ALLOW, Overlap.QUEUE]))
             )
             for _ in range(SCHEDULES)
         ]
         for _ in range(KILLS):
-            wanted = await fired(somebody) + chance.randrange(1, SCHEDULES)  # in the middle of a second's fires
+            wanted = await fired(other_connection) + randomness.randrange(
+                1, SCHEDULES
+            )  # in the middle of a second's fires
             async with asyncio.timeout(60):
                 while True:
-                    if await fired(somebody) >= wanted:
+                    if await fired(other_connection) >= wanted:
                         break
                     await asyncio.sleep(0.002)
-            await asyncio.to_thread(chance.choice(servers).restart)
+            await asyncio.to_thread(randomness.choice(servers).restart)
     finally:
         for server in servers:
             await asyncio.to_thread(server.kill)
     for schedule in made:
         await engine.schedules.pause(schedule.id)
         known_now = await engine.schedules.get(schedule.id)
-        rows = await somebody.fetch("select idempotency_key from windlass.task where schedule_id = $1", schedule.id)
+        rows = await other_connection.fetch(
+            "select idempotency_key from windlass.task where schedule_id = $1", schedule.id
+        )
         fires = sorted(row[0].removeprefix(f"schedule:{schedule.id}:") for row in rows)
         assert known_now.last_fire_at is not None
         first = schedule.created_at.replace(microsecond=0) + timedelta(seconds=1)

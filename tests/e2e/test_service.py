@@ -20,13 +20,16 @@ from uuid import UUID
 import pytest
 from tests.e2e import pushed
 from tests.e2e.pushed import app, double, greet, refuse, resume, wait
-from tests.support.ports import free_port
+from tests.kit.ports import free_port
 
 from windlass import Engine, State, TaskFailed, chain, open_engine
-from windlass.app import open_server
-from windlass.contracts.callback.option import PushOptions
-from windlass.core.delivery import Push, RetryForm
+from windlass.contracts.callback.delivery import Push
+from windlass.contracts.callback.server.options import PushOptions
+from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig
+from windlass.serve import open_server
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90.0
@@ -109,7 +112,7 @@ class Place:
         await self.stack.__aexit__(None, None, None)
 
     async def history(self, task_id: UUID) -> list[str]:
-        return [str(entry.what) for entry in await self.engine.views.timeline(task_id)]
+        return [str(entry.what) for entry in await self.engine.tasks.timeline(task_id)]
 
 
 @pytest.fixture
@@ -166,14 +169,14 @@ async def test_a_task_moves_to_a_push_queue_by_changing_its_queue_and_nothing_el
             progress = await place.engine.progress(handle.id)
             assert progress is not None
             assert (progress.fraction, progress.message) == (0.5, "half way")
-            (line,) = (await place.engine.notes.log(handle.id)).lines
+            (line,) = (await place.engine.parts.progress.log(handle.id)).lines
             assert (line.level, line.message) == ("INFO", "greeting Ada")
 
             failing = await refuse.options(queue=queue).submit()
             with pytest.raises(TaskFailed, match="there is no such thing") as failed:
                 await failing.result(timeout=PATIENCE_S)
             assert "LookupError" in failed.value.remote_traceback
-            assert (await place.engine.views.get(failing.id)).task.failures == 2
+            assert (await place.engine.tasks.get(failing.id)).task.failures == 2
 
             composed = await chain(double.options(queue=queue).bind(3), double.options(queue=queue)).submit()
             assert await composed.result(timeout=PATIENCE_S) == 12
@@ -315,7 +318,7 @@ async def test_a_push_that_reaches_two_processes_of_a_service_is_run_by_one(plac
             assert await handle.result(timeout=PATIENCE_S) == 1
     assert stutterer.statuses == [202, 202]
     assert (one.notes(), idle.notes()) == (["begun 1", "done 1"], [])
-    assert (await place.history(handle.id)).count("taken_up") == 1
+    assert (await place.history(handle.id)).count("worker_started") == 1
 
 
 # --------------------------------------------------------------------------------------------- a network that is gone
@@ -369,7 +372,7 @@ async def test_a_worker_whose_network_comes_back_after_its_attempt_was_given_awa
         other.go()
 
         assert await handle.result(timeout=PATIENCE_S) == 2
-    seen = (await place.engine.views.get(handle.id)).task
+    seen = (await place.engine.tasks.get(handle.id)).task
     assert (seen.attempt, seen.losses, seen.failures) == (2, 1, 0)
     assert service.notes() == ["begun 1", "stopped 1"]
 

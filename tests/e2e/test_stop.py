@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from windlass.engine.runner import Loop
-from windlass.store.session import Pool
+from windlass.engine.loops.runner import Loop
+from windlass.store.pool import Pool
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("turns", range(4))

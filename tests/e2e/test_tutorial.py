@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import environment
-from tests.support.database import temporary_folder
-from tests.support.ports import free_port
+from tests.kit.database import temporary_folder
+from tests.kit.ports import free_port
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
@@ -113,7 +115,6 @@ def matches(said: str, printed: str) -> bool:
     return re.fullmatch(r"\s*\n".join(lines), printed.strip(), re.DOTALL) is not None
 
 
-@pytest.mark.slow
 def test_the_tutorial_works_word_by_word_and_the_killed_workers_workflow_goes_on(reader: Reader) -> None:
     program = reader.folder / "shop.py"
     printed = ""

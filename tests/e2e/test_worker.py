@@ -11,13 +11,15 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from tests.support.work import until
+from tests.kit.work import until
 
 from windlass import Claimed, Lease, State, StoreBusy, Task, WindlassError, Worker
 from windlass.core.command import Cancelled, Complete, Fail, Release, Report
-from windlass.core.error import InvalidState, LeaseLost, Unauthenticated
 from windlass.core.lease import Activity, CancelSignal, Extension
-from windlass.sdk import worker as worker_module
+from windlass.errors import InvalidState, LeaseLost, Unauthenticated
+from windlass.sdk.worker import worker as worker_module
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SOON_S = 45.0

@@ -6,20 +6,21 @@ import signal
 from pathlib import Path
 
 import asyncpg
+import pytest
 from tests.e2e.flow import STEPS, STOPS
 from tests.e2e.test_drain import Workers, workers
-from tests.support.work import only_direct, soon, task
+from tests.kit.work import only_direct, soon, task
 
 from windlass import Engine, State, Submission
 
 __all__ = ["workers"]
-pytestmark = only_direct
+pytestmark = [pytest.mark.slow, only_direct]
 
 
 async def test_a_workflow_goes_on_where_it_was_when_its_worker_is_killed(
-    workers: Workers, live_engine: Engine, somebody: asyncpg.Connection, tmp_path: Path, pace: float
+    workers: Workers, live_engine: Engine, other_connection: asyncpg.Connection, tmp_path: Path, pace: float
 ) -> None:
-    await somebody.execute("create table account as select 10 as balance")
+    await other_connection.execute("create table account as select 10 as balance")
     task_id = await live_engine.submit(Submission(kind="flow.long", payload=b"{}"))
     for stop in STOPS:
         process = workers.start("--lease", f"{2 * pace:g}", target="tests.e2e.flow:app")
@@ -37,5 +38,5 @@ async def test_a_workflow_goes_on_where_it_was_when_its_worker_is_killed(
     assert sorted(int(number) for number, _, _ in calls) == expected
     assert len({key for _, key, _ in calls}) == STEPS, "the second time with the same key"
     assert len({pid for _, _, pid in calls}) == 3
-    assert await somebody.fetchval("select balance from account") == 7
+    assert await other_connection.fetchval("select balance from account") == 7
     assert (await task(live_engine, task_id)).losses == len(STOPS)

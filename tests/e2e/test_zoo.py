@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from tests.cli.command import WINDLASS, environment
-from tests.support.work import SOON_S, until
-from tests.support.zoo import WILD
-from tests.support.zoo_app import app, in_loop, neighbour
+from tests.kit.work import SOON_S, until
+from tests.kit.zoo import WILD
+from tests.kit.zoo_app import app, in_loop, neighbour
 
 from windlass import Engine, Policy, State, Submission
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 LEASE_S = 3.0
@@ -35,7 +37,7 @@ class Process:
 
     def __init__(self, database: str, folder: Path) -> None:
         self.folder, self.output = folder, folder / "output"
-        command = [str(WINDLASS), "worker", "tests.support.zoo_app:app", "--lease", str(LEASE_S), "--json"]
+        command = [str(WINDLASS), "worker", "tests.kit.zoo_app:app", "--lease", str(LEASE_S), "--json"]
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True,
@@ -110,7 +112,6 @@ async def near(count: int = 5) -> None:
     assert [await handle.result(f"{SOON_S:g}s") for handle in handles] == [2 * number for number in range(count)]
 
 
-@pytest.mark.slow
 async def test_a_worker_outlives_what_handlers_do_to_its_process_and_ends_when_it_is_told_to(
     live_engine: Engine, start: Any
 ) -> None:
@@ -130,7 +131,6 @@ async def test_a_worker_outlives_what_handlers_do_to_its_process_and_ends_when_i
         assert await worker.ended() == 0, worker.said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, (_, goes_on) in WILD.items() if not goes_on])
 async def test_a_worker_that_was_broken_ends_and_its_neighbours_run_elsewhere(
     live_engine: Engine, start: Any, name: str

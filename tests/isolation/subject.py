@@ -15,15 +15,17 @@ import msgspec
 from msgspec import inspect as types
 
 from windlass import Engine
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.wakeups.planner import Wakeups
+from windlass.contracts.registry.commands import StepBegin
+from windlass.contracts.registry.rules import AttemptState, RunCredential, StepAttempt
+from windlass.contracts.registry.workflows import run_command
 from windlass.core.access import Role
-from windlass.core.delivery import Wakeup
 from windlass.core.queue import QueueConfig
 from windlass.core.schedule import ScheduleSpec
-from windlass.core.step_attempt import AttemptState, Holder, StepAttempt
+from windlass.core.states import Effect, Instant
 from windlass.core.submission import Submission
-from windlass.core.transition import Effect, Instant
 from windlass.core.worker import Registration
-from windlass.core.workflow_command import StepBegin
 
 VICTIM, ELSEWHERE = "victim", "elsewhere"
 SECRET = "SECRET-of-the-victim"
@@ -36,7 +38,7 @@ class Unbuildable(AssertionError):
 
 
 @dataclass
-class World:
+class Victim:
     """The ids of what is in the namespace of the victim, by the names of fields, and values for all other fields."""
 
     engine: Engine
@@ -68,14 +70,14 @@ class World:
         return found
 
 
-async def populated(engine: Engine) -> World:
+async def populated(engine: Engine) -> Victim:
     """A victim that has one of everything, and keys of each role, there and elsewhere."""
     keys = {
-        (namespace, role): (await engine.access.create_key(name=f"a {role}", role=role, namespace=namespace))[1]
+        (namespace, role): (await engine.keys.create_key(name=f"a {role}", role=role, namespace=namespace))[1]
         for namespace in (VICTIM, ELSEWHERE)
         for role in ROLES
     }
-    key, _ = await engine.access.create_key(name=SECRET, role=Role.VIEWER, namespace=VICTIM)
+    key, _ = await engine.keys.create_key(name=SECRET, role=Role.VIEWER, namespace=VICTIM)
 
     def job(**fields: Any) -> Submission:
         return Submission(**{"kind": "job", "queue": "q", "namespace": VICTIM, "payload": PAYLOAD, **fields})
@@ -92,7 +94,7 @@ async def populated(engine: Engine) -> World:
         ScheduleSpec(kind="job", queue="q", cron="0 0 0 1 1 *", payload=PAYLOAD), namespace=VICTIM
     )
     await engine.queues.put("letters", namespace=VICTIM, delivery=Wakeup(), limits=QueueConfig())
-    await engine.wakeups.bury(
+    await engine.service(Wakeups).dead_letter(
         VICTIM, "letters", message_id="1", task_id=held.task.id, body=PAYLOAD, deliveries=1, reason=SECRET
     )
     effect = Effect(uuid4(), "nobody", VICTIM, held.task.id, held.task.attempt, {"what": SECRET})
@@ -112,17 +114,17 @@ async def populated(engine: Engine) -> World:
         "after": done.task.id,
     }  # fmt: skip
     attempt = StepAttempt(uuid4(), held.task.id, "s", 1, 1, 0, 0, AttemptState.RUNNING, Instant.min)
-    await engine.workflows.say(StepBegin(held.task.id, Holder(), "s", 1, attempt))
+    await run_command(engine, StepBegin(RunCredential(held.task.id), "s", 1, attempt))
     ids["step_attempt_id"] = attempt.id
     values = {
         "kind": "job", "queue": "q", "name": "n", "cron": "0 0 0 1 1 *", "role": "viewer", "worker_id": "w",
         "from_step": "s", "app": "app", "signal": "s", "category": "USER_CODE", "message": "m", "what": "complete",
         "status": "Completed", "body": "", "reason": "r", "level": "INFO", "batch_uri": "s3://b/x",
     }  # fmt: skip
-    return World(engine, ids, values, keys, lease.id)
+    return Victim(engine, ids, values, keys, lease.id)
 
 
-def requests(world: World, kind: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+def requests(world: Victim, kind: Any) -> Iterator[tuple[dict[str, Any], bool]]:
     """What a struct of this type may hold: only what it must, in the namespace of the caller; then that and one of the
     fields that may name something of the victim. With each, whether it names any."""
     info = types.type_info(kind)
@@ -141,20 +143,20 @@ def requests(world: World, kind: Any) -> Iterator[tuple[dict[str, Any], bool]]:
                     yield {**least, field.encode_name: [one]}, True
 
 
-def _names(world: World, field: types.Field) -> bool:
+def _names(world: Victim, field: types.Field) -> bool:
     if field.name == "namespace":
         return True
     return field.name in world.ids and str(world.ids[field.name]) in str(example(world, field.type, field.name))
 
 
-def _struct(world: World, info: types.StructType) -> dict[str, Any]:
+def _struct(world: Victim, info: types.StructType) -> dict[str, Any]:
     made = {f.encode_name: example(world, f.type, f.name) for f in info.fields if f.required}
     if any(field.name == "namespace" and not field.required for field in info.fields):
         made["namespace"] = world.own
     return made if info.tag_field is None else {info.tag_field: info.tag, **made}
 
 
-def example(world: World, info: types.Type, name: str) -> Any:
+def example(world: Victim, info: types.Type, name: str) -> Any:
     """A value of this type for a field of this name."""
     match info:
         case types.Metadata():
@@ -190,7 +192,7 @@ def example(world: World, info: types.Type, name: str) -> Any:
     raise Unbuildable(f"the matrix cannot make a {info} for the field {name!r}: teach `example` of {__name__}")
 
 
-def _known(world: World, table: dict[str, Any], name: str) -> Any:
+def _known(world: Victim, table: dict[str, Any], name: str) -> Any:
     if name not in table:
         raise Unbuildable(f"the matrix has no value for the field {name!r}: add one in `populated` of {__name__}")
     return table[name]

@@ -9,15 +9,16 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from tests.isolation.subject import ELSEWHERE, PAYLOAD, ROLES, SECRET, VICTIM, Unbuildable, World, requests
+from tests.isolation.subject import ELSEWHERE, PAYLOAD, ROLES, SECRET, VICTIM, Unbuildable, Victim, requests
 
-from windlass.app import open_sessions
-from windlass.contracts.session.server import CLIENT, WORKER
+from windlass.contracts.registry.wire import kagzi_pb2
+from windlass.contracts.session.server.server import CLIENT, WORKER
+from windlass.contracts.session.wire import session_pb2
+from windlass.contracts.session.wire.calls import CALLS, STEPS
+from windlass.contracts.session.wire.messages import report_message
 from windlass.core.access import Role
 from windlass.core.command import Complete
-from windlass.wire.call import CALLS, STEPS
-from windlass.wire.protos import kagzi_pb2, session_pb2
-from windlass.wire.session import report_message
+from windlass.serve import open_sessions
 
 REGISTRY = "kagzi.WorkflowService"
 SERVICES = {
@@ -52,7 +53,7 @@ class Said:
         return Role.VIEWER if self.name.startswith(READS) else Role.SUBMITTER
 
 
-def everything(world: World, namespace: str) -> Iterator[Said]:
+def everything(world: Victim, namespace: str) -> Iterator[Said]:
     for service, described in SERVICES.items():
         for method in described.methods:
             path = f"/{service}/{method.name}"
@@ -70,26 +71,26 @@ def everything(world: World, namespace: str) -> Iterator[Said]:
                 yield Said(path, method.name, message, names or namespace == VICTIM)
 
 
-def sessions(world: World, path: str, kind: Any) -> Iterator[Said]:
+def sessions(world: Victim, path: str, kind: Any) -> Iterator[Said]:
     hello = {"worker": "w", "queues": ["q"], "lease_ttl_s": 30.0, "every_kind": True}
     for more in ({"namespace": VICTIM}, {"lease_id": world.token.bytes}):
         yield Said(path, "Session", kind(hello=session_pb2.Hello(**hello, **more)), True, stream=True)
 
 
-def calls(world: World, path: str, kind: Any) -> Iterator[Said]:
+def calls(world: Victim, path: str, kind: Any) -> Iterator[Said]:
     for name, struct in CALLS.items():
         asked = requests(world, struct) if name != "RecordStep" else steps(world)
         for body, names in asked:
             yield Said(path, name, kind(name=name, body=msgspec.msgpack.encode(body)), names)
 
 
-def steps(world: World) -> Iterator[tuple[dict[str, Any], bool]]:
+def steps(world: Victim) -> Iterator[tuple[dict[str, Any], bool]]:
     for name, struct in STEPS.items():
         for said, _ in requests(world, struct):
             yield {"name": name, "said": said}, True
 
 
-def _of_worker(world: World, kind: Any) -> Any:
+def _of_worker(world: Victim, kind: Any) -> Any:
     message = kind(lease_id=world.token.bytes)
     if "reports" in kind.DESCRIPTOR.fields_by_name:
         message.reports.append(report_message(1, Complete(world.ids["task_id"], 1, world.token, PAYLOAD)))
@@ -99,7 +100,7 @@ def _of_worker(world: World, kind: Any) -> Any:
     return message
 
 
-def _filled(world: World, message: Any, namespace: str) -> bool:
+def _filled(world: Victim, message: Any, namespace: str) -> bool:
     """Give every field a value; whether one of them names something of the victim's."""
     names = False
     for field in message.DESCRIPTOR.fields:
@@ -149,7 +150,7 @@ class Caller:
 
 
 @pytest.fixture
-async def channel(world: World) -> AsyncIterator[grpc.aio.Channel]:
+async def channel(world: Victim) -> AsyncIterator[grpc.aio.Channel]:
     async with (
         open_sessions(world.engine, grpc="127.0.0.1:0", api_key="root") as url,
         grpc.aio.insecure_channel(url.removeprefix("http://")) as channel,
@@ -158,7 +159,7 @@ async def channel(world: World) -> AsyncIterator[grpc.aio.Channel]:
 
 
 async def test_nobody_gets_in_without_a_key_or_with_a_credential_of_another_kind(
-    world: World, channel: grpc.aio.Channel
+    world: Victim, channel: grpc.aio.Channel
 ) -> None:
     wrong = []
     for key in (None, "wl_unknown", str(world.token)):
@@ -169,7 +170,7 @@ async def test_nobody_gets_in_without_a_key_or_with_a_credential_of_another_kind
     assert not wrong, "\n".join(wrong)
 
 
-async def test_no_role_reaches_another_namespace(world: World, channel: grpc.aio.Channel) -> None:
+async def test_no_role_reaches_another_namespace(world: Victim, channel: grpc.aio.Channel) -> None:
     before, wrong = await world.rows(), []
     for role in ROLES:
         caller = Caller(channel, world.keys[ELSEWHERE, role])
@@ -206,7 +207,7 @@ def _tells_nothing(said: Said, told: bytes) -> bool:
     return answer == {} or (isinstance(answer, list) and all(isinstance(one, dict) and "code" in one for one in answer))
 
 
-async def test_each_role_reaches_its_own_namespace_as_far_as_it_may(world: World, channel: grpc.aio.Channel) -> None:
+async def test_each_role_reaches_its_own_namespace_as_far_as_it_may(world: Victim, channel: grpc.aio.Channel) -> None:
     wrong, world.own = [], VICTIM
     for role in ROLES:
         caller = Caller(channel, world.keys[VICTIM, role])

@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.isolation.subject import ELSEWHERE, ROLES, SECRET, VICTIM, Unbuildable, World, requests
+from tests.isolation.subject import ELSEWHERE, ROLES, SECRET, VICTIM, Unbuildable, Victim, requests
 
+from windlass.api.app import ROUTES, make_api
+from windlass.api.framework.route import Route
 from windlass.core.access import Role
-from windlass.http.api import ROUTES, make_api
-from windlass.http.route import Route
 
 NO_STREAM = {"Last-Event-ID": "x"}  # is refused, where a stream would begin
 OPEN = {"/livez", "/readyz"}
@@ -33,7 +33,7 @@ class Request:
         return f"{self.route.method} {self.path} {self.query or ''} {self.body or ''}"
 
 
-def requests_of(world: World, route: Route) -> Iterator[Request]:
+def requests_of(world: Victim, route: Route) -> Iterator[Request]:
     """All that name something of the victim's, and one that names as little as it may."""
     path, by_id = route.path, False
     for name in re.findall(r"{(\w+)}", route.path):
@@ -54,7 +54,7 @@ def requests_of(world: World, route: Route) -> Iterator[Request]:
 
 
 class Caller:
-    def __init__(self, world: World, key: str | None) -> None:
+    def __init__(self, world: Victim, key: str | None) -> None:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         transport = httpx.ASGITransport(make_api(world.engine), raise_app_exceptions=False)
         self._http = httpx.AsyncClient(transport=transport, base_url="http://windlass", headers=headers | NO_STREAM)
@@ -65,14 +65,14 @@ class Caller:
 
 
 def test_a_route_whose_request_cannot_be_made_is_named() -> None:
-    world = World(None, {}, {}, {}, None)  # type: ignore[arg-type]
+    world = Victim(None, {}, {}, {}, None)  # type: ignore[arg-type]
     [route] = [route for route in ROUTES if route.path == "/api/v1/tasks/{task_id}" and route.method == "GET"]
 
     with pytest.raises(Unbuildable, match=r"GET /api/v1/tasks/{task_id}: the matrix has no value for 'task_id'"):
         list(requests_of(world, route))
 
 
-async def test_nobody_gets_in_without_a_key_or_with_a_credential_of_another_kind(world: World) -> None:
+async def test_nobody_gets_in_without_a_key_or_with_a_credential_of_another_kind(world: Victim) -> None:
     wrong = []
     lease, jwt = str(world.token), "eyJhbGciOiJIUzI1NiJ9.e30.c2lnbmF0dXJl"
     for key in (None, "wl_unknown", lease, jwt):
@@ -85,7 +85,7 @@ async def test_nobody_gets_in_without_a_key_or_with_a_credential_of_another_kind
     assert not wrong, "\n".join(wrong)
 
 
-async def test_no_role_reaches_another_namespace(world: World) -> None:
+async def test_no_role_reaches_another_namespace(world: Victim) -> None:
     before, wrong = await world.rows(), []
     for role in ROLES:
         caller = Caller(world, world.keys[ELSEWHERE, role])
@@ -111,7 +111,7 @@ def _wrong(said: Request, role: Role, answer: httpx.Response) -> str | None:
     return None
 
 
-async def test_each_role_reaches_its_own_namespace_as_far_as_it_may(world: World) -> None:
+async def test_each_role_reaches_its_own_namespace_as_far_as_it_may(world: Victim) -> None:
     wrong, world.own = [], VICTIM
     for role in ROLES:
         caller = Caller(world, world.keys[VICTIM, role])

@@ -9,18 +9,19 @@ import grpc
 import httpx
 import msgspec
 import pytest
-from tests.support.work import soon, until
+from tests.kit.work import soon, until
 
 from windlass import Engine, Submission
-from windlass.app import open_server, open_sessions
+from windlass.contracts.registry.wire import kagzi_pb2
+from windlass.contracts.session.wire import session_pb2
+from windlass.contracts.session.wire.methods import CALL, SESSION
 from windlass.core.access import Role
 from windlass.core.worker import Registration
-from windlass.engine import open_call
-from windlass.engine.access import REMEMBER_S
-from windlass.engine.open_call import LOOK_S
+from windlass.engine.manage import open_calls
+from windlass.engine.manage.keys import REMEMBER_S
+from windlass.engine.manage.open_calls import LOOK_S
+from windlass.serve import open_server, open_sessions
 from windlass.store.store import Store
-from windlass.wire.channel import CALL, SESSION
-from windlass.wire.protos import kagzi_pb2, session_pb2
 
 POLL = "/kagzi.WorkflowService/PollActivity"
 
@@ -28,7 +29,7 @@ POLL = "/kagzi.WorkflowService/PollActivity"
 @pytest.fixture
 async def engines(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Engine, Engine]]:
     """One that serves, and another in which the key is revoked."""
-    monkeypatch.setattr(open_call, "LOOK_S", 0.05)
+    monkeypatch.setattr(open_calls, "LOOK_S", 0.05)
     async with Engine(Store(database)) as serving, Engine(Store(database)) as other:
         yield serving, other
 
@@ -43,8 +44,8 @@ async def status_of(asked: Awaitable[object]) -> str:
 
 async def test_everything_that_is_open_ends_when_its_key_is_revoked(engines: tuple[Engine, Engine]) -> None:
     engine, other = engines
-    made, key = await engine.access.create_key(name="k", role=Role.SUBMITTER, namespace="default")
-    _, stays = await engine.access.create_key(name="k", role=Role.SUBMITTER, namespace="default")
+    made, key = await engine.keys.create_key(name="k", role=Role.SUBMITTER, namespace="default")
+    _, stays = await engine.keys.create_key(name="k", role=Role.SUBMITTER, namespace="default")
     worker_id, _ = await engine.workers.register(Registration(namespace="default", queue="r", kinds=("job",)))
     waited_for = await engine.submit(Submission(kind="job", queue="nobody"))
 
@@ -91,9 +92,9 @@ async def test_everything_that_is_open_ends_when_its_key_is_revoked(engines: tup
         open_calls = (poll, wait, session, feed)
         revoked = [asyncio.create_task(one(key)) for one in open_calls]
         kept = [asyncio.create_task(one(stays)) for one in open_calls]
-        await until(lambda: sum(len(calls) for calls in engine.access._open._open.values()) == 8)
+        await until(lambda: sum(len(calls) for calls in engine.keys._open._open.values()) == 8)
 
-        await other.access.revoke_key(made.id)
+        await other.keys.revoke_key(made.id)
 
         assert await soon(asyncio.gather(*revoked)) == ["UNAUTHENTICATED"] * 3 + ["ended"]
         assert not any(one.done() for one in kept)
@@ -110,18 +111,18 @@ async def test_a_call_that_was_cancelled_by_its_caller_is_not_said_to_be_revoked
     engines: tuple[Engine, Engine],
 ) -> None:
     engine, _ = engines
-    _, key = await engine.access.create_key(name="k", role=Role.VIEWER, namespace=None)
+    _, key = await engine.keys.create_key(name="k", role=Role.VIEWER, namespace=None)
 
     async def call() -> None:
-        with engine.access.opened(key):
+        with engine.keys.opened(key):
             await asyncio.Event().wait()
 
     waiting = asyncio.create_task(call())
-    await until(lambda: bool(engine.access._open._open))
+    await until(lambda: bool(engine.keys._open._open))
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert not engine.access._open._open
+    assert not engine.keys._open._open
 
 
 def _shown(key: str) -> list[tuple[str, str]]:

@@ -10,23 +10,29 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
-from tests.isolation.subject import ELSEWHERE, PAYLOAD, ROLES, SECRET, VICTIM, Unbuildable, World
+from tests.isolation.subject import ELSEWHERE, PAYLOAD, ROLES, SECRET, VICTIM, Unbuildable, Victim
 
 from windlass import Submission
-from windlass.contracts.callback.mount import make_callbacks
-from windlass.contracts.lease.mount import make_lease_app
-from windlass.contracts.machine.mount import make_machines
-from windlass.core.callback import scope_of
-from windlass.core.delivery import Delivery, Machine, Push, Wakeup
-from windlass.core.holder import Caller
+from windlass.contracts.callback.delivery import Push
+from windlass.contracts.callback.rules import scope_of
+from windlass.contracts.callback.server import app as callback
+from windlass.contracts.callback.server.mount import make_callbacks
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.rules import Caller
+from windlass.contracts.lease.server import app as lease
+from windlass.contracts.lease.server.mount import make_lease_app
+from windlass.contracts.machine.delivery import Machine
+from windlass.contracts.machine.server import app as machine
+from windlass.contracts.machine.server.mount import make_machines
+from windlass.core.delivery import Delivery
+from windlass.core.lease_token import lease_token
 from windlass.core.queue import QueueConfig
 from windlass.core.task import Task
-from windlass.core.token import lease_token
 
 DATASET = str(uuid4())
 
 
-async def running(world: World, delivery: Delivery, kind: str) -> Task:
+async def running(world: Victim, delivery: Delivery, kind: str) -> Task:
     """A task of the victim's that runs under this delivery."""
     engine = world.engine
     await engine.queues.put(kind, namespace=VICTIM, delivery=delivery.checked(), limits=QueueConfig())
@@ -37,8 +43,8 @@ async def running(world: World, delivery: Delivery, kind: str) -> Task:
             "where id = $1",
             task_id, lease_token(7, kind),
         )  # fmt: skip
-        await tx.heartbeats.send_out([(task_id, 1)], 60_000, 0)
-    return (await engine.views.get(task_id)).task
+        await tx.heartbeats.insert_heartbeats([(task_id, 1)], 60_000, 0)
+    return (await engine.tasks.get(task_id)).task
 
 
 # --------------------------------------------------------------------------------------------- /internal
@@ -85,11 +91,11 @@ async def posted(app: Any, method: str, path: str, body: Any, caller: Caller, qu
     return sent[0]["status"], sent[1]["body"].decode()
 
 
-async def test_no_certificate_of_another_namespace_reaches_a_task_through_internal_routes(world: World) -> None:
+async def test_no_certificate_of_another_namespace_reaches_a_task_through_internal_routes(world: Victim) -> None:
     app = make_lease_app(world.engine, "0", "s3://scratch")
     task = await running(world, Wakeup(), "wakeup")
     bodies = internal_bodies(task, world.ids["message_id"])
-    if missing := (app._posts.keys() | app._wakeups.keys()) - bodies.keys():
+    if missing := {route.path for route in lease.ROUTES if route.method == "POST"} - bodies.keys():
         raise Unbuildable(f"the matrix has no body for {sorted(missing)}: add it to `internal_bodies` of {__name__}")
     stranger, own = (Caller("CN=x", name, (), (name,)) for name in (ELSEWHERE, VICTIM))
     query = f"task_id={task.id}".encode()
@@ -111,11 +117,11 @@ async def test_no_certificate_of_another_namespace_reaches_a_task_through_intern
 # --------------------------------------------------------------------------------------------- callbacks
 
 
-async def test_a_callback_is_heard_with_the_token_of_its_own_attempt_only(world: World) -> None:
+async def test_a_callback_is_heard_with_the_token_of_its_own_attempt_only(world: Victim) -> None:
     service, app = make_callbacks(world.engine, "0")
     task = await running(world, Push(url="https://example.com/"), "push")
     other = await running(world, Push(url="https://example.com/"), "push")
-    tokens, now = await service.tokens(), await world.engine.views.time()
+    tokens, now = await service.tokens(), await world.engine.tasks.time()
     own = tokens.make(scope_of(task, now, timedelta(hours=1)))
     foreign = tokens.make(scope_of(other, now, timedelta(hours=1)))
     body = {"attempt": 1, "workerId": "w", "outcome": "SUCCEEDED", "progressPct": 1}
@@ -125,35 +131,31 @@ async def test_a_callback_is_heard_with_the_token_of_its_own_attempt_only(world:
 
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://windlass") as http:
-        for name in app._routes:
-            path = f"/v1/tasks/{task.id}/{name}"
+        for route in callback.TABLE.routes:
+            name, path = route.name, route.path.format(task_id=task.id)
             for credential in wrong_kinds:
                 headers = {} if credential is None else {"Authorization": f"Bearer {credential}"}
                 assert (await http.post(path, json=body | at, headers=headers)).status_code == 401, (name, credential)
             answer = await http.post(path, json=body | at, headers={"Authorization": f"Bearer {foreign}"})
             assert answer.status_code == 403, (name, answer.text)
         assert await world.rows() == before
-        for name in app._routes:
-            path, headers = f"/v1/tasks/{task.id}/{name}", {"Authorization": f"Bearer {own}"}
+        for route in callback.TABLE.routes:
+            name, path, headers = route.name, route.path.format(task_id=task.id), {"Authorization": f"Bearer {own}"}
             assert (await http.post(path, json=body | at, headers=headers)).status_code == 200, name
 
 
 # --------------------------------------------------------------------------------------------- machines
 
-OF_CLIENTS, OF_MACHINES = {"export", "status", "download"}, {"callback", "upload", "payload"}
 
-
-async def test_machines_and_their_clients_reach_only_what_is_theirs(world: World) -> None:
+async def test_machines_and_their_clients_reach_only_what_is_theirs(world: Victim) -> None:
     app = make_machines(world.engine)
     task = await running(world, Machine(launcher="process", command=["x"]), "machine")
-    if unknown := app._routes.keys() - OF_CLIENTS - OF_MACHINES:
-        raise Unbuildable(f"say in {__name__} who calls {sorted(unknown)}")
     before = await world.rows()
 
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://windlass") as http:
-        for name, (method, _) in app._routes.items():
-            path = f"/{name}/{'machine' if name == 'export' else task.id}{'/file' if name == 'upload' else ''}"
+        for route in machine.ROUTES:
+            method, path = route.method, route.path.format(format="machine", task_id=task.id, file="file")
             for credential in (None, "wl_unknown", str(task.lease_id)):
                 headers = {} if credential is None else {"Authorization": f"Bearer {credential}"}
                 answer = await http.request(method, path, json={}, headers=headers)

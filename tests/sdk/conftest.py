@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from windlass.app import App
 from windlass.sdk import Worker
+from windlass.serve import App
 
 
 @pytest.fixture

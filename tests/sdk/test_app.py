@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from windlass import Category, Conflict, Draining, Invalid, InvalidState, State, Submission
-from windlass.app import App
 from windlass.sdk import Cancel, Context, Fail, Retry, TaskFailed, current
+from windlass.serve import App
 from windlass.testing.clock import VirtualClock
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from windlass.core.lease import Reach
-from windlass.sdk import heartbeat
-from windlass.sdk.heartbeat import HeartbeatProcess
+from windlass.sdk.worker import heartbeat
+from windlass.sdk.worker.heartbeat import HeartbeatProcess
 
 BLOCKED = "a handler blocks the event loop: the heartbeat process has extended the lease"
 
@@ -24,7 +24,7 @@ def stands_still(_call: Callable[..., None], *_arguments: object) -> None:
 
 def heard(on_loop: Callable[..., None], said_ago_s: float) -> None:
     process = HeartbeatProcess(Reach("nowhere", {}), lambda _: None, on_loop)
-    process._hear(f"extended {time.monotonic() - said_ago_s}")
+    process._handle(f"extended {time.monotonic() - said_ago_s}")
 
 
 def test_a_worker_whose_loop_turns_is_not_said_to_be_blocked(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.kit.processes import alive, gone
 from tests.sdk import process_handlers as handlers
 from tests.sdk.process_handlers import Point
 from tests.shape.source import ROOT
-from tests.support.processes import alive, gone
 
 from windlass import App, Category, Context, Invalid, State, Submission, TaskFailed
+
+pytestmark = pytest.mark.slow
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends a process with its parent")
 
@@ -61,7 +63,7 @@ async def test_what_it_says_is_kept_and_its_death_is_tried_again(working: Any) -
         handle = await handlers.walk.submit()
         assert await handle.result("60s") == [3, 2]
         progress = await handle.progress()
-        lines = (await app.client.notes.log(handle.id)).lines
+        lines = (await app.client.parts.progress.log(handle.id)).lines
     assert progress is not None
     assert (progress.current, progress.message, progress.attempt) == (3, "on the way", 3)
     assert [(line.attempt, line.message) for line in lines] == [(1, "try 1"), (2, "try 2"), (3, "try 3")]

@@ -6,15 +6,17 @@ import asyncio
 import logging
 
 import pytest
+from tests.kit.work import soon
 from tests.sdk.conftest import Working
-from tests.support.work import soon
 
 from windlass import Conflict, Engine, Invalid, NotFound, Policy, Unavailable
-from windlass.app import App, open_engine, open_sessions
 from windlass.core.schedule import Overlap, ScheduleSpec
 from windlass.sdk import WorkflowContext
 from windlass.sdk.schedule import Declaration
+from windlass.serve import App, open_engine, open_sessions
 from windlass.testing.kit import OpenKit
+
+pytestmark = pytest.mark.slow
 
 
 async def test_a_worker_declares_the_schedules_of_its_app_and_they_fire(
@@ -138,5 +140,5 @@ async def test_the_options_of_a_handler_hold_for_tasks_that_are_submitted_by_nam
         began = asyncio.Event()
         worker.on_lease = lambda _: began.set()
         await soon(began.wait())
-        declared = await live_engine.kinds.policies([("default", "once"), ("default", "plain")])
+        declared = await live_engine.parts.kinds.policies([("default", "once"), ("default", "plain")])
     assert declared == {("default", "once"): Policy(max_attempts=1, timeout_s=60.0)}

@@ -14,7 +14,7 @@ import pytest
 from windlass import Invalid
 from windlass.sdk.context import Context
 from windlass.sdk.duration import seconds
-from windlass.sdk.schema import Schema
+from windlass.sdk.handler.schema import Schema
 
 
 @dataclasses.dataclass
@@ -153,9 +153,9 @@ def test_arguments_by_place_are_bound_as_python_binds_them(function: str, count:
         expected = inspect.signature(chosen).bind(*args).arguments
     except TypeError:
         with pytest.raises(Invalid):
-            Schema(chosen, Context).bound(args, {})
+            Schema(chosen, Context)._bind(args, {})
     else:
-        assert Schema(chosen, Context).bound(args, {}) == expected
+        assert Schema(chosen, Context)._bind(args, {}) == expected
 
 
 def test_null_is_no_arguments() -> None:

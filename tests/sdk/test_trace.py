@@ -10,10 +10,12 @@ import sys
 from typing import Any
 
 import pytest
-from tests.support.work import begin, job
+from tests.kit.work import begin, job
 
 from windlass import Engine, Invalid
 from windlass.sdk.trace import traceparent
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import asyncio, json, sys
@@ -153,7 +155,7 @@ async def test_without_a_provider_everything_works_and_nothing_is_carried(databa
 
 def test_opentelemetry_is_not_imported_by_us() -> None:
     shown = (
-        "import sys, windlass, windlass.sdk.trace, windlass.app; print([m for m in sys.modules if 'telemetry' in m])"
+        "import sys, windlass, windlass.sdk.trace, windlass.serve; print([m for m in sys.modules if 'telemetry' in m])"
     )
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -143,7 +143,7 @@ def test_programs_that_block_submit_in_their_transaction_and_need_no_engine(shop
             send.submit_sync("ada", connection=connection)
             send.options(connection=connection).submit_many_sync([("bob",), ("eve",)])
         assert asyncio.run(count(database)) == 3
-    assert shop._portal is None
+    assert shop._sync_bridge is None
 
 
 @ASYNC

@@ -26,11 +26,11 @@ ORDER = "insert into orders values (1)"
 
 
 @pytest.fixture
-async def shop(app: App, somebody: asyncpg.Connection) -> App:
+async def shop(app: App, other_connection: asyncpg.Connection) -> App:
     @app.task
     async def send(to: str) -> None: ...
 
-    await somebody.execute("create table orders (id integer)")
+    await other_connection.execute("create table orders (id integer)")
     return app
 
 

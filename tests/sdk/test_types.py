@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.shape.source import ROOT
+
+pytestmark = pytest.mark.slow
 
 FILE = Path(__file__).parent / "types/handlers.py"
 EXPECTED = re.compile(r"# E: ([\w-]+)$")

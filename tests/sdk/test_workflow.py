@@ -12,8 +12,8 @@ import asyncpg
 import pytest
 
 from windlass import Category, Invalid, State
-from windlass.app import App
 from windlass.sdk import Cancel, Fail, StepFailed, TaskFailed, WorkflowContext, current
+from windlass.serve import App
 
 
 @dataclass
@@ -268,22 +268,24 @@ async def test_now_random_and_uuid_are_the_same_in_every_attempt(app: App, worki
     seen: list[tuple[datetime, float, UUID, UUID]] = []
 
     @app.workflow(retry_delay="1ms")
-    async def chance(ctx: WorkflowContext) -> None:
+    async def randomness(ctx: WorkflowContext) -> None:
         seen.append((await ctx.now(), ctx.random(), ctx.uuid(), ctx.uuid()))
         if len(seen) < 3:
             raise OSError("again")
 
     async with working():
-        await (await chance.submit()).result("10s")
-        await (await chance.submit()).result("10s")
+        await (await randomness.submit()).result("10s")
+        await (await randomness.submit()).result("10s")
     assert seen[0] == seen[1] == seen[2] != seen[3]
     assert len({seen[0][2], seen[0][3], seen[3][2], seen[3][3]}) == 4
 
 
 async def test_the_effect_and_the_record_of_a_transaction_are_one(
-    app: App, working: Any, somebody: asyncpg.Connection
+    app: App, working: Any, other_connection: asyncpg.Connection
 ) -> None:
-    await somebody.execute("create table account (name text, balance int); insert into account values ('ada', 10)")
+    await other_connection.execute(
+        "create table account (name text, balance int); insert into account values ('ada', 10)"
+    )
     tries = []
 
     async def debit(connection: Any, amount: int) -> int:
@@ -300,7 +302,7 @@ async def test_the_effect_and_the_record_of_a_transaction_are_one(
     async with working():
         assert await (await pay.submit()).result("10s") == 7
     assert tries == [7, 7]
-    assert await somebody.fetchval("select balance from account") == 7
+    assert await other_connection.fetchval("select balance from account") == 7
 
 
 def test_a_workflow_is_an_async_function_with_a_context(app: App) -> None:
@@ -316,16 +318,16 @@ def test_a_workflow_is_an_async_function_with_a_context(app: App) -> None:
 
 
 def test_a_step_without_a_name_has_to_be_given_one(app: App) -> None:
-    from windlass.sdk.step import plan_of
+    from windlass.sdk.workflow.step import make_plan
 
-    with pytest.raises(Invalid, match="give one"):
-        plan_of(lambda: 1, {})
+    with pytest.raises(Invalid, match="give it one"):
+        make_plan(lambda: 1, {})
     with pytest.raises(Invalid, match="must be declared with"):
-        plan_of(test_a_workflow_is_an_async_function_with_a_context, {"queue": "mail"})
+        make_plan(test_a_workflow_is_an_async_function_with_a_context, {"queue": "mail"})
 
 
 def test_a_worker_that_cannot_record_steps_takes_no_workflows(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    from windlass.sdk.workflow_handler import runnable_through
+    from windlass.sdk.workflow.handler import supported_handlers
 
     @app.task
     async def send() -> None: ...
@@ -333,5 +335,5 @@ def test_a_worker_that_cannot_record_steps_takes_no_workflows(app: App, caplog: 
     @app.workflow
     async def checkout(ctx: WorkflowContext) -> None: ...
 
-    assert list(runnable_through(object(), app.handlers)) == ["shop.send"]
+    assert list(supported_handlers(object(), app.handlers)) == ["shop.send"]
     assert "leaves out: shop.checkout" in caplog.text

@@ -9,24 +9,24 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support import zoo
-from tests.support.work import SOON_S
-from tests.support.zoo_app import ALL, app, in_process, neighbour, threaded_neighbour
+from tests.kit import zoo
+from tests.kit.work import SOON_S
+from tests.kit.world import KEY
+from tests.kit.zoo_app import ALL, app, in_process, neighbour, threaded_neighbour
 
 from windlass import Engine, State
-from windlass.app import open_sessions
-from windlass.sdk import outcome
-from windlass.sdk.handle import TaskHandle
-from windlass.sdk.remote import connect
-from windlass.testing.callback.stand_in import Pushed, StandIn
-from windlass.wire.signature import signed_headers
+from windlass.contracts.callback.conformance.stand_in import Pushed, StandIn
+from windlass.contracts.session.client.remote import connect
+from windlass.net.signature import signed_headers
+from windlass.sdk.handler.handle import TaskHandle
+from windlass.sdk.worker import outcome
+from windlass.serve import open_sessions
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
-KEY = "wl_a-key-for-tests"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -38,7 +38,7 @@ def mode() -> str:
 
 @pytest.fixture(autouse=True)
 def words(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(outcome, "WORDS_S", 3.0)
+    monkeypatch.setattr(outcome, "DESCRIBE_S", 3.0)
     zoo.words_may_come.clear()
     yield
     zoo.words_may_come.set()
@@ -122,7 +122,7 @@ async def test_in_a_process_too(live_engine: Engine) -> None:
 
 
 async def test_a_pushed_service_tells_all_of_it(pace: float) -> None:
-    with StandIn("http://127.0.0.1:1", SECRET, interval_ms=int(1000 * pace), patience_s=60) as engine:
+    with StandIn("http://127.0.0.1:1", SECRET, interval_ms=int(1000 * pace), timeout_s=60) as engine:
         async with app.callback_worker(secret=SECRET, concurrency=500) as worker:
 
             async def push(kind: str, **payload: Any) -> Pushed:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.shape.source import SRC
 
-PROTOS = SRC / "windlass/wire/protos"
+PROTOS = SRC / "windlass/contracts"
 VERSION_CHECK = re.compile(
     r"^# Protobuf Python Version.*\n|^from google\.protobuf import runtime_version.*\n"
     r"|^_runtime_version\.ValidateProtobufRuntimeVersion\((?s:.*?)^\)\n",
@@ -25,7 +25,7 @@ VERSION_CHECK = re.compile(
 def generated() -> dict[Path, str]:
     """Each file that the protos give, with its text."""
     with tempfile.TemporaryDirectory() as folder:
-        files = [str(proto.relative_to(SRC)) for proto in sorted(PROTOS.glob("*.proto"))]
+        files = [str(proto.relative_to(SRC)) for proto in sorted(PROTOS.glob("*/wire/*.proto"))]
         command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={folder}", f"--pyi_out={folder}"]
         subprocess.run([*command, *files], cwd=SRC, check=True)
         made = sorted(path for path in Path(folder).rglob("*_pb2.py*"))

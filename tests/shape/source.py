@@ -34,6 +34,23 @@ class Module:
                 found += [f"{self._base(node)}.{alias.name}" for alias in node.names]
         return found
 
+    @cached_property
+    def imports_at_once(self) -> list[str]:
+        """What is imported when the module is: not within functions, and not for type checkers only."""
+        found: list[str] = []
+        todo: list[ast.stmt] = list(self.tree.body)
+        while todo:
+            match todo.pop():
+                case ast.Import(names=names):
+                    found += [alias.name for alias in names]
+                case ast.ImportFrom(names=names) as node:
+                    found += [f"{self._base(node)}.{alias.name}" for alias in names]
+                case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
+                    todo += orelse
+                case ast.If(body=body, orelse=orelse) | ast.Try(body=body, orelse=orelse):
+                    todo += [*body, *orelse]
+        return found
+
     def _base(self, node: ast.ImportFrom) -> str:
         if node.level == 0:
             return node.module or ""

@@ -28,7 +28,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 import pytest
-from tests.support.work import CRASH, begin, job, only_direct, worker
+from tests.kit.work import CRASH, begin, job, only_direct, worker
 
 import windlass
 from windlass import (
@@ -45,19 +45,22 @@ from windlass import (
     Worker,
     sdk,
 )
-from windlass.app import open_blobs
+from windlass.contracts.callback.worker import worker as callback_worker  # what `App` names when it is asked
 from windlass.core import command, step_command
-from windlass.core.check import PAYLOAD_MAX_BYTES
 from windlass.core.lease import Activity
-from windlass.core.note import Amount, Line, Note
+from windlass.core.progress import Amount, Line, ProgressReport
 from windlass.core.step import Place
-from windlass.engine.chance import SystemChance
-from windlass.engine.fire import Pace
-from windlass.engine.hub import LoopTimers
-from windlass.engine.note import Notes
-from windlass.engine.view import Created, TaskViews
+from windlass.core.validation import PAYLOAD_MAX_BYTES
+from windlass.engine.loops.schedule_loop import Pace
+from windlass.engine.manage.progress import ProgressReports
+from windlass.engine.notifications import LoopTimers
+from windlass.engine.randomness import SystemRandomness
+from windlass.engine.read.tasks import Created, TaskViews
 from windlass.sdk import WorkflowContext
-from windlass.sdk.leaving import Leaving
+from windlass.sdk.workflow.exits import WorkflowExit
+from windlass.serve import open_blobs
+
+pytestmark = pytest.mark.slow
 
 BAD: dict[str, Any] = {
     "None": None,
@@ -167,7 +170,7 @@ async def work(connection: object) -> bytes:
     return b"1"
 
 
-async def said(scene: Scene) -> step_command.StepResult:
+async def step_result(scene: Scene) -> step_command.StepResult:
     task = (await scene.claimed()).task
     assert task.lease_id is not None
     return step_command.StepResult(task.id, task.attempt, task.lease_id, Place(0, "pay"))
@@ -188,7 +191,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "delivery": lambda s: "pull",
     "cancel_grace": lambda s: "1s",
     "category": lambda s: "USER_CODE",
-    "chance": lambda s: SystemChance(),
+    "randomness": lambda s: SystemRandomness(),
     "claimed": lambda s: s.claimed(),
     "concurrency": lambda s: 10,
     "concurrency_key": lambda s: str,
@@ -215,7 +218,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "payload": lambda s: b"1",
     "payloads": lambda s: [b"1", b"2"],
     "return_exceptions": lambda s: False,
-    "said": said,
+    "command": step_result,
     "signal_id": lambda s: None,
     "step": lambda s: nothing,
     "steps": lambda s: [],
@@ -233,7 +236,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "kinds": lambda s: ["job"],
     "labels": lambda s: ["gpu"],
     "lease": lambda s: s.lease,
-    "left_behind": lambda s: b"1",
+    "checkpoint": lambda s: b"1",
     "level": lambda s: "INFO",
     "lease_ttl_s": lambda s: 10.0,
     "limit": lambda s: 1,
@@ -270,9 +273,9 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "retry_factor": lambda s: 2.0,
     "retry_on": lambda s: (OSError,),
     "retryable": lambda s: True,
-    "run_id": lambda s: s.engine.chance.new_id(),
+    "run_id": lambda s: s.engine.parts.randomness.new_id(),
     "run_in": lambda s: None,
-    "saying": lambda s: None,
+    "sink": lambda s: None,
     "schema": lambda s: None,
     "secret": lambda s: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     "server": lambda s: None,
@@ -307,7 +310,9 @@ WITHOUT_INPUT = {
 }
 
 # What belongs to an exported name and is reached through it.
-PARTS: dict[str, type] = {"Engine.notes": Notes, "Engine.views": TaskViews}
+PARTS: dict[str, type] = {"Engine.parts.progress": ProgressReports, "Engine.tasks": TaskViews}
+# What the rooms of contracts call on an engine, and users do not.
+FOR_ROOMS = {"Engine.on_close", "Engine.service"}
 
 
 Call = Callable[[], Any]
@@ -378,7 +383,7 @@ async def completed(scene: Scene, fields: dict[str, Any]) -> Call:
 
 async def noted(scene: Scene, fields: dict[str, Any]) -> Call:
     task = (await scene.claimed()).task
-    note = Note(**{"task_id": task.id, "attempt": task.attempt, "lease_id": task.lease_id, **fields})
+    note = ProgressReport(**{"task_id": task.id, "attempt": task.attempt, "lease_id": task.lease_id, **fields})
 
     async def say() -> None:
         [answer] = await scene.engine.note([note])
@@ -411,17 +416,17 @@ HANDED_TO: dict[str, Callable[[Scene, dict[str, Any]], Any]] = {
     "Failure": failed_with,
     "Lease": claimed_under,
     "Line": noted_line,
-    "Note": noted,
+    "ProgressReport": noted,
     "report of Park": about_an_attempt(command.Park, failure=CRASH),
     "Policy": submitted_policy,
     "Rate": configured_rate,
     "report of Release": about_an_attempt(command.Release),
-    "said of StepChild": about_a_step(step_command.StepChild, child_id=uuid4()),
-    "said of StepFailure": about_a_step(step_command.StepFailure, failure=CRASH, failures=1),
-    "said of StepResult": about_a_step(step_command.StepResult),
-    "said of StepSignal": about_a_step(step_command.StepSignal, signal="approval"),
-    "said of StepSleep": about_a_step(step_command.StepSleep),
-    "said of StepTime": about_a_step(step_command.StepTime),
+    "command of StepChild": about_a_step(step_command.StepChild, child_id=uuid4()),
+    "command of StepFailure": about_a_step(step_command.StepFailure, failure=CRASH, failures=1),
+    "command of StepResult": about_a_step(step_command.StepResult),
+    "command of StepSignal": about_a_step(step_command.StepSignal, signal="approval"),
+    "command of StepSleep": about_a_step(step_command.StepSleep),
+    "command of StepTime": about_a_step(step_command.StepTime),
     "report of Sleep": about_an_attempt(command.Sleep),
     "Submission": submitted,
     "Task": completed_task,
@@ -431,7 +436,7 @@ HANDED_TO: dict[str, Callable[[Scene, dict[str, Any]], Any]] = {
 UNREAD = {
     ("Claimed", "payload"),
     ("report of Fail", "jitter"),
-    ("said of StepFailure", "jitter"),
+    ("command of StepFailure", "jitter"),
     ("Lease", "expires_at"),
     *(("Task", field) for field in windlass.Task.__struct_fields__ if field not in ("id", "attempt", "lease_id")),
 }
@@ -443,8 +448,8 @@ UNREAD = {
 def exported() -> dict[str, Any]:
     """The public names, and what `Engine.report` and `Engine.note` take."""
     reports = {f"report of {kind.__name__}": kind for kind in typing.get_args(command.Report)}
-    notes = {kind.__name__: kind for kind in (Note, Amount, Line)}
-    steps = {f"said of {kind.__name__}": kind for kind in typing.get_args(step_command.StepCommand)}
+    notes = {kind.__name__: kind for kind in (ProgressReport, Amount, Line)}
+    steps = {f"command of {kind.__name__}": kind for kind in typing.get_args(step_command.StepCommand)}
     return {name: getattr(windlass, name) for name in windlass.__all__} | reports | notes | steps
 
 
@@ -464,7 +469,7 @@ def callables() -> Iterator[tuple[str, Any]]:
 
 def methods(owner: str, of: type) -> Iterator[tuple[str, Any]]:
     for name, function in inspect.getmembers(of, inspect.isfunction):
-        if not name.startswith("_"):
+        if not name.startswith("_") and f"{owner}.{name}" not in FOR_ROOMS:
             yield f"{owner}.{name}", function
 
 
@@ -474,7 +479,7 @@ def is_error(value: object) -> bool:
 
 def parameters(function: Any) -> dict[str, Any]:
     """What it takes, with the types; `**options: Unpack[Options]` stands for the fields of Options."""
-    hints, found = typing.get_type_hints(function), {}
+    hints, found = typing.get_type_hints(function, localns=vars(callback_worker)), {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name)
         if parameter.kind is inspect.Parameter.VAR_KEYWORD and typing.get_origin(hint) is typing.Unpack:
@@ -545,11 +550,11 @@ def bad_values(parameter: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def scene(
-    engine: Engine, database: str, somebody: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, database: str, other_connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Scene]:
     monkeypatch.setenv("DATABASE_URL", database)
     await engine.submit(job(kind="first", queue="idle"))
-    tables = [row[0] for row in await somebody.fetch(TABLES)]
+    tables = [row[0] for row in await other_connection.fetch(TABLES)]
     ended = (await engine.complete(await begin(engine))).id
     script = App("script", database)
     app = sdk.App("shop", partial(nullcontext, engine))
@@ -562,10 +567,10 @@ async def scene(
 TABLES = "select relname from pg_class where relnamespace = 'windlass'::regnamespace and relkind = 'r' order by 1"
 
 
-async def content(scene: Scene, somebody: asyncpg.Connection) -> list[tuple[Any, ...]]:
+async def content(scene: Scene, other_connection: asyncpg.Connection) -> list[tuple[Any, ...]]:
     """How many rows each table has, and what is in them."""
     counts = (f"select '{name}', count(*), sum(hashtext(t::text)) from windlass.{name} t" for name in scene.tables)
-    return [tuple(row) for row in await somebody.fetch(" union all ".join(counts))]
+    return [tuple(row) for row in await other_connection.fetch(" union all ".join(counts))]
 
 
 async def outcome_of(call: Call, timeout_s: float) -> BaseException | None:
@@ -591,33 +596,37 @@ async def outcome_of(call: Call, timeout_s: float) -> BaseException | None:
 async def readable(scene: Scene) -> None:
     """Nothing that was accepted may stop those who read it."""
     for namespace in ("default", "something"):
-        page = await scene.engine.views.page(namespace=namespace, limit=1000)
+        page = await scene.engine.tasks.page(namespace=namespace, limit=1000)
         for row in page.tasks[:3]:
-            await scene.engine.views.timeline(row.task.id)
-            await scene.engine.views.why_waiting(row.task.id)
+            await scene.engine.tasks.timeline(row.task.id)
+            await scene.engine.tasks.why_waiting(row.task.id)
     async with scene.engine.store.begin() as tx:
         await tx.queues.list_queues("default")
     async with scene.engine.store.views() as views:
         await views.list_leases("default")
 
 
-async def writes(somebody: asyncpg.Connection) -> int:
+async def writes(other_connection: asyncpg.Connection) -> int:
     """How many transactions have begun to write so far, on the whole server: a look that costs next to nothing."""
-    count: int = await somebody.fetchval("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    count: int = await other_connection.fetchval("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
     return count
 
 
 async def problem_of(
-    scene: Scene, somebody: asyncpg.Connection, what: str, must_refuse: bool, prepare: Callable[[], Awaitable[Call]]
+    scene: Scene,
+    other_connection: asyncpg.Connection,
+    what: str,
+    must_refuse: bool,
+    prepare: Callable[[], Awaitable[Call]],
 ) -> str | None:
     """A refusal for which no transaction began to write is the good case. Else it is done once more, and what is in the
     tables before and after is compared."""
     for careful in (False, True):
         call = await prepare()
-        before = await content(scene, somebody) if careful else []
-        began = await writes(somebody)
+        before = await content(scene, other_connection) if careful else []
+        began = await writes(other_connection)
         error = await outcome_of(call, 5.0 if must_refuse else 0.5)
-        if error is not None and isinstance(error, WindlassError) and await writes(somebody) == began:
+        if error is not None and isinstance(error, WindlassError) and await writes(other_connection) == began:
             return None
         scene.spend()
         if error is None:
@@ -627,7 +636,7 @@ async def problem_of(
             return None
         if not isinstance(error, WindlassError):
             return f"{what} gave {type(error).__name__}: {str(error)[:200]}"
-        if careful and await content(scene, somebody) != before:
+        if careful and await content(scene, other_connection) != before:
             return f"{what} was refused, and something was written"
     return None
 
@@ -659,7 +668,8 @@ async def bound(scene: Scene, name: str) -> Any:
     if owner == "WorkflowContext":
         return partial(asked, WorkflowContext(await scene.claimed(), scene.app), method)
     if owner == "App":
-        return getattr(scene.script if method.endswith("_sync") else scene.app, method)
+        by_itself = method.endswith("_sync") or method == "callback_worker"
+        return getattr(scene.script if by_itself else scene.app, method)
     if owner == "TaskHandle":
         task_id = await scene.queued() if method.startswith(("cancel", "signal")) else scene.ended
         return getattr(TaskHandle(scene.script if method.endswith("_sync") else scene.app, task_id), method)
@@ -683,7 +693,7 @@ async def asked(context: WorkflowContext, method: str, **arguments: Any) -> None
         answer = getattr(context, method)(*first, **arguments)
         if inspect.isawaitable(answer):
             await answer
-    except Leaving:
+    except WorkflowExit:
         return
 
 
@@ -706,7 +716,7 @@ def test_every_exported_name_is_covered() -> None:
 @only_direct
 @pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
 async def test_a_bad_argument_is_refused_and_writes_nothing(
-    scene: Scene, somebody: asyncpg.Connection, name: str
+    scene: Scene, other_connection: asyncpg.Connection, name: str
 ) -> None:
     hints, problems = parameters(FUNCTIONS[name]), []
 
@@ -718,21 +728,21 @@ async def test_a_bad_argument_is_refused_and_writes_nothing(
         for label, value in bad_values(parameter).items():
             what, must_refuse = f"{name}({parameter}={label})", not fits(hint, value)
             calling = partial(prepare, parameter, value)
-            problems.append(await problem_of(scene, somebody, what, must_refuse, calling))
+            problems.append(await problem_of(scene, other_connection, what, must_refuse, calling))
     assert [problem for problem in problems if problem] == []
 
 
 @only_direct
 @pytest.mark.parametrize("name", HANDED_TO)
 async def test_a_bad_field_is_refused_when_it_is_handed_over(
-    scene: Scene, somebody: asyncpg.Connection, name: str
+    scene: Scene, other_connection: asyncpg.Connection, name: str
 ) -> None:
-    hints, problems = typing.get_type_hints(exported()[name]), []
+    hints, problems = typing.get_type_hints(exported()[name], localns=vars(callback_worker)), []
     for field in (field for owner, field in FIELDS if owner == name):
         for label, value in bad_values(field).items():
             what, must_refuse = f"{name}({field}={label})", not fits(hints[field], value)
             calling = partial(HANDED_TO[name], scene, {field: value})
-            problems.append(await problem_of(scene, somebody, what, must_refuse, calling))
+            problems.append(await problem_of(scene, other_connection, what, must_refuse, calling))
     assert [problem for problem in problems if problem] == []
 
 

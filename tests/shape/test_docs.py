@@ -9,7 +9,7 @@ import pytest
 from docs import generate
 from tests.shape.source import ROOT
 
-from windlass.core.transition import State, Verb
+from windlass.core.states import State, Verb
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

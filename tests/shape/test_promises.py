@@ -13,6 +13,8 @@ import pytest
 from tests.shape.promises import without_parameters, wrong_tests
 from tests.shape.source import ROOT
 
+pytestmark = pytest.mark.slow
+
 PAGES = sorted((ROOT / "docs/promises").glob("*.md"))
 ROW = re.compile(r"^\|(?P<promise>[^|]+)\|(?P<tests>.+)\|$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[^`]+::[^`]+)`")

@@ -18,22 +18,24 @@ LONG_MODULES: dict[str, int] = {}
 
 # The database's clock is the only one that counts. Who else reads the wall clock, and why that decides nothing:
 WALL_CLOCK_READERS = {
-    "src/windlass/engine/chance.py",  # ids carry a time for their order only; no rule reads it
+    "src/windlass/engine/randomness.py",  # ids carry a time for their order only; no rule reads it
     "src/windlass/cli/certs.py",  # from when to when a certificate is good
-    "src/windlass/http/certified.py",  # whether one is still good, as the handshake asked by the same clock
+    "src/windlass/contracts/lease/tls/server.py",  # whether one is still good, as the handshake asked by the same clock
     "src/windlass/cli/doctor.py",  # tells a person how far this machine's clock is off
-    "src/windlass/sdk/callback/worker.py",  # how old a signature is; what it lets through is still fenced
-    "src/windlass/sdk/machine/job.py",  # part of a file's name
-    "src/windlass/sdk/machine/s3.py",  # S3 wants the time in its signatures
+    "src/windlass/contracts/callback/worker/worker.py",  # how old a signature is; what it lets through is still fenced
+    "src/windlass/contracts/machine/worker/job.py",  # part of a file's name
+    "src/windlass/contracts/machine/worker/s3.py",  # S3 wants the time in its signatures
     "src/windlass/blobs/leftover.py",  # the same
-    "src/windlass/export/mods/program.py",  # the day on which a minimal record was made
-    "src/windlass/testing/callback/stand_in.py",  # stands in for an engine towards somebody else's worker
-    "src/windlass/testing/lease/stand_in.py",  # the same
-    "src/windlass/testing/lease/paper.py",  # from when to when a certificate is good
+    "src/windlass/contracts/machine/export/mods/program.py",  # the day on which a minimal record was made
+    "src/windlass/contracts/callback/conformance/stand_in.py",  # stands in for an engine towards somebody else's worker
+    "src/windlass/contracts/lease/conformance/stand_in.py",  # the same
+    "src/windlass/contracts/lease/conformance/certificates.py",  # from when to when a certificate is good
 }
 WALL_CLOCKS = re.compile(r"(^|\.)(time\.(time|time_ns|localtime|gmtime)|(datetime|date)\.(now|utcnow|today))$")
 
-SQL = SRC / "windlass/store/sql"
+QUERY_FILES = sorted(
+    file for file in (SRC / "windlass").rglob("*.sql") if "migrations" not in file.parts and file.name != "schema.sql"
+)
 QUERY = re.compile(r"^-- (?:name|part): (\S+)\n(.*?)(?=^-- (?:name|part): |\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -123,7 +125,7 @@ def test_nobody_reads_the_wall_clock() -> None:
     assert {read.split(":")[0] for read in reads} == WALL_CLOCK_READERS, "take those that no longer do off the list"
 
 
-@pytest.mark.parametrize("file", sorted(SQL.glob("*.sql")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", QUERY_FILES, ids=lambda file: file.name)
 def test_every_query_promises_something(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
 
@@ -132,15 +134,9 @@ def test_every_query_promises_something(file: Path) -> None:
 
 
 def test_every_query_has_its_own_name_and_is_used_by_the_store() -> None:
-    names = [name for file in SQL.glob("*.sql") for name in queries(file.read_text(encoding="utf-8"))]
-    said = {
-        node.value
-        for module in modules()
-        if module.name.startswith("windlass.store")
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Constant)
-    }
-    said |= {part for file in SQL.glob("*.sql") for part in re.findall(r"\{(\w+)\(", file.read_text(encoding="utf-8"))}
+    names = [name for file in QUERY_FILES for name in queries(file.read_text(encoding="utf-8"))]
+    said = {node.value for module in modules() for node in ast.walk(module.tree) if isinstance(node, ast.Constant)}
+    said |= {part for file in QUERY_FILES for part in re.findall(r"\{(\w+)\(", file.read_text(encoding="utf-8"))}
 
     assert sorted({name for name in names if names.count(name) > 1}) == []
     assert sorted(set(names) - said) == []
@@ -149,14 +145,14 @@ def test_every_query_has_its_own_name_and_is_used_by_the_store() -> None:
 # --------------------------------------------------------------------------------------------- the test itself
 
 
-def module(text: str, name: str = "windlass.engine.tick") -> Module:
+def module(text: str, name: str = "windlass.engine.loops.ticks") -> Module:
     return Module(name, f"src/{name.replace('.', '/')}.py", text)
 
 
 def test_the_length_of_a_function_is_measured_wherever_it_is() -> None:
     text = "class A:\n    @property\n    def b(self):\n        def c():\n            pass\n        return c\n"
 
-    assert functions(module(text)) == {"windlass.engine.tick.A.b": 4, "windlass.engine.tick.A.b.c": 2}
+    assert functions(module(text)) == {"windlass.engine.loops.ticks.A.b": 4, "windlass.engine.loops.ticks.A.b.c": 2}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +196,7 @@ def test_other_clocks_are_none_of_its_business(statement: str) -> None:
 
 
 def test_a_print_is_found_outside_the_command_line() -> None:
-    assert prints([module("print(1)")]) == ["src/windlass/engine/tick.py:1: print"]
+    assert prints([module("print(1)")]) == ["src/windlass/engine/loops/ticks.py:1: print"]
     assert prints([module("print(1)", "windlass.cli.dev"), module("console.print(1)")]) == []
 
 

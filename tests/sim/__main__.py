@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
+from tests.kit import database as databases
 from tests.sim.bugs import BUGS
 from tests.sim.runner import Found, Result, Simulator
-from tests.support import database as databases
 
 
 def main() -> int:

@@ -16,22 +16,26 @@ from uuid import UUID
 from msgspec.structs import replace
 from tests.sim.stranger import computed_token
 
-from windlass.contracts.session import call as session_call
-from windlass.contracts.session.reach import Reach
+from windlass.contracts.session.server import calls as session_call
+from windlass.contracts.session.server.namespaces import AttemptAccess
 from windlass.core import run as run_rules
 from windlass.core import step as step_rules
 from windlass.core import task as rules
-from windlass.core.id import derived_id
+from windlass.core.ids import derived_id
 from windlass.core.lease import Lease
+from windlass.core.states import TABLE, Instant, State, Transition, Verb
 from windlass.core.submission import Submission
 from windlass.core.task import Task
-from windlass.core.transition import TABLE, Instant, State, Transition, Verb
-from windlass.engine import claim, lease, outbox, submit, tick, workflow
-from windlass.store import record
-from windlass.store import tx as store_tx
-from windlass.store.query import QUERIES
-from windlass.store.wake import Wakes, wakes_of
-from windlass.store.worker_table import WorkerTable
+from windlass.engine.claim import lost_replies, strategies
+from windlass.engine.liveness import leases
+from windlass.engine.loops import ticks
+from windlass.engine.manage import workflows
+from windlass.engine.send import outbox
+from windlass.engine.submit import submitter
+from windlass.store import transaction as store_tx
+from windlass.store.notify import PendingNotifications, wakes_of
+from windlass.store.queries import QUERIES
+from windlass.store.tables.worker import WorkerTable
 
 Plant = Callable[[], AbstractContextManager[None]]
 
@@ -164,14 +168,14 @@ def expiry_clears_token() -> AbstractContextManager[None]:
 @bug
 def token_can_be_guessed() -> AbstractContextManager[None]:
     """The token of a lease is computed from the id of its worker."""
-    real = lease.Leases.open
+    real = leases.Leases.open
 
     async def opened(self: Any, *args: Any, **more: Any) -> Lease:
         twin = copy(self)
-        twin._chance = _Computed(self._chance.new_id())
+        twin._randomness = _Computed(self._randomness.new_id())
         return await real(twin, *args, **more)
 
-    return patched(lease.Leases, "open", opened)
+    return patched(leases.Leases, "open", opened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,7 @@ def worker_is_known_by_its_lease() -> AbstractContextManager[None]:
     real = WorkerTable.insert_worker
 
     async def insert_worker(self: Any, _: Any, lease: Lease) -> None:
-        await real(self, lease.id, lease)
+        await real(self, leases.id, lease)
 
     return patched(WorkerTable, "insert_worker", insert_worker)
 
@@ -211,7 +215,7 @@ def caller_of_another_namespace() -> AbstractContextManager[None]:
     async def nothing(*_: Any) -> dict[Any, Any]:
         return {}
 
-    return patched(Reach, "refusals", nothing)
+    return patched(AttemptAccess, "refusals", nothing)
 
 
 @bug
@@ -258,10 +262,10 @@ def loss_counted_as_failure() -> AbstractContextManager[None]:
 def lost_claim_reply_forgotten() -> AbstractContextManager[None]:
     """When the reply to a claim's commit is lost, the worker is told that there was nothing."""
 
-    async def find_out(*_: Any) -> list[Any]:
+    async def read(*_: Any) -> list[Any]:
         return []
 
-    return patched(claim.Claimer, "_find_out", find_out)
+    return patched(lost_replies.LostReplies, "_read", read)
 
 
 # --------------------------------------------------------------------------------------------- cancel and timers
@@ -307,13 +311,13 @@ def limit_without_lock() -> AbstractContextManager[None]:
 def limit_counted_before_lock() -> AbstractContextManager[None]:
     """What runs in a queue is counted, and then the queue is locked."""
 
-    async def admitted(self: Any, tx: Any, lease: Lease, queue: str, limit: int, view: Any) -> Any:
+    async def admit_under_lock(self: Any, tx: Any, lease: Lease, queue: str, limit: int, view: Any) -> Any:
         usage = await tx.queues.queue_usage(lease.namespace, queue, view.config)
         config = await tx.queues.lock_queue(lease.namespace, queue)
         now = await tx.now()
-        return claim.replace(view, config=config, now=now), claim.admit(config, usage, limit, now)
+        return strategies.replace(view, config=config, now=now), strategies.admit(config, usage, limit, now)
 
-    return patched(claim.Claimer, "_admitted", admitted)
+    return patched(strategies.ClaimStrategies, "_admit_under_lock", admit_under_lock)
 
 
 @bug
@@ -341,15 +345,15 @@ def hand_off_jumps_the_line() -> AbstractContextManager[None]:
 @bug
 def batch_rerun_with_new_ids() -> AbstractContextManager[None]:
     """A batch of submissions that is run again after a lost reply gets new ids."""
-    real = submit.Submitter._commit_plain
+    real = submitter.Submitter._commit_plain
     seen: set[Any] = set()
 
     async def commit_plain(self: Any, batch: list[Submission]) -> Any:
-        again = [replace(s, id=self._chance.new_id()) if s.id in seen else s for s in batch]
+        again = [replace(s, id=self._randomness.new_id()) if s.id in seen else s for s in batch]
         seen.update(s.id for s in batch)
         return await real(self, again)
 
-    return patched(submit.Submitter, "_commit_plain", commit_plain)
+    return patched(submitter.Submitter, "_commit_plain", commit_plain)
 
 
 @bug
@@ -388,10 +392,10 @@ def double_fan_in() -> Iterator[None]:
 
     async def load(tx: Any, ids: Any, _patiently: bool) -> tuple[dict[Any, Task], set[Any]]:
         rows = await tx.session.fetch("load_tasks_unlocked", ids)
-        return {row[0]: record.task_from(row) for row in rows}, set()
+        return {row[0]: rows.task_from(row) for row in rows}, set()
 
     unlocked = ("for update skip locked", "")
-    with patched(tick, "_load", load), reworded(lock_effects=unlocked, lock_free_runs=unlocked):
+    with patched(ticks, "_load", load), reworded(lock_effects=unlocked, lock_free_runs=unlocked):
         QUERIES["load_tasks_unlocked"] = QUERIES["load_tasks"].replace(*unlocked)
         yield
 
@@ -401,10 +405,10 @@ def effect_removed_before_it_is_carried_out() -> AbstractContextManager[None]:
     """An effect is taken off the outbox, and then delivered."""
     real = outbox._carry_out
 
-    async def carry_out(store: Any, chance: Any, handler: Any, effect: Any, tries: int) -> None:
+    async def carry_out(store: Any, randomness: Any, handler: Any, effect: Any, tries: int) -> None:
         async with store.begin() as tx:
             await tx.outbox.delete_effects([effect.id])
-        await real(store, chance, handler, effect, tries)
+        await real(store, randomness, handler, effect, tries)
 
     return patched(outbox, "_carry_out", carry_out)
 
@@ -423,7 +427,7 @@ def ended_task_tells_nobody() -> AbstractContextManager[None]:
 def retry_wakes_nobody() -> AbstractContextManager[None]:
     """A task that goes back in line is not announced."""
 
-    def quiet(moves: Any) -> tuple[Wakes, set[tuple[str, str]]]:
+    def quiet(moves: Any) -> tuple[PendingNotifications, set[tuple[str, str]]]:
         wakes, freed = wakes_of(moves)
         wakes.queues.clear()
         return wakes, freed
@@ -435,7 +439,7 @@ def retry_wakes_nobody() -> AbstractContextManager[None]:
 def freed_place_wakes_nobody() -> AbstractContextManager[None]:
     """A place that becomes free in a full queue is not announced."""
 
-    def quiet(moves: Any) -> tuple[Wakes, set[tuple[str, str]]]:
+    def quiet(moves: Any) -> tuple[PendingNotifications, set[tuple[str, str]]]:
         return wakes_of(moves)[0], set()
 
     at_once = reworded(complete_at_once=("and q.config <> '{}'", "and false"))
@@ -448,13 +452,13 @@ def freed_place_wakes_nobody() -> AbstractContextManager[None]:
 @bug
 def step_without_fence() -> AbstractContextManager[None]:
     """A step is recorded whichever attempt did it."""
-    real = step_rules._answered
+    real = step_rules._refuse_or_repeat
 
-    def answered(task: Task, held: Any, known: Any) -> Transition | None:
+    def refuse_or_repeat(task: Task, held: Any, known: Any) -> Transition | None:
         del held
         return real(task, (task.attempt, task.lease_id), known) if task.lease_id is not None else None  # type: ignore[arg-type]
 
-    return patched(step_rules, "_answered", answered)
+    return patched(step_rules, "_refuse_or_repeat", refuse_or_repeat)
 
 
 @bug
@@ -464,7 +468,7 @@ def record_forgotten() -> AbstractContextManager[None]:
     async def load(*_: Any) -> list[Any]:
         return []
 
-    return patched(workflow.Workflows, "load", load)
+    return patched(workflows.Workflows, "load", load)
 
 
 @bug

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from tests.sim.host import Host
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 
 class Chaos:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
         self._stream = world.seed.stream("chaos")
 

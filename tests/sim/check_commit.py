@@ -12,11 +12,11 @@ from tests.sim.trace import short
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 
 class CommitChecker:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world, self.mirror = world, world.mirror
         self.claims: dict[tuple[str, int], int] = {}  # attempt -> commits before its claim's transaction began
         self.configured: dict[str, int] = {}  # queue -> the commit that set what holds now

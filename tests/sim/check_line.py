@@ -12,7 +12,7 @@ from tests.sim.trace import short
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 _CLAIMABLE = """
 select t.id, t.priority, t.concurrency_key, t.available_at, t.kind, coalesce(t.requires, '{}')
@@ -23,7 +23,7 @@ select t.id, t.priority, t.concurrency_key, t.available_at, t.kind, coalesce(t.r
 
 
 class LineChecker:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
         self._claimable: list[Any] = []
 

@@ -15,7 +15,7 @@ from windlass.core.lease import Lease
 from windlass.core.queue import QueueConfig, Usage, admit
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 PATIENCE_S = 12.0
 EVERY_S = 2.0
@@ -41,7 +41,7 @@ class ClaimCall:
 
 
 class PollChecker:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world, self.mirror = world, world.mirror
         self.calls: dict[int, ClaimCall] = {}
         self.claimable_since: dict[tuple[str, int], float] = {}

@@ -10,16 +10,16 @@ from tests.sim.mirror import Row, instant
 from tests.sim.violation import Violation
 
 from windlass.core.cron import parse_cron
-from windlass.core.fire import first_fires
+from windlass.core.cron_times import first_fires
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 FIRES_MAX = 100_000
 
 
 class ScheduleChecker:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
         self.schedules: dict[str, Row] = {}
         self.outages: list[tuple[datetime, datetime]] = []

@@ -12,7 +12,7 @@ from tests.sim.trace import short
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 DONE = frozenset({"succeeded", "failed"})
 FIXED = ("kind", "position", "state", "attempt", "result", "error", "child_id")
@@ -21,7 +21,7 @@ FIXED = ("kind", "position", "state", "attempt", "result", "error", "child_id")
 class StepChecker:
     done = DONE  # what stays as it is
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world, self.mirror = world, world.mirror
 
     # ----------------------------------------------------------------------------------------- what is done

@@ -13,10 +13,10 @@ from tests.sim.mirror import TERMINAL, Row, content, instant
 from tests.sim.trace import short
 from tests.sim.violation import Violation
 
-from windlass.core.transition import TABLE
+from windlass.core.states import TABLE
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 MOVES = frozenset((before.value, after.value) for pairs in TABLE.values() for before, after in pairs)
 DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_GRACE_S = 5, 3, 30.0
@@ -25,7 +25,7 @@ STOPPED_BY = {"lost": {"lost"}, "failed": {"failed", "timed_out"}}
 
 
 class TaskChecker:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world, self.mirror = world, world.mirror
         self.token_ids: dict[str, set[str]] = {}
         self.unblocked: set[str] = set()

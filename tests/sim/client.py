@@ -13,14 +13,14 @@ from tests.sim.plan import drawn_run, drawn_submission, payload
 from tests.sim.seed import SeededChance
 from tests.sim.violation import Violation
 
-from windlass.core.error import Conflict, InvalidState, NotFound, Rejected, Unavailable, WindlassError
-from windlass.core.id import derived_id
+from windlass.core.ids import derived_id
 from windlass.core.retry import Policy
+from windlass.core.states import Effect
 from windlass.core.submission import Submission
-from windlass.core.transition import Effect
+from windlass.errors import Conflict, InvalidState, NotFound, Rejected, Unavailable, WindlassError
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 OPERATIONS = {
     "one": 4.0, "burst": 2.0, "many": 2.0, "keyed": 3.0, "run": 4.0, "join": 1.0, "cancel": 4.0, "cancel_run": 0.5,
@@ -29,7 +29,7 @@ OPERATIONS = {
 
 
 class Client:
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Simulation, name: str) -> None:
         self.world, self.name = world, name
         self.stream = world.seed.stream("client", name)
         self._ids = SeededChance(world.seed.stream("client-ids", name), world.epoch_ms)

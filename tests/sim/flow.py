@@ -18,15 +18,15 @@ from tests.sim.job import Job
 
 from windlass import App
 from windlass.core.command import Claimed, Fail
-from windlass.core.error import StoreBusy
 from windlass.core.failure import Category, Failure
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
 from windlass.engine.engine import Engine
-from windlass.sdk.asked import Asked, StepFailed
-from windlass.sdk.leaving import Leaving
-from windlass.sdk.workflow import WorkflowContext
+from windlass.errors import StoreBusy
+from windlass.sdk.workflow.awaitables import StepAwaitable, StepFailed
+from windlass.sdk.workflow.context import WorkflowContext
+from windlass.sdk.workflow.exits import WorkflowExit
 
 if TYPE_CHECKING:
     from tests.sim.worker import Worker
@@ -65,7 +65,7 @@ class Flow(Job):
             context = WorkflowContext(self.claimed, app, steps, source=self, inline_wait_s=INLINE_WAIT_S)
             await self._script(context)
             context._end()
-        except Leaving as leaving:
+        except WorkflowExit as leaving:
             await self._say(leaving.report(self.task, self.lease_id))
         except (Broken, StepFailed) as error:
             retryable = not isinstance(error, StepFailed)
@@ -115,7 +115,7 @@ class Flow(Job):
         values = await ctx.gather(*(self._work_step(ctx, name) for name in names))
         self.seen |= {f"{name}#1": value for name, value in zip(names, values, strict=True)}
 
-    def _work_step(self, ctx: WorkflowContext, name: str) -> Asked[Any]:
+    def _work_step(self, ctx: WorkflowContext, name: str) -> StepAwaitable[Any]:
         async def work() -> dict[str, Any]:
             self.world.step_checker.ran(self.task.id, self.task.attempt, name)
             await asyncio.sleep(self.stream.around(2.0 if self.stream.often(0.3) else 0.1))
@@ -157,7 +157,7 @@ class Flow(Job):
 
         return child
 
-    async def _see(self, name: str, asked: Asked[Any]) -> None:
+    async def _see(self, name: str, asked: StepAwaitable[Any]) -> None:
         self.seen[f"{name}#1"] = await asked
 
     # ----------------------------------------------------------------------------------------- the way to an engine

@@ -17,15 +17,15 @@ from tests.sim.database import LOCK_TIMEOUT_MS
 from tests.sim.fault import Fault
 from tests.sim.trace import described, mark
 
-from windlass.core.error import StoreBusy
-from windlass.store.query import QUERIES
-from windlass.store.session import Pool, Session
+from windlass.errors import StoreBusy
+from windlass.store.notify import PendingNotifications
+from windlass.store.pool import Pool, Session
+from windlass.store.queries import QUERIES
 from windlass.store.store import Store
-from windlass.store.wake import Wakes
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 _LOCK_TIMEOUT = re.compile(r"set local lock_timeout = \d+")
 
@@ -88,9 +88,9 @@ class GatedStore(Store):
         self._host = host
         self._pool = GatedPool(host)
 
-    async def _listen_once(self, heard: Callable[[Wakes], None], ready: Callable[[], None]) -> None:
+    async def _listen_once(self, heard: Callable[[PendingNotifications], None], ready: Callable[[], None]) -> None:
         self._host.heard = heard
-        heard(Wakes(everything=True))
+        heard(PendingNotifications(everything=True))
         ready()
         try:
             await self._host.gap.wait()
@@ -100,7 +100,7 @@ class GatedStore(Store):
 
 
 class Gate:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
         self.slot = asyncio.Lock()
         self.names = {sql: name for name, sql in QUERIES.items()}

@@ -23,18 +23,18 @@ from tests.sim.host import Gone, Host
 from tests.sim.mirror import Row, instant
 from tests.sim.operator import Operator
 from tests.sim.reporter import CHAOS, TRIES, Reporter
+from tests.sim.simulation import Simulation
 from tests.sim.violation import Violation
-from tests.sim.world import World
 
-from windlass.core.dataset import SaidEvent
-from windlass.core.delivery import Wakeup
-from windlass.core.error import Rejected, Unavailable, WindlassError
+from windlass.contracts.lease.claim_by_id import Held, Holders
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.rules import Caller, LeaseCredential, LeaseReport
 from windlass.core.failure import Category, Failure
-from windlass.core.holder import Caller, Fence, Finish
 from windlass.core.queue import QueueConfig
+from windlass.core.states import State
 from windlass.core.task import Outcome
-from windlass.core.transition import State
-from windlass.engine.holder import Held
+from windlass.datasets.rules.events import EventReport
+from windlass.errors import Rejected, Unavailable, WindlassError
 
 LEASE_MS = 1500
 HOLDERS = 4
@@ -84,7 +84,7 @@ class HoldCommitChecker(CommitChecker):
         """Holders have no lease in that table; whether anything runs for ever is seen at the end."""
 
 
-class HoldWorld(World):
+class HoldSimulation(Simulation):
     def __init__(self, *args: Any, **options: Any) -> None:
         self.promised: dict[tuple[str, int], datetime] = {}
         self.told: set[tuple[str, int]] = set()
@@ -107,7 +107,7 @@ class HoldWorld(World):
             while not host.dead:
                 await asyncio.sleep(stream.around(0.7))
                 with contextlib.suppress(Gone, Unavailable):
-                    await host.ask(lambda engine: engine.sent.silence_tick())
+                    await host.ask(lambda engine: engine.parts.outgoing.silence_tick())
 
         self.loop.call_soon(lambda: self.start(look()))
 
@@ -131,7 +131,7 @@ class HoldWorld(World):
 class Setup:
     """Makes all queues wake their workers, before anybody submits."""
 
-    def __init__(self, world: HoldWorld) -> None:
+    def __init__(self, world: HoldSimulation) -> None:
         self.world = world
 
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class Setup:
 class Holder:
     """Hears of tasks, and holds those that it gets."""
 
-    def __init__(self, world: HoldWorld, name: str) -> None:
+    def __init__(self, world: HoldSimulation, name: str) -> None:
         self.world, self.name, self.left = world, name, False
         self.stream = world.seed.stream("holder", name)
         self.caller = Caller(f"CN={name}", name * 8)
@@ -173,7 +173,7 @@ class Holder:
     async def _take(self, task_id: UUID) -> None:
         host = self.stream.choice(self.world.hosts)
         with contextlib.suppress(Gone, Unavailable):
-            held = await host.ask(lambda engine: engine.holders.claim(task_id, self.name, self.caller))
+            held = await host.ask(lambda engine: engine.service(Holders).claim(task_id, self.name, self.caller))
             if isinstance(held, Held):
                 self.world.promised[str(task_id), held.task.attempt] = held.expires_at
                 await HeldJob(self.world, self, held).run()
@@ -187,37 +187,37 @@ class HeldJob(Reporter):
 
     silence_s = LEASE_MS / 1000
 
-    def __init__(self, world: HoldWorld, holder: Holder, held: Held) -> None:
+    def __init__(self, world: HoldSimulation, holder: Holder, held: Held) -> None:
         task = held.task
         super().__init__(
             world, task.id, task.attempt, world.seed.stream("job", task.id, task.attempt, holder.name), CHAOS
         )
         self.caller = holder.caller
-        self.fence = Fence(self.id, self.attempt, task.lease_id)
+        self.credential = LeaseCredential(self.id, attempt=self.attempt, token=task.lease_id, caller=self.caller)
         self.result = msgspec.json.encode({"task": str(self.id), "attempt": self.attempt, "by": holder.name})
 
     async def tell(self) -> None:
         if not self.stream.often(0.5):
             return
         cursor = self.stream.randint(0, 5)
-        events = (SaidEvent(DATASET, VERSION, cursor),)
+        events = (EventReport(DATASET, VERSION, cursor),)
 
         async def emit(engine: Any) -> bool:
-            await engine.holders.emit(self.fence, self.caller, events)
+            await engine.service(Holders).emit(self.credential, events)
             return True
 
         if await self.say(emit):
             self.world.told.add((str(self.id), cursor))
 
     async def beat(self) -> None:
-        extended = await self.say(lambda engine: engine.holders.extend(self.fence, self.caller))
+        extended = await self.say(lambda engine: engine.service(Holders).extend(self.credential))
         if extended is not None:
             key = str(self.id), self.attempt
             self.world.promised[key] = max(extended.expires_at, self.world.promised[key])
             self.cancelled = self.cancelled or extended.cancel is not None
 
     async def complete(self, cursor: int | None = None) -> None:
-        events = () if cursor is None else (SaidEvent(DATASET, VERSION, cursor),)
+        events = () if cursor is None else (EventReport(DATASET, VERSION, cursor),)
         state = await self.finish(Outcome.SUCCEEDED, result=self.result, events=events)
         if state is State.SUCCEEDED:
             self.world.model.result_accepted(self.id, self.attempt, self.result)
@@ -237,16 +237,16 @@ class HeldJob(Reporter):
     async def lie(self) -> None:
         """About its attempt, or about its token."""
         if self.stream.often(0.5):
-            wrong = Fence(self.id, self.attempt + 1000, self.fence.lease_id)
+            wrong = msgspec.structs.replace(self.credential, attempt=self.attempt + 1000)
         else:
-            wrong = Fence(self.id, self.attempt, UUID(int=self.stream.randint(1, 2**64)))
-        finish = Finish(wrong, self.caller, Outcome.SUCCEEDED, self.result)
-        if await self.say(lambda engine: engine.holders.finish(finish)) is not None:
+            wrong = msgspec.structs.replace(self.credential, token=UUID(int=self.stream.randint(1, 2**64)))
+        finish = LeaseReport(wrong, Outcome.SUCCEEDED, self.result)
+        if await self.say(lambda engine: engine.service(Holders).finish(finish)) is not None:
             raise Violation(f"a holder lied about its attempt of {self.id} and was believed")
 
     async def finish(self, outcome: Outcome, **said: Any) -> State | None:
-        finish = Finish(self.fence, self.caller, outcome, **said)
-        ended: State | None = await self.say(lambda engine: engine.holders.finish(finish))
+        finish = LeaseReport(self.credential, outcome, **said)
+        ended: State | None = await self.say(lambda engine: engine.service(Holders).finish(finish))
         return ended
 
     async def say(self, what: Callable[[Any], Any]) -> Any:

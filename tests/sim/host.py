@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tests.sim.gate import GatedConnection, GatedStore
 from tests.sim.seed import SeededChance
 
-from windlass.core.error import Unavailable, WindlassError
 from windlass.engine.engine import Engine
-from windlass.store.wake import Wakes, parse
+from windlass.engine.notifications import Topic
+from windlass.errors import Unavailable, WindlassError
+from windlass.store.notify import PendingNotifications, parse
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 T = TypeVar("T")
 
@@ -32,25 +33,25 @@ class Gone(Exception):
 
 
 class Host:
-    def __init__(self, world: World, name: str, life: int) -> None:
+    def __init__(self, world: Simulation, name: str, life: int) -> None:
         self.world, self.name, self.life = world, name, life
         self.dead = False
-        self.heard: Callable[[Wakes], None] | None = None
+        self.heard: Callable[[PendingNotifications], None] | None = None
         self.gap = asyncio.Event()
         self.connections: list[GatedConnection] = []
         self.tasks: dict[asyncio.Task[Any], None] = {}  # a dict keeps the order in which they began
         self._network = world.seed.stream("network", name, life)
         self._notify = world.seed.stream("notify", name, life)
-        chance = SeededChance(world.seed.stream("engine", name, life), world.epoch_ms)
+        randomness = SeededChance(world.seed.stream("engine", name, life), world.epoch_ms)
         self.engine = Engine(
             GatedStore(self),
-            chance=chance,
+            randomness=randomness,
             stopwatch=world.loop.time,
             effects={"deliver": world.outside_system.deliver, **world.effects(self)},
             listen=world.plan.listen,
             keep_finished_s=world.plan.keep_finished_s,
         )
-        self.engine.hub.on_effects = self._effects_due
+        self.engine.parts.notifications.subscribe(Topic.EFFECTS, lambda _: self._effects_due())
         self._ticks_soon = False
         world.lives.append(self)
         world.born(self)
@@ -80,7 +81,7 @@ class Host:
         return task.result()
 
     def spawn(self, coroutine: Awaitable[T], call: object = None) -> asyncio.Task[T]:
-        """Run inside this process: what it starts in turn belongs to it as well (see `World.task_factory`)."""
+        """Run inside this process: what it starts in turn belongs to it as well (see `Simulation.task_factory`)."""
         context = copy_context()
         context.run(HOST.set, self)
         context.run(self.world.call.set, call)
@@ -112,7 +113,7 @@ class Host:
             delay_s = self._notify.around(self.world.weather.notify_s)
             self.world.loop.call_later(delay_s, self._hear, self.heard, parse(message))
 
-    def _hear(self, heard: Callable[[Wakes], None], wakes: Wakes) -> None:
+    def _hear(self, heard: Callable[[PendingNotifications], None], wakes: PendingNotifications) -> None:
         if not self.dead and self.heard is heard:
             heard(wakes)
 
@@ -131,6 +132,6 @@ class Host:
             for connection in connections:
                 await self.world.gate.cut(connection)
                 self.world.database.give_back(connection.real)
-        self.engine.hub.close()
+        self.engine.parts.notifications.close()
         for task in list(self.tasks):
             task.cancel()

@@ -12,9 +12,9 @@ from tests.sim.host import Gone
 from tests.sim.violation import Violation
 
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Park, Release, Report, Sleep
-from windlass.core.error import LeaseLost, Unavailable, WindlassError
 from windlass.core.failure import Category, Failure
-from windlass.core.transition import State
+from windlass.core.states import State
+from windlass.errors import LeaseLost, Unavailable, WindlassError
 
 if TYPE_CHECKING:
     from tests.sim.worker import Worker

@@ -15,17 +15,17 @@ from tests.sim.seed import Stream
 from tests.sim.trace import short
 from tests.sim.violation import Violation
 
+from windlass.core.states import Effect
 from windlass.core.submission import Submission
 from windlass.core.task import Task
-from windlass.core.transition import Effect
-from windlass.engine.outbox import Undeliverable
+from windlass.engine.send.outbox import Undeliverable
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 
 class Model:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world, self.mirror = world, world.mirror
         self.by_id: dict[str, Submission] = {}
         self.known: list[UUID] = []  # tasks that clients may talk about
@@ -83,7 +83,7 @@ class Model:
 class OutsideSystem:
     """What effects are delivered to. It fails now and then, and remembers everything it got."""
 
-    def __init__(self, world: World, stream: Stream) -> None:
+    def __init__(self, world: Simulation, stream: Stream) -> None:
         self.world, self._stream = world, stream
         self.delivered: Counter[str] = Counter()
         self.refused: set[str] = set()

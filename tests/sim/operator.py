@@ -9,14 +9,14 @@ from uuid import UUID
 from tests.sim.host import Gone
 from tests.sim.plan import drawn_limits
 
-from windlass.core.error import Rejected, Unavailable
+from windlass.errors import Rejected, Unavailable
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 
 class Operator:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
         self.stream = world.seed.stream("operator")
         self._turn = asyncio.Lock()
@@ -55,10 +55,10 @@ class Operator:
         """People look at what is there; whatever they ask has an answer."""
         return self.stream.choice(
             [
-                lambda engine: engine.views.timeline(task_id),
-                lambda engine: engine.views.why_waiting(task_id),
-                lambda engine: engine.views.page(limit=5),
-                lambda engine: engine.views.counts(),
+                lambda engine: engine.tasks.timeline(task_id),
+                lambda engine: engine.tasks.why_waiting(task_id),
+                lambda engine: engine.tasks.page(limit=5),
+                lambda engine: engine.tasks.counts(),
             ]
         )
 

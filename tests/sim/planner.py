@@ -10,11 +10,11 @@ from tests.sim.host import Gone
 from tests.sim.plan import payload
 from tests.sim.violation import Violation
 
-from windlass.core.error import Rejected, Unavailable
 from windlass.core.schedule import ScheduleSpec
+from windlass.errors import Rejected, Unavailable
 
 if TYPE_CHECKING:
-    from tests.sim.registry import RegistryWorld
+    from tests.sim.registry import RegistrySimulation
 
 CRONS = ("* * * * * *", "*/2 * * * * *", "1/3 * * * * *", "*/5 * * * * *")
 FEW, ALL = 1, 1000
@@ -22,7 +22,7 @@ CAUGHT_UP_S = 120.0
 
 
 class Planner:
-    def __init__(self, world: RegistryWorld) -> None:
+    def __init__(self, world: RegistrySimulation) -> None:
         self.world, self.stream = world, world.seed.stream("planner")
         self.ids: list[UUID] = []
         self._turn = asyncio.Lock()
@@ -81,7 +81,7 @@ class Planner:
 
 
 class ScheduleTicker:
-    def __init__(self, world: RegistryWorld) -> None:
+    def __init__(self, world: RegistrySimulation) -> None:
         self.world, self.stream = world, world.seed.stream("schedules")
 
     async def run(self) -> None:

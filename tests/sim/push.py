@@ -22,21 +22,21 @@ from tests.sim.host import Gone, Host
 from tests.sim.mirror import Row
 from tests.sim.operator import Operator
 from tests.sim.reporter import CHAOS, TRIES, Reporter
+from tests.sim.simulation import Simulation
 from tests.sim.violation import Violation
-from tests.sim.world import World
 
-from windlass.contracts.callback.form import HeartbeatAnswer
-from windlass.contracts.callback.push import Pusher
-from windlass.contracts.callback.service import Service
-from windlass.core.delivery import PUSH, Push
-from windlass.core.error import LeaseLost, Rejected, Unavailable, WindlassError
+from windlass.contracts.callback import callbacks as engine_callback
+from windlass.contracts.callback.delivery import PUSH, Push
+from windlass.contracts.callback.server.forms import HeartbeatAnswer
+from windlass.contracts.callback.server.push import Pusher
+from windlass.contracts.callback.server.service import CallbackRequest, Service
 from windlass.core.queue import QueueConfig
-from windlass.core.target import read_targets
-from windlass.engine import callback as engine_callback
-from windlass.engine import queue as engine_queue
-from windlass.engine.dispatch import DISPATCH_LEASE
-from windlass.engine.outbox import EffectHandler, NotNow
-from windlass.wire.id import parse_id
+from windlass.engine.manage import queues as engine_queue
+from windlass.engine.send.dispatcher import DISPATCH_LEASE
+from windlass.engine.send.outbox import EffectHandler, NotNow
+from windlass.errors import LeaseLost, Rejected, Unavailable, WindlassError
+from windlass.net.ids import parse_id
+from windlass.net.targets import read_targets
 
 INTERVAL_MS, TIMEOUT_MS, DISPATCH_MS = 500, 1500, 2000
 
@@ -75,7 +75,7 @@ class PushCommitChecker(CommitChecker):
         """Whether anything runs for ever is seen at the end."""
 
 
-class PushWorld(World):
+class PushSimulation(Simulation):
     def __init__(self, *args: Any, **options: Any) -> None:
         self.heard: dict[tuple[str, int], datetime] = {}
         self.pushed: set[tuple[str, int]] = set()
@@ -99,7 +99,7 @@ class PushWorld(World):
 
     def born(self, host: Host) -> None:
         engine = host.engine
-        self.services[id(host)] = Service(engine.callbacks, self.loop.time)
+        self.services[id(host)] = Service(engine, self.loop.time)
         stream, soon = self.seed.stream("dispatch", host.name, host.life), [False]
 
         def wake() -> None:
@@ -110,7 +110,7 @@ class PushWorld(World):
         async def dispatch() -> None:
             soon[0] = False
             try:
-                if await host.ask(lambda engine: engine.sent.dispatch_tick()):
+                if await host.ask(lambda engine: engine.parts.outgoing.dispatch_tick()):
                     wake()
             except Gone:
                 wake()  # a loop is no caller far away: nothing gets lost on the way to it
@@ -124,9 +124,9 @@ class PushWorld(World):
             while not host.dead:
                 await asyncio.sleep(stream.around(2.0))
                 with contextlib.suppress(Gone, Unavailable):
-                    await host.ask(lambda engine: engine.sent.silence_tick())
+                    await host.ask(lambda engine: engine.parts.outgoing.silence_tick())
 
-        engine.sent.dispatcher.wake = wake
+        engine.parts.outgoing.dispatcher.wake = wake
         self.loop.call_soon(lambda: self.start(look()))
 
     def workers(self) -> list[Any]:
@@ -152,7 +152,7 @@ class PushWorld(World):
 class Setup:
     """Makes all queues push, before anybody submits; there are no workers but the service."""
 
-    def __init__(self, world: PushWorld) -> None:
+    def __init__(self, world: PushSimulation) -> None:
         self.world = world
 
     async def run(self) -> None:
@@ -174,7 +174,7 @@ class Setup:
 class SimulatedPusher(Pusher):
     """The pusher of one engine, on a network that loses things."""
 
-    def __init__(self, world: PushWorld, host: Host) -> None:
+    def __init__(self, world: PushSimulation, host: Host) -> None:
         super().__init__(
             host.engine, world.services[id(host)], "http://engine.example", targets=read_targets("loopback")
         )
@@ -196,7 +196,7 @@ class PushedJob(Reporter):
 
     silence_s = TIMEOUT_MS / 1000
 
-    def __init__(self, world: PushWorld, envelope: dict[str, Any]) -> None:
+    def __init__(self, world: PushSimulation, envelope: dict[str, Any]) -> None:
         task_id = parse_id("task", envelope["taskId"])
         assert task_id is not None, envelope
         attempt: int = envelope["attempt"]
@@ -252,8 +252,7 @@ class PushedJob(Reporter):
     def _call(self, service: Service, what: str, body: bytes) -> Callable[[Any], Any]:
         async def call(_engine: Any) -> Any:
             scope = await service.admitted(self.envelope["taskToken"], self.envelope["taskId"])
-            said = service.saying(scope, body, None)
-            answer = await getattr(service, what)(said)
+            answer = await getattr(service, what)(CallbackRequest(scope, scope.task_id, body, None))
             return msgspec.json.decode(answer, type=HeartbeatAnswer) if isinstance(answer, msgspec.Raw) else answer
 
         return call

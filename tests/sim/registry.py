@@ -21,18 +21,18 @@ from tests.sim.host import Gone, Host
 from tests.sim.mirror import Row
 from tests.sim.plan import KINDS, LABELS
 from tests.sim.planner import Planner, ScheduleTicker
+from tests.sim.simulation import Simulation
 from tests.sim.violation import Violation
-from tests.sim.world import World
 
-from windlass.contracts.registry import poll, step, work
-from windlass.contracts.registry import worker as registry
-from windlass.contracts.registry.call import ACTIVE, LEASE_TOKEN, WORKER_ID, Call, House, Options
+from windlass.contracts.registry.server import poll, step, work
+from windlass.contracts.registry.server import worker as registry
+from windlass.contracts.registry.server.call import ACTIVE, LEASE_TOKEN, WORKER_ID, Call, Options, ServerContext
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.registry.wire.worker import read_token
 from windlass.core.access import Principal, Role
-from windlass.core.error import Unavailable, WindlassError
 from windlass.core.lease import Lease
-from windlass.engine.fire import Pace
-from windlass.wire.protos import kagzi_pb2 as pb
-from windlass.wire.registry_worker import read_token
+from windlass.engine.loops.schedule_loop import Pace
+from windlass.errors import Unavailable, WindlassError
 
 ANYBODY = Principal("sim", Role.OPERATOR)
 STALE_S, POLL_S, PACE_S = 2.0, 30.0, 0.5
@@ -63,9 +63,9 @@ class RegistryStepChecker(StepChecker):
     done = frozenset({"succeeded"})
 
 
-class RegistryWorld(World):
+class RegistrySimulation(Simulation):
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.houses: dict[int, House] = {}
+        self.houses: dict[int, ServerContext] = {}
         self.known_runs: set[tuple[str, int]] = set()  # in the hands of a worker that says so
         self.slept: set[tuple[str, str]] = set()
         super().__init__(*args, **options)
@@ -75,8 +75,8 @@ class RegistryWorld(World):
 
     def born(self, host: Host) -> None:
         options = Options(poll_timeout_s=POLL_S, heartbeat_s=0.5, stale_s=STALE_S, gather_s=0.05)
-        self.houses[id(host)] = House(host.engine, options)
-        host.engine.fires.pace = Pace(PACE_S)
+        self.houses[id(host)] = ServerContext(host.engine, options)
+        host.engine.parts.schedule_loop.pace = Pace(PACE_S)
 
     def workers(self) -> list[Any]:
         count = max(self.plan.workers, len(self.plan.queues))
@@ -100,7 +100,7 @@ class RegistryWorld(World):
 class UnknownRuns:
     """In calm, no run stays for long with a worker that does not know it."""
 
-    def __init__(self, world: RegistryWorld) -> None:
+    def __init__(self, world: RegistrySimulation) -> None:
         self.world = world
         self.since: dict[tuple[str, int], float] = {}
 
@@ -149,7 +149,7 @@ class Line:
 class Caller:
     """Says things to whichever engine answers."""
 
-    def __init__(self, world: RegistryWorld, stream: Any) -> None:
+    def __init__(self, world: RegistrySimulation, stream: Any) -> None:
         self.world, self.stream = world, stream
 
     async def call(
@@ -185,7 +185,7 @@ class Caller:
 class RegistryWorker(Caller):
     """One that names what it runs, or one that says nothing of it. It lives many lives."""
 
-    def __init__(self, world: RegistryWorld, place: int) -> None:
+    def __init__(self, world: RegistrySimulation, place: int) -> None:
         super().__init__(world, world.seed.stream("registry", place))
         self.name, self.place = f"r{place}", place
         self.runs: dict[asyncio.Task[Any], RegistryRun] = {}

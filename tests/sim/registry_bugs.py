@@ -10,23 +10,20 @@ from typing import Any
 from tests.sim.bugs import patched, reworded, together
 from tests.sim.share import Plant
 
+from windlass.contracts.registry import rules as rules
 from windlass.core import schedule as schedule_rules
-from windlass.core import step_attempt as rules
 from windlass.core.cron import parse_cron
-from windlass.core.fire import first_fires, newest_fires
+from windlass.core.cron_times import first_fires, newest_fires
+from windlass.core.states import Transition
 from windlass.core.task import Task
-from windlass.core.transition import Transition
-from windlass.engine import fire
-from windlass.engine.lease import Leases
+from windlass.engine.liveness.leases import Leases
+from windlass.engine.loops import schedule_loop
 
 
 def zombies_write() -> AbstractContextManager[None]:
     """Whatever a worker says is taken for the attempt that is current."""
 
-    def held_by(task: Task, _: Any) -> Any:
-        return task.attempt, task.lease_id
-
-    return patched(rules, "held_by", held_by)
+    return patched(rules.RunCredential, "check", lambda *_: None)
 
 
 def recorded_step_begins_again() -> AbstractContextManager[None]:
@@ -61,7 +58,7 @@ def unread_answer_is_kept() -> AbstractContextManager[None]:
 
 def heartbeat_revives_worker() -> AbstractContextManager[None]:
     """A heartbeat extends a lease that has run out."""
-    return reworded(beat_workers=("and l.expires_at > windlass.now()", ""))
+    return reworded(record_worker_heartbeats=("and l.expires_at > windlass.now()", ""))
 
 
 # --------------------------------------------------------------------------------------------- schedules
@@ -85,10 +82,12 @@ def fire_lost_in_between() -> AbstractContextManager[None]:
             await tx.schedules.settle([after for after, _ in planned])
         async with self._store.begin() as tx:
             made = zip(due, planned, strict=True) if now is not None else ()
-            await fire.add_each(tx, [fire._submission(one, f) for one, (_, fires) in made for f in fires])
+            await schedule_loop.add_each(
+                tx, [schedule_loop._submission(one, f) for one, (_, fires) in made for f in fires]
+            )
         return len(due)
 
-    return patched(fire.Fires, "_fire", fire_in_two)
+    return patched(schedule_loop.ScheduleLoop, "_fire", fire_in_two)
 
 
 def catches_up_with_the_oldest() -> AbstractContextManager[None]:

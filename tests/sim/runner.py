@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from tests.sim.bugs import Bug
 from tests.sim.database import Database
 from tests.sim.loop import Stuck, VirtualLoop
+from tests.sim.simulation import Simulation
 from tests.sim.violation import Violation
-from tests.sim.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ _LOG = logging.getLogger("windlass")
 class Simulator:
     """A database, ready for seeds. Use as a context manager."""
 
-    def __init__(self, dsn: str, world: type[World] = World) -> None:
+    def __init__(self, dsn: str, world: type[Simulation] = Simulation) -> None:
         self._world = world
         self._database = Database(dsn)
         self._loop = VirtualLoop()

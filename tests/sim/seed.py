@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
-from windlass.core.id import RANDOM_BITS, uuid7
-from windlass.core.token import TOKEN_BITS, lease_token
+from windlass.core.ids import RANDOM_BITS, uuid7
+from windlass.core.lease_token import TOKEN_BITS, lease_token
 
 T = TypeVar("T")
 

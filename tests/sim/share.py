@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from tests.kit import database as databases
 from tests.sim.runner import Simulator
-from tests.sim.world import World
-from tests.support import database as databases
+from tests.sim.simulation import Simulation
 
 Plant = Callable[[], AbstractContextManager[None]]
 
 
-def simulator_of(world: type[World]) -> Any:
+def simulator_of(world: type[Simulation]) -> Any:
     """A fixture `simulator` for the tests of one module."""
 
     @pytest.fixture(scope="module", name="simulator")

@@ -20,23 +20,24 @@ from tests.sim.host import Gone
 from tests.sim.mirror import Row
 from tests.sim.violation import Violation
 
-from windlass.contracts.session.call import answer
-from windlass.contracts.session.reach import Reach
-from windlass.contracts.session.stream import answers_to
+from windlass.contracts.lease.claim_by_id import Holders
+from windlass.contracts.lease.rules import Caller, LeaseCredential, LeaseReport
+from windlass.contracts.session.server.calls import answer
+from windlass.contracts.session.server.namespaces import AttemptAccess
+from windlass.contracts.session.server.stream import answers_to
+from windlass.contracts.session.wire.messages import report_message
 from windlass.core.access import Principal, Role
 from windlass.core.command import Complete
-from windlass.core.error import Unavailable, WindlassError
-from windlass.core.holder import Caller, Fence, Finish
-from windlass.core.id import derived_id
-from windlass.core.note import Amount, Note
+from windlass.core.ids import derived_id
+from windlass.core.lease_token import TOKEN_BITS, delivery_of, lease_token
+from windlass.core.progress import Amount, ProgressReport
+from windlass.core.states import State
 from windlass.core.task import Outcome
-from windlass.core.token import TOKEN_BITS, delivery_of, lease_token
-from windlass.core.transition import State
 from windlass.engine.engine import Engine
-from windlass.wire.session import report_message
+from windlass.errors import Unavailable, WindlassError
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 OWN, ELSEWHERE = Principal("own", Role.SUBMITTER, "default"), Principal("stranger", Role.SUBMITTER, "elsewhere")
 ANYWHERE, BOUND = Caller("CN=anywhere", "f" * 64), Caller("CN=stranger", "e" * 64, (), ("elsewhere",))
@@ -45,7 +46,7 @@ Said = Callable[[Engine], Awaitable[bool]]
 
 
 class Stranger:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
         self.stream = world.seed.stream("stranger")
 
@@ -84,7 +85,7 @@ class Stranger:
         told = set(await self._workers(engine, row))
         body = msgspec.msgpack.encode({"task_id": row["id"]})
         try:
-            task = msgspec.msgpack.decode(await answer(engine, OWN, Reach(engine), "Wait", body))
+            task = msgspec.msgpack.decode(await answer(engine, OWN, AttemptAccess(engine), "Wait", body))
         except WindlassError:
             return None
         told |= {UUID(task["lease_id"])} if task["lease_id"] else set()
@@ -115,27 +116,27 @@ class Stranger:
         )
 
     async def _finish(self, row: Row, token: UUID, caller: Caller, engine: Engine) -> bool:
-        fence = Fence(UUID(row["id"]), row["attempt"], token)
-        finish = Finish(fence, caller, Outcome.SUCCEEDED, _result(row))
-        return await _accepted(engine.holders.finish(finish)) is State.SUCCEEDED
+        shown = LeaseCredential(UUID(row["id"]), attempt=row["attempt"], token=token, caller=caller)
+        finish = LeaseReport(shown, Outcome.SUCCEEDED, _result(row))
+        return await _accepted(engine.service(Holders).finish(finish)) is State.SUCCEEDED
 
     async def _beat(self, row: Row, token: UUID, caller: Caller, engine: Engine) -> bool:
-        fence = Fence(UUID(row["id"]), row["attempt"], token)
-        return await _accepted(engine.holders.extend(fence, caller)) is not None
+        shown = LeaseCredential(UUID(row["id"]), attempt=row["attempt"], token=token, caller=caller)
+        return await _accepted(engine.service(Holders).extend(shown)) is not None
 
     async def _report(self, row: Row, token: UUID, principal: Principal, engine: Engine) -> bool:
         said = report_message(1, Complete(UUID(row["id"]), row["attempt"], token, _result(row)))
-        refusals = partial(Reach(engine).refusals, principal)
+        refusals = partial(AttemptAccess(engine).refusals, principal)
         return bool((await answers_to(engine, [said], token, refusals)).accepted)
 
     async def _note(self, row: Row, token: UUID, principal: Principal, engine: Engine) -> bool:
-        note = Note(UUID(row["id"]), row["attempt"], token, Amount(1.0))
+        note = ProgressReport(UUID(row["id"]), row["attempt"], token, Amount(1.0))
         body = msgspec.msgpack.encode({"notes": [note]})
-        told = await _accepted(answer(engine, principal, Reach(engine), "WriteNotes", body))
+        told = await _accepted(answer(engine, principal, AttemptAccess(engine), "WriteNotes", body))
         return told is not None and msgspec.msgpack.decode(told) == [None]
 
     async def _lose(self, _: Row, token: UUID, principal: Principal, engine: Engine) -> bool:
-        lease = await _accepted(Reach(engine).lease(principal, token))
+        lease = await _accepted(AttemptAccess(engine).lease(principal, token))
         return lease is not None
 
 

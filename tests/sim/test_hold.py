@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.sim.bugs import patched, reworded
-from tests.sim.hold import HoldWorld
+from tests.sim.hold import HoldSimulation
 from tests.sim.runner import Simulator
 from tests.sim.share import Plant, check_seeds, hunt, simulator_of
 from tests.sim.stranger import computed_token
 
-from windlass.core import holder
-from windlass.core.id import derived_id
-from windlass.engine import holder as engine_holder
-from windlass.store import holder_table
+from windlass.contracts.lease import claim_by_id as engine_holder
+from windlass.contracts.lease import rules, table
+from windlass.core.ids import derived_id
+
+pytestmark = pytest.mark.slow
 
 SEEDS, HUNT = 3, 12
 
 
-simulator = simulator_of(HoldWorld)
+simulator = simulator_of(HoldSimulation)
 
 
 def test_a_share_of_the_seeds_holds(simulator: Simulator) -> None:
@@ -36,7 +37,7 @@ def test_a_seed_replays(simulator: Simulator) -> None:
 @contextmanager
 def leases_end_too_early() -> Iterator[None]:
     """A heartbeat is written down as if it lasted for a third of what was promised."""
-    with reworded(extend_holds=("h.timeout_ms * interval", "(h.timeout_ms / 3) * interval")):
+    with reworded(extend_held_leases=("h.timeout_ms * interval", "(h.timeout_ms / 3) * interval")):
         yield
 
 
@@ -52,7 +53,7 @@ def limits_are_not_counted() -> Iterator[None]:
     def admits(*_: Any) -> None:
         return None
 
-    with patched(holder, "admits", admits):
+    with patched(rules, "admits", admits):
         yield
 
 
@@ -67,29 +68,29 @@ def a_token_can_be_guessed() -> Iterator[None]:
     """The token of an attempt is computed from the id of its task."""
 
     def claim_one(task_id: Any, _: Any, *rest: Any) -> Any:
-        return holder.ClaimOne(task_id, computed_token(derived_id("attempt", task_id), "wakeup"), *rest)
+        return rules.ClaimById(task_id, computed_token(derived_id("attempt", task_id), "wakeup"), *rest)
 
-    with patched(engine_holder, "ClaimOne", claim_one):
+    with patched(engine_holder, "ClaimById", claim_one):
         yield
 
 
 @contextmanager
 def a_caller_of_another_namespace() -> Iterator[None]:
     """Who shows the token of an attempt may speak for it, whatever its certificate is bound to."""
-    everywhere = patched(holder.Caller, "reaches", lambda *_: True)
-    with everywhere, patched(holder_table, "_reaches", lambda callers: [None] * len(callers)):
+    everywhere = patched(rules.Caller, "reaches", lambda *_: True)
+    with everywhere, patched(table, "_reaches", lambda callers: [None] * len(callers)):
         yield
 
 
 @contextmanager
 def a_late_failure_counts_again() -> Iterator[None]:
     """An attempt that was lost, and says later that it failed, uses the budget twice."""
-    real = holder._reportable
+    real = rules._reportable
 
     def reportable(task: Any, reported: Any) -> Any:
         return replace(real(task, reported), failures=task.failures)
 
-    with patched(holder, "_reportable", reportable):
+    with patched(rules, "_reportable", reportable):
         yield
 
 
@@ -99,7 +100,6 @@ BUGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(simulator: Simulator, bug: Plant) -> None:
     hunt(simulator, bug, range(HUNT))

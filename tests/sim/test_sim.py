@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.kit import database as databases
 from tests.sim.bugs import BUGS
-from tests.support import database as databases
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
 SEEDS, SEEDS_SLOW = 12, 28
 WITHIN_S = 120.0
@@ -55,7 +55,6 @@ def test_all_seeds_pass(simulate: Simulate) -> None:
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-@pytest.mark.slow
 def test_more_seeds_pass(simulate: Simulate) -> None:
     said = simulate("run", "--seeds", str(SEEDS_SLOW), "--from", str(SEEDS), "--jobs", "2")
     assert said.returncode == 0, said.stdout + said.stderr
@@ -85,7 +84,6 @@ def test_planted_bugs_that_show_quickly_are_found(simulate: Simulate) -> None:
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-@pytest.mark.slow
 def test_all_other_planted_bugs_are_found(simulate: Simulate) -> None:
     others = [name for name in BUGS if name not in QUICK_BUGS]
     said = simulate("bugs", *others, "--within", str(WITHIN_S), "--jobs", "2")

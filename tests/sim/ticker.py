@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.sim.mirror import instant
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 TICKS = {"expire": 3.0, "timer": 3.0, "settle": 1.0, "wake": 1.0, "effects": 1.0, "retention": 0.3}
 
@@ -16,7 +16,7 @@ TICKS = {"expire": 3.0, "timer": 3.0, "settle": 1.0, "wake": 1.0, "effects": 1.0
 class Ticker:
     """Calls the ticks of one engine as they come."""
 
-    def __init__(self, world: World, place: int) -> None:
+    def __init__(self, world: Simulation, place: int) -> None:
         self.world, self._place = world, place
         self._stream = world.seed.stream("ticker", place)
 
@@ -29,7 +29,7 @@ class Ticker:
 class Undertaker:
     """Lets an engine look for dead workers at the very moment at which a lease runs out."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
         self._stream = world.seed.stream("undertaker")
 

@@ -15,17 +15,17 @@ from tests.sim.job import Job
 from tests.sim.plan import KINDS, LABELS
 
 from windlass.core.command import Claimed
-from windlass.core.error import LeaseLost, Unavailable
 from windlass.core.lease import Lease
+from windlass.errors import LeaseLost, Unavailable
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 CALM_WAIT_S = 300.0
 
 
 class Worker:
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Simulation, name: str) -> None:
         self.world, self.name = world, name
         self.stream = world.seed.stream("worker", name)
         self.first = name == "w0"

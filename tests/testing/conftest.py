@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass import sdk
-from windlass.app import open_engine
+from windlass.serve import open_engine
 from windlass.testing.plugin import windlass_kit, windlass_kit_sync, windlass_server
 
 __all__ = ["windlass_kit", "windlass_kit_sync", "windlass_server"]

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from windlass.core.error import Invalid
-from windlass.testing.conformance import Broken, Kit, Level, Result
+from windlass.errors import Invalid
+from windlass.testing.conformance.kit import Broken, Kit, Level, Result
 
 
 def kit() -> Kit[dict[str, int]]:

@@ -11,9 +11,11 @@ import pytest
 
 from windlass import State
 from windlass.sdk import App, StepFailed, TaskFailed, WorkflowContext, current
-from windlass.sdk.check import check_app
+from windlass.sdk.workflow.drift import check_app
 from windlass.testing import Stuck
 from windlass.testing.kit import OpenKit
+
+pytestmark = pytest.mark.slow
 
 # ------------------------------------------------------------------------------------------------- time
 
@@ -64,10 +66,10 @@ async def test_a_sleep_holds_no_worker_and_uses_no_budget(app: App, windlass_kit
     async with windlass_kit(app) as kit:
         handle = await nap.submit()
         await kit.until(handle, "sleeping")
-        view = await kit.engine.views.get(handle.id)
-        assert [why.reason for why in await kit.engine.views.why_waiting(handle.id)] == ["sleeping"]
+        view = await kit.engine.tasks.get(handle.id)
+        assert [why.reason for why in await kit.engine.tasks.why_waiting(handle.id)] == ["sleeping"]
         assert await kit.result(handle) == 11
-        assert ((await kit.engine.views.get(handle.id)).task.failures, view.task.losses) == (0, 0)
+        assert ((await kit.engine.tasks.get(handle.id)).task.failures, view.task.losses) == (0, 0)
 
 
 async def test_what_will_never_happen_is_told(app: App, windlass_kit: OpenKit) -> None:
@@ -124,7 +126,7 @@ async def test_no_recorded_step_is_run_again_wherever_the_worker_is_killed(app: 
             kit.kill_after_step("work", occurrence=occurrence)
         handle = await long.submit()
         assert await kit.result(handle) == list(range(20))
-        task = (await kit.engine.views.get(handle.id)).task
+        task = (await kit.engine.tasks.get(handle.id)).task
     assert calls == list(range(20))
     assert (task.attempt, task.losses) == (21, 20)
 
@@ -187,7 +189,7 @@ async def test_an_attempt_that_is_delivered_twice_has_one_record(app: App, windl
         kit.duplicate_delivery()
         handle = await choose.submit()
         result = await kit.result(handle)
-        steps = await kit.engine.views.steps(handle.id)
+        steps = await kit.engine.tasks.steps(handle.id)
     assert len(calls) >= 3, "both have run"
     assert [int(step.result or b"0") for step in steps] == result
 
@@ -267,13 +269,13 @@ async def test_changed_code_parks_a_workflow_which_goes_on_when_the_code_is_back
         assert (drift.task_id, drift.state) == (handle.id, State.SLEEPING)
 
         await kit.until(handle, "parked")
-        task = (await kit.engine.views.get(handle.id)).task
+        task = (await kit.engine.tasks.get(handle.id)).task
         assert task.error is not None
         assert (task.error.reason, task.error.message) == ("CODE_MISMATCH", drift.difference)
         deployed = first
         await kit.engine.resume(handle.id)
         assert await kit.result(handle) == ["charge", "pack", "ship"]
-    assert "- recorded, + asked for now" in drift.difference
+    assert "- recorded, + called now" in drift.difference
 
 
 async def test_the_difference_is_readable(app: App, windlass_kit: OpenKit) -> None:
@@ -291,7 +293,7 @@ async def test_the_difference_is_readable(app: App, windlass_kit: OpenKit) -> No
         names = ["charge", "wrap"]
         [drift] = await check_app(app, kit.engine)
     assert drift.difference.splitlines() == [
-        "the code no longer matches what this workflow has recorded (- recorded, + asked for now):",
+        "the code no longer matches the recorded steps of this workflow (- recorded, + called now):",
         "       1  charge",
         "  -    2  pack, succeeded in attempt 1",
         "  -    3  sleep, waiting in attempt 1",
@@ -382,6 +384,6 @@ async def test_the_timeline_tells_of_steps(app: App, windlass_kit: OpenKit) -> N
     async with windlass_kit(app) as kit:
         handle = await order.submit()
         await kit.result(handle)
-        lines = await kit.engine.views.timeline(handle.id)
+        lines = await kit.engine.tasks.timeline(handle.id)
     assert [line.what for line in lines if line.what.startswith("step")] == ["step_succeeded", "step_waiting"]
     assert [line.what for line in lines][-1] == "succeeded"

@@ -1,0 +1,1 @@
+"""Drivers of the blob store: a folder, S3, Google, Azure."""

@@ -2,12 +2,12 @@
 
     file:///var/lib/windlass/blobs      a folder; a plain path means the same
     memory://                           this process only, for tests
-    s3://bucket/prefix                  Amazon S3, and with ?endpoint=… what speaks like it: R2, MinIO, Ceph, rclone
+    s3://bucket/prefix                  Amazon S3; with ?endpoint=… compatible stores: R2, MinIO, Ceph, rclone
     gs://bucket/prefix                  Google Cloud Storage
     az://container/prefix?account_name=…  Azure Blob Storage
 
-Credentials are looked for where each vendor's tools look (AWS_…, GOOGLE_…, AZURE_… variables, the machine's role), or
-are given as KEY:SECRET@ before the bucket. What stands behind the ? is handed to the driver by name.
+Credentials come from where each vendor's tools read them (AWS_…, GOOGLE_…, AZURE_… variables, the machine's role), or
+stand as KEY:SECRET@ before the bucket. The query holds options of the driver.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from windlass.core.error import Invalid
-from windlass.engine.blob import check_key
+from windlass.engine.payloads.blob_port import check_key
+from windlass.errors import Invalid
 
 CLOUDS = {"s3": "s3", "gs": "gs", "az": "az"}
 SCHEMES = "file:///FOLDER, memory://, s3://BUCKET, gs://BUCKET or az://CONTAINER"
@@ -27,7 +27,7 @@ _SECRET = ("key", "token", "secret", "sas", "password", "credential")
 
 
 class Address(NamedTuple):
-    """`place` is a folder, a bucket or a container; `options` are the driver's own words."""
+    """`place` is a folder, a bucket or a container; `options` are those of the driver."""
 
     scheme: str
     place: str
@@ -36,7 +36,7 @@ class Address(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For people: without what is secret."""
+        """The URL without secrets."""
         if self.scheme == "file":
             return f"file://{quote(self.place)}"
         kept = {name: value for name, value in sorted(self.options.items()) if not _secret(name)}
@@ -45,7 +45,7 @@ class Address(NamedTuple):
 
 
 def read_address(url: object) -> Address:
-    """Raises Invalid for what names no store."""
+    """Raises Invalid for a URL that names no store."""
     if not isinstance(url, str) or not url or not url.isprintable():
         raise Invalid(f"must be a URL: {SCHEMES}", field="blobs")
     if "://" not in url:
@@ -57,7 +57,7 @@ def read_address(url: object) -> Address:
         raise Invalid(f"cannot be read: {error}", field="blobs") from None
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-            raise Invalid("a folder is given as file:///PATH", field="blobs")
+            raise Invalid("a folder must be written as file:///PATH", field="blobs")
         return _folder(unquote(parts.path))
     if parts.scheme == "memory":
         return Address("memory", "", "", {})
@@ -78,7 +78,7 @@ def _login(scheme: str, url: str) -> dict[str, str]:
     if parts.username is None:
         return {}
     if scheme not in _LOGIN or parts.password is None:
-        raise Invalid("credentials are given as s3://KEY:SECRET@BUCKET or az://ACCOUNT:KEY@CONTAINER", field="blobs")
+        raise Invalid("credentials must be s3://KEY:SECRET@BUCKET or az://ACCOUNT:KEY@CONTAINER", field="blobs")
     return dict(zip(_LOGIN[scheme], (unquote(parts.username), unquote(parts.password)), strict=True))
 
 

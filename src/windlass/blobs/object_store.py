@@ -1,7 +1,7 @@
-"""The blob store by `obstore`: a folder, memory, S3 and what speaks like it, Google, Azure, all in the same words.
+"""The blob store on `obstore`: a folder, memory, S3 and compatible stores, Google, Azure.
 
-Streams up in parts of a fixed size, few at a time, and down in pieces; a download that breaks off goes on where it was,
-an upload that does is given up. All errors of the driver become ours here.
+Uploads in parts of a fixed size, few at a time, and downloads in pieces; a download that breaks off is resumed, an
+upload that breaks off is aborted. All errors of the driver become ours here.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from obstore import store as driver
 
 from windlass.blobs.address import Address, read_address
 from windlass.blobs.leftover import Leftovers, find_leftovers
-from windlass.core.error import Conflict, Invalid, NotFound, Unavailable
-from windlass.engine.blob import PIECE_BYTES, Blob, Found, check_key
+from windlass.engine.payloads.blob_port import PIECE_BYTES, Blob, Found, check_key
+from windlass.errors import Conflict, Invalid, NotFound, Unavailable
 
-PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes
+PART_BYTES = 5 * 1024 * 1024  # the minimum of S3
 PARTS_AT_ONCE = 2
 ONE_PUT_BYTES = 16 * 1024 * 1024
 THREADS = 16
 CHUNK_BYTES = 1024 * 1024
-GIVE_UP_S = 10.0  # for what has to be said about an upload that broke off, while whoever sent it waits
+GIVE_UP_S = 10.0  # to abort an upload that broke off, while its sender waits
 _CLIENT = {"connect_timeout": "5s", "timeout": "60s"}
 _RETRY = {
     "max_retries": 4,
@@ -41,29 +41,29 @@ _NOBODY = (fault.PermissionDeniedError, fault.UnauthenticatedError)
 
 
 def open_store(url: str) -> ObjectStore:
-    """The store that a URL names; see `blobs.address`. Nothing is asked of it yet."""
+    """The store that a URL names; see `blobs.address`. Sends no request yet."""
     address = read_address(url)
     try:
         return ObjectStore(address, _driver(address))
     except (fault.BaseError, OSError, ValueError, TypeError) as error:
-        raise Invalid(f"{address.shown} cannot be used: {_said(error)}", field="blobs") from None
+        raise Invalid(f"{address.shown} cannot be used: {_first_line(error)}", field="blobs") from None
 
 
 def _driver(address: Address) -> Any:
     if address.scheme == "file":
-        Path(address.place).mkdir(mode=0o700, parents=True, exist_ok=True)  # payloads are nobody else's business
+        Path(address.place).mkdir(mode=0o700, parents=True, exist_ok=True)  # other users must not read payloads
         return driver.LocalStore(address.place, automatic_cleanup=True)
     if address.scheme == "memory":
         return driver.MemoryStore()
-    given: dict[str, Any] = dict(address.options)
+    config: dict[str, Any] = dict(address.options)
     client: dict[str, Any] = dict(_CLIENT)
-    if str(given.get("endpoint", "")).startswith("http://"):
+    if str(config.get("endpoint", "")).startswith("http://"):
         client["allow_http"] = True
     common: dict[str, Any] = {
         "prefix": address.prefix or None,
         "client_options": client,
         "retry_config": _RETRY,
-        "config": given,
+        "config": config,
     }
     match address.scheme:
         case "s3":
@@ -75,7 +75,7 @@ def _driver(address: Address) -> Any:
 
 
 class ObjectStore:
-    """Implements `engine.blob.Blobs`."""
+    """Implements `engine.payloads.blob_port.Blobs`."""
 
     def __init__(self, address: Address, store: Any) -> None:
         self._address, self._store = address, store
@@ -106,8 +106,8 @@ class ObjectStore:
         return len(content)
 
     async def _put_in_parts(self, key: str, content: Any, source: _Source | None = None) -> None:
-        """All of it, or no part of it: the driver gives up what it cannot finish. Whoever is cancelled waits for that
-        too, so that nothing is on its way any more when it is said that nothing is there."""
+        """All or nothing: the driver aborts what it cannot finish. A cancelled caller waits for that too, so that
+        nothing is written any more after this has raised."""
         writing = asyncio.create_task(self._put(key, content, use_multipart=True))
         try:
             await asyncio.shield(writing)
@@ -115,7 +115,7 @@ class ObjectStore:
             if source is not None:
                 source.close()
             await asyncio.wait([writing], timeout=GIVE_UP_S)
-            writing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is told below
+            writing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is raised below
             cancelled = isinstance(error, asyncio.CancelledError)
             raise (None if cancelled or source is None else source.problem) or error from None
 
@@ -125,7 +125,7 @@ class ObjectStore:
                 key, obstore.put, key, content, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE, **options
             )
         except NotFound:
-            raise Unavailable(f"{self.url} takes nothing: is there such a bucket?", key=key) from None
+            raise Unavailable(f"{self.url} accepts no object: does the bucket exist?", key=key) from None
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Blob:
         check_key(key)
@@ -137,8 +137,8 @@ class ObjectStore:
         return Blob(key, size, end - start, self._pieces(key, start, end, meta))
 
     async def _pieces(self, key: str, start: int, end: int, meta: Any) -> AsyncIterator[bytes]:
-        """Goes on where it broke off, for as long as that brings anything: whoever reads slowly may lose its
-        connection, and more than once."""
+        """Resumes a download that broke off, as long as each request returns something: a slow reader may lose its
+        connection more than once."""
         while start < end:
             before = start
             try:
@@ -154,9 +154,9 @@ class ObjectStore:
                     raise Unavailable(f"{key} ended after {start} bytes, not {end}", key=key)
 
     async def _flow(self, key: str, start: int, end: int, meta: Any) -> AsyncGenerator[bytes, None]:
-        """What one request brings."""
-        got, skip = await self._call(key, _got, key, start, end, meta)
-        chunks = got.stream(min_chunk_size=CHUNK_BYTES)
+        """The pieces of one request."""
+        response, skip = await self._call(key, _get_range, key, start, end, meta)
+        chunks = response.stream(min_chunk_size=CHUNK_BYTES)
         left = end - start
         while left > 0 and (chunk := await self._call(key, lambda _: next(chunks, None))) is not None:
             whole = memoryview(chunk)
@@ -202,38 +202,38 @@ class ObjectStore:
                 yield Found(meta["path"], int(meta["size"]), meta["last_modified"])
 
     async def _call(self, key: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """In a thread, by the driver's blocking calls: its own tasks would wake us from threads that it does not end,
-        which now and then takes a process down that is just ending."""
-        with self._told(key):
+        """Make a blocking call of the driver in a thread: its async calls notify us from threads that it never ends,
+        which sometimes crashes a process that is ending."""
+        with self._translate_errors(key):
             return await asyncio.get_running_loop().run_in_executor(
                 _threads(), partial(function, self._store, *args, **options)
             )
 
     @contextmanager
-    def _told(self, key: str) -> Iterator[None]:
-        """The driver's errors as ours; they may carry answers of the vendor, but no credentials of ours."""
+    def _translate_errors(self, key: str) -> Iterator[None]:
+        """Turn errors of the driver into ours; they may have the vendor's answer, but no credentials."""
         try:
             yield
         except FileNotFoundError:
             raise NotFound(f"there is no object {key} in {self.url}", key=key) from None
         except fault.AlreadyExistsError:
-            raise Conflict(f"there is an object {key} already", key=key) from None
+            raise Conflict(f"the object {key} already exists", key=key) from None
         except fault.PreconditionError:
             raise Unavailable(f"{key} was replaced while it was read", key=key) from None
         except (*_NOBODY, PermissionError) as error:
-            raise Unavailable(f"{self.url} refuses us: {_said(error)}", key=key) from None
+            raise Unavailable(f"{self.url} refuses access: {_first_line(error)}", key=key) from None
         except (fault.BaseError, OSError) as error:
-            raise Unavailable(f"{self.url} is away: {_said(error)}", key=key) from None
+            raise Unavailable(f"{self.url} cannot be reached: {_first_line(error)}", key=key) from None
 
 
 def _parts_of(address: Address, store: Any) -> Leftovers | str | None:
-    """How parts of uploads that broke off are found; or why not, where they stay until somebody does."""
+    """How parts of aborted uploads are found; or why they cannot be, if they stay in the store for ever."""
     match address.scheme:
         case "s3":
             return find_leftovers(address.place, address.prefix, store.config, os.environ)
         case "gs":
             return "Google lists them for keys of another kind only"
-        case _:  # Azure forgets them after a week; a folder has no such parts, see `_sweep`
+        case _:  # Azure deletes them after a week; a folder has no such parts, see `_sweep`
             return None
 
 
@@ -242,8 +242,8 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, "windlass-blobs")
 
 
-def _got(store: Any, key: str, start: int, end: int, meta: Any) -> tuple[Any, int]:
-    """An object from `start` on, and how much of it is to be skipped: not every server knows ranges."""
+def _get_range(store: Any, key: str, start: int, end: int, meta: Any) -> tuple[Any, int]:
+    """An object from `start` on, and how many bytes to skip, since some servers do not support ranges."""
     options: Any = {"if_match": meta["e_tag"]} if meta["e_tag"] else {}
     if (start, end) == (0, meta["size"]):
         return obstore.get(store, key, options=options), 0
@@ -257,7 +257,7 @@ def _got(store: Any, key: str, start: int, end: int, meta: Any) -> tuple[Any, in
 
 
 class _Source:
-    """A stream of the event loop, read by a thread; it knows how much of it went by."""
+    """An async stream, read by a thread; counts its bytes."""
 
     def __init__(self, source: AsyncIterable[bytes]) -> None:
         self._source, self._loop = aiter(source), asyncio.get_running_loop()
@@ -271,7 +271,7 @@ class _Source:
 
     def __next__(self) -> bytes:
         piece = b""
-        while piece == b"":  # which would look like the end
+        while piece == b"":  # the driver would take it for the end
             self._waits = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
             if self._closed:
                 self._waits.cancel()
@@ -290,14 +290,14 @@ class _Source:
             raise
 
     def close(self) -> None:
-        """Nobody wants it any more: the thread must not wait for what comes next."""
+        """Stop the thread from waiting for the next piece."""
         self._closed = True
         if self._waits is not None:
             self._waits.cancel()
 
 
 def _sweep(folder: Path, keys: Sequence[str]) -> None:
-    """A process that was killed while it wrote has left `NAME#1` beside the name, which no list shows."""
+    """Remove `NAME#1` beside the name: a process that was killed while it wrote leaves it, and no list shows it."""
     for key in keys:
         target = folder / key
         for left in target.parent.glob(f"{_literal(target.name)}#*"):
@@ -306,7 +306,7 @@ def _sweep(folder: Path, keys: Sequence[str]) -> None:
 
 
 def _clear(folder: Path, path: str) -> None:
-    """The same for all that was written below a path, whatever it was to be called."""
+    """The same for all files below a path, whatever their names."""
     top = folder / path
     if not top.is_dir():
         return
@@ -330,6 +330,6 @@ def _remove_empty(folder: Path, root: Path) -> None:
         folder = folder.parent
 
 
-def _said(error: BaseException) -> str:
-    """The first line of what the driver says, which goes on with how its values look inside."""
+def _first_line(error: BaseException) -> str:
+    """The first line of the driver's message; the others show its internal values."""
     return str(error).partition("\n")[0][:300] or type(error).__name__

@@ -6,13 +6,13 @@ import sys
 
 
 def main() -> None:
-    """Entry point of `windlass`. Stdio workers and wrappers start without the rest."""
+    """Entry point of `windlass`. Stdio workers and wrappers start without importing the other commands."""
     if sys.argv[1:] == ["stdio", "worker"]:
-        from windlass.stdio.worker import main as work
+        from windlass.contracts.stdio.protocol.worker import main as work
 
         return work()
-    if sys.argv[1:2] == ["wrapper"]:  # runs where only the plain package is installed
-        from windlass.wrapper.command import main as wrap
+    if sys.argv[1:2] == ["wrapper"]:  # works without the server extra
+        from windlass.contracts.lease.worker.command import main as wrap
 
         return wrap(sys.argv[2:])
     try:

@@ -1,7 +1,7 @@
-"""For commands that ask the API: the flags that they share, and the client that they make.
+"""Flags and HTTP client of the commands that call the API.
 
-Beside `windlass dev` no key has to be typed: it leaves its own in the data folder, which only this user can read, and
-commands show it to servers on this machine only.
+`windlass dev` writes its API key to a file in the data folder that only this user can read, so commands in the same
+folder need no key. They send this key to servers on this machine only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
-from windlass.cli.option import Json, load
-from windlass.http.client import ApiClient
+from windlass.api.client import ApiClient
+from windlass.cli.options import Json, load
 from windlass.settings import Settings
 
 KEY_FILE = "api-key"
@@ -24,11 +24,15 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ApiOptions:
-    url: Annotated[str | None, Parameter(help="The server; default: WINDLASS_URL, else the one on this machine.")] = (
-        None
-    )
-    api_key: Annotated[str | None, Parameter(help="Default: WINDLASS_API_KEY, else that of `windlass dev`.")] = None
-    namespace: Annotated[str | None, Parameter(name=("--namespace", "-n"), help="Default: the key's own.")] = None
+    """Flags of commands that call the API."""
+
+    url: Annotated[str | None, Parameter(help="URL of the server. Default: WINDLASS_URL, else this machine.")] = None
+    api_key: Annotated[
+        str | None, Parameter(help="API key. Default: WINDLASS_API_KEY, else that of `windlass dev`.")
+    ] = None
+    namespace: Annotated[
+        str | None, Parameter(name=("--namespace", "-n"), help="Namespace. Default: that of the key.")
+    ] = None
     json: Json = False
 
     @property
@@ -41,7 +45,7 @@ class ApiOptions:
 
     @property
     def space(self) -> dict[str, object]:
-        """The namespace that was asked for, as a query."""
+        """The namespace of the flags or settings, as a query."""
         return {"namespace": self.settings.namespace}
 
 
@@ -49,7 +53,7 @@ HERE = ApiOptions()
 
 
 def dev_key(settings: Settings) -> str | None:
-    """The key that `windlass dev` left for commands in the same folder."""
+    """The key that `windlass dev` has stored in the data folder, for servers on this machine."""
     if urlsplit(settings.api_url).hostname not in LOOPBACK:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`windlass certs`: an authority for development, and certificates for the internal port and its callers."""
+"""`windlass certs`: creates a certificate authority for development, and certificates for the internal port."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.markup import escape
 
-from windlass.cli.option import Json
+from windlass.cli.options import Json
 from windlass.cli.output import say, show
-from windlass.wire import certificate
-from windlass.wire.certificate import AUTHORITY, LOCAL_HOSTS, Files, files_of
+from windlass.contracts.lease.tls import certificates
+from windlass.contracts.lease.tls.certificates import AUTHORITY, LOCAL_HOSTS, Files, files_of
 
 DEFAULT_FOLDER = Path("certs")
 SERVER = "server"
 
-Folder = Annotated[Path, Parameter(name="--dir", help="Where the files lie.")]
-Days = Annotated[int, Parameter(help="For how many days it is good.")]
-Replace = Annotated[bool, Parameter(show_default=False, help="Overwrite what is there.")]
+Folder = Annotated[Path, Parameter(name="--dir", help="Folder of the files.")]
+Days = Annotated[int, Parameter(help="Days that the certificate is valid.")]
+Replace = Annotated[bool, Parameter(show_default=False, help="Overwrite existing files.")]
 
 
 def make_authority(
     *, folder: Folder = DEFAULT_FOLDER, days: Days = 3650, replace: Replace = False, json: Json = False
 ) -> None:
-    """Make an authority for development. Whoever has its key can let anybody in: keep it where it is."""
+    """Create a certificate authority for development. Its key can let any caller in: keep it private."""
     files = files_of(folder, AUTHORITY)
-    certificate.write(certificate.make_authority(_now(), days), files, replace=replace)
-    _tell(files, json)
+    certificates.write(certificates.make_authority(_now(), days), files, replace=replace)
+    _print(files, json)
 
 
 def issue_server(
     *,
-    host: Annotated[tuple[str, ...], Parameter(help="A name or address by which the server is reached.")] = LOCAL_HOSTS,
+    host: Annotated[tuple[str, ...], Parameter(help="Host name or address of the server; repeatable.")] = LOCAL_HOSTS,
     folder: Folder = DEFAULT_FOLDER,
     days: Days = 365,
     replace: Replace = False,
     json: Json = False,
 ) -> None:
-    """Make a certificate for a server, by the authority of the same folder."""
-    pair = certificate.issue_server(certificate.read(files_of(folder, AUTHORITY)), host, _now(), days)
+    """Create a server certificate, signed by the authority in the same folder."""
+    pair = certificates.issue_server(certificates.read(files_of(folder, AUTHORITY)), host, _now(), days)
     files = files_of(folder, SERVER)
-    certificate.write(pair, files, replace=replace)
-    _tell(files, json)
+    certificates.write(pair, files, replace=replace)
+    _print(files, json)
 
 
 def issue_client(
@@ -55,39 +55,39 @@ def issue_client(
     replace: Replace = False,
     json: Json = False,
 ) -> None:
-    """Make a certificate for somebody who may call the internal port, by the authority of the same folder.
+    """Create a client certificate for the internal port, signed by the authority in the same folder.
 
     Parameters
     ----------
     name
-        Who that is; it is kept with everything that is said with it.
+        Name of the caller; it is recorded with every request.
     namespace
-        Bind it to this namespace: it hears of no task of others, and holds none. As many as are needed; default: all.
+        Namespace that the caller may access; repeatable. Default: all.
     """
-    pair = certificate.issue_client(certificate.read(files_of(folder, AUTHORITY)), name, _now(), days, namespace)
+    pair = certificates.issue_client(certificates.read(files_of(folder, AUTHORITY)), name, _now(), days, namespace)
     files = files_of(folder, name)
-    certificate.write(pair, files, replace=replace)
-    _tell(files, json)
+    certificates.write(pair, files, replace=replace)
+    _print(files, json)
 
 
 def dev_certificates(folder: Path) -> tuple[Files, Files, Files]:
-    """The authority, the server and one client of a development server, made if they are not there or have run out."""
+    """Returns the files of authority, server and client of a development server. Creates missing and expired ones."""
     authority, server, client = (files_of(folder, name) for name in (AUTHORITY, SERVER, "client"))
     now = _now()
-    if not _good(authority, now):
-        certificate.write(certificate.make_authority(now, 3650), authority, replace=True)
-    signed_by = certificate.read(authority)
-    if not _good(server, now, signed_by):
-        certificate.write(certificate.issue_server(signed_by, LOCAL_HOSTS, now, 365), server, replace=True)
-    if not _good(client, now, signed_by):
-        certificate.write(certificate.issue_client(signed_by, "client", now, 365), client, replace=True)
+    if not _is_valid(authority, now):
+        certificates.write(certificates.make_authority(now, 3650), authority, replace=True)
+    signed_by = certificates.read(authority)
+    if not _is_valid(server, now, signed_by):
+        certificates.write(certificates.issue_server(signed_by, LOCAL_HOSTS, now, 365), server, replace=True)
+    if not _is_valid(client, now, signed_by):
+        certificates.write(certificates.issue_client(signed_by, "client", now, 365), client, replace=True)
     return authority, server, client
 
 
-def _good(files: Files, now: datetime, authority: certificate.Pair | None = None) -> bool:
+def _is_valid(files: Files, now: datetime, authority: certificates.Pair | None = None) -> bool:
     if not files.certificate.exists() or not files.key.exists():
         return False
-    found = certificate.read(files)
+    found = certificates.read(files)
     return found.certificate.not_valid_after_utc > now and (authority is None or found.is_issued_by(authority))
 
 
@@ -95,6 +95,6 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _tell(files: Files, as_json: bool) -> None:
-    told = {"certificate": str(files.certificate), "key": str(files.key)}
-    show(told, as_json, lambda: say(f"certificate {escape(told['certificate'])}\nkey         {escape(told['key'])}"))
+def _print(files: Files, as_json: bool) -> None:
+    paths = {"certificate": str(files.certificate), "key": str(files.key)}
+    show(paths, as_json, lambda: say(f"certificate {escape(paths['certificate'])}\nkey         {escape(paths['key'])}"))

@@ -1,4 +1,4 @@
-"""`windlass config show`: what is set, and who set it."""
+"""`windlass config show`: the settings in force and where they were set."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from windlass import settings
-from windlass.cli import option
+from windlass.cli import options
 from windlass.cli.output import errors, show, table
 
 
-def show_config(*, origin: Annotated[bool, Parameter(show_default=False)] = False, json: option.Json = False) -> None:
-    """Show the settings that are in force; secrets are masked.
+def show_config(*, origin: Annotated[bool, Parameter(show_default=False)] = False, json: options.Json = False) -> None:
+    """Show the settings in force. Secrets are masked.
 
     Parameters
     ----------
     origin
-        Also say where each comes from: a flag, a variable, a file, or the default.
+        Also show where each is set: flag, variable, file or default.
     """
-    loaded = option.load()
+    loaded = options.load()
     rows = [
         {"name": name, "value": loaded.shown(name), **({"origin": str(loaded.origins[name])} if origin else {})}
         for name in settings.names()
@@ -28,7 +28,7 @@ def show_config(*, origin: Annotated[bool, Parameter(show_default=False)] = Fals
     columns = ("name", "value", "origin")[: 3 if origin else 2]
     show(rows, json, lambda: table(columns, [[_text(row[c]) for c in columns] for row in rows], nothing=""))
     for variable, near in settings.misspelt(os.environ).items():
-        errors.print(f"[yellow]note[/yellow] the variable {variable} means nothing; did you mean {near}?")
+        errors.print(f"[yellow]note[/yellow] {variable} is not a setting; did you mean {near}?")
 
 
 def _text(value: object) -> str:

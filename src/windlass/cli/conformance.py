@@ -1,4 +1,4 @@
-"""`windlass conformance`: hold a worker that somebody wrote against the contract that it is meant to speak."""
+"""`windlass conformance`: checks a worker against the contract that it implements."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.markup import escape
 
-from windlass.cli.option import Json, load
+from windlass.cli.options import Json, load
 from windlass.cli.output import Exit, Unusable, console, print_json, say
-from windlass.core.error import Invalid
-from windlass.testing.conformance import Level, Result, ignore
+from windlass.errors import Invalid
+from windlass.testing.conformance.kit import Level, Result, ignore
 
 INDENT = " " * 19
 
-Only = Annotated[tuple[int, ...], Parameter(help="The number of a case to try; repeatable.", show_default=False)]
-LevelName = Annotated[Literal["required", "hardening", "all"], Parameter(name="--level", help="Which cases to try.")]
-Patience = Annotated[float, Parameter(help="Seconds that the worker gets for each thing that it has to do.")]
-Parallel = Annotated[int, Parameter(help="How many cases are tried side by side.")]
+Only = Annotated[tuple[int, ...], Parameter(help="Number of a case to run; repeatable.", show_default=False)]
+LevelName = Annotated[Literal["required", "hardening", "all"], Parameter(name="--level", help="Cases to run.")]
+StepTimeout = Annotated[float, Parameter(name="--patience", help="Seconds that the worker has for each step.")]
+Parallel = Annotated[int, Parameter(help="Number of cases to run at the same time.")]
 Command = Annotated[
-    str, Parameter(allow_leading_hyphen=True, help="The program and its arguments, after `--`.", show_default=False)
+    str, Parameter(allow_leading_hyphen=True, help="Program and arguments, after `--`.", show_default=False)
 ]
 
 
@@ -35,40 +35,38 @@ def callback(
     level: LevelName = "all",
     only: Only = (),
     interval_ms: int = 250,
-    patience: Patience = 10.0,
+    step_timeout: StepTimeout = 10.0,
     parallel: Parallel = 1,
     callback_url: str | None = None,
     json: Json = False,
 ) -> int:
-    """Push tasks to a worker, take its callbacks, and report where it breaks the contract. The worker needs one
+    """Push tasks to a worker, receive its callbacks, and report violations of the contract. The worker needs one
     handler, which the page "Check a worker of your own" describes. Exit code 1 if a case fails.
 
     Parameters
     ----------
     worker
-        Where the worker takes pushes, such as http://127.0.0.1:8080/windlass.
+        URL where the worker receives pushes, such as http://127.0.0.1:8080/windlass.
     secret
-        What pushes are signed with, as the worker knows it; default: WINDLASS_SIGNING_SECRET.
+        Signing secret of the worker. Default: WINDLASS_SIGNING_SECRET.
     kind
-        The kind of task that the worker's handler for these cases has.
+        Kind of the handler for these cases.
     interval_ms
-        The heartbeat interval that the worker is told.
+        Heartbeat interval, in milliseconds.
     callback_url
-        How the worker reaches this machine, if not directly; callbacks are taken at all addresses then.
+        URL of this machine as the worker sees it. Callbacks are then received on all addresses. Default: loopback.
     """
-    from windlass.testing.callback import check_worker
+    from windlass.contracts.callback.conformance import check_worker
 
     secret = secret or (load().settings.signing_secret or "").partition(" ")[0]
     if not secret:
-        raise Unusable(
-            "--secret: give what pushes are signed with, as the worker knows it, or set WINDLASS_SIGNING_SECRET"
-        )
-    with _usable():
+        raise Unusable("--secret: give the signing secret of the worker, or set WINDLASS_SIGNING_SECRET")
+    with _usage_errors():
         results = check_worker(
-            worker, secret, kind=kind, only=only, level=_level(level), interval_ms=interval_ms, patience_s=patience,
-            parallel=parallel, callback_url=callback_url, told=_teller(json),
+            worker, secret, kind=kind, only=only, level=_level(level), interval_ms=interval_ms, timeout_s=step_timeout,
+            parallel=parallel, callback_url=callback_url, on_result=_printer(json),
         )  # fmt: skip
-    return _tell_all(worker, results, json=json)
+    return _print_summary(worker, results, json=json)
 
 
 def stdio(
@@ -76,28 +74,28 @@ def stdio(
     language: str = "python",
     level: LevelName = "all",
     only: Only = (),
-    patience: Patience = 10.0,
+    step_timeout: StepTimeout = 10.0,
     parallel: Parallel = 1,
     json: Json = False,
 ) -> int:
-    """Start a worker, send it requests, and report where it breaks the contract, as in: `windlass conformance stdio --
-    perl worker.pl`. Each case starts it anew. Exit code 1 if a case fails.
+    """Start a worker, send it requests, and report violations of the contract: `windlass conformance stdio -- perl
+    worker.pl`. Each case starts a new worker. Exit code 1 if a case fails.
 
     Parameters
     ----------
     language
-        What its scripts are written in: python, sh, javascript, or a JSON file with a script for each of the names
-        that the reference page lists.
+        Language of the scripts: python, sh, javascript, or a JSON file with a script for each name that the reference
+        page lists.
     """
-    from windlass.testing.stdio import check_worker, read_scripts
+    from windlass.contracts.stdio.conformance import check_worker, read_scripts
 
     _check_command("stdio", command)
-    with _usable():
+    with _usage_errors():
         results = check_worker(
-            command, read_scripts(language), only=only, level=_level(level), patience_s=patience, parallel=parallel,
-            told=_teller(json),
+            command, read_scripts(language), only=only, level=_level(level), timeout_s=step_timeout, parallel=parallel,
+            on_result=_printer(json),
         )  # fmt: skip
-    return _tell_all(" ".join(command), results, json=json)
+    return _print_summary(" ".join(command), results, json=json)
 
 
 def lease(
@@ -105,29 +103,29 @@ def lease(
     level: LevelName = "all",
     only: Only = (),
     lease: float = 2.0,
-    patience: Patience = 10.0,
+    step_timeout: StepTimeout = 10.0,
     parallel: Parallel = 1,
     json: Json = False,
 ) -> int:
-    """Start a worker that claims tasks over mTLS, serve `/internal` and its wake-ups, and report where it breaks the
-    contract, as in: `windlass conformance lease -- ./worker`. Each case starts it anew. The environment names the
-    server, the certificates and the queue; the page "Check a worker of your own" lists these and the operator that it
-    needs. Exit code 1 if a case fails.
+    """Start a worker that claims tasks over mTLS, serve `/internal` and its wake-ups, and report violations of the
+    contract: `windlass conformance lease -- ./worker`. Each case starts a new worker. Environment variables give the
+    server, the certificates and the queue; the page "Check a worker of your own" lists them and the operator that the
+    worker needs. Exit code 1 if a case fails.
 
     Parameters
     ----------
     lease
-        Seconds that a lease lasts without a heartbeat.
+        Seconds after which a lease without a heartbeat expires.
     """
-    from windlass.testing.lease import check_worker
+    from windlass.contracts.lease.conformance import check_worker
 
     _check_command("lease", command)
-    with _usable():
+    with _usage_errors():
         results = check_worker(
-            command, only=only, level=_level(level), lease_s=lease, patience_s=patience, parallel=parallel,
-            told=_teller(json),
+            command, only=only, level=_level(level), lease_s=lease, timeout_s=step_timeout, parallel=parallel,
+            on_result=_printer(json),
         )  # fmt: skip
-    return _tell_all(" ".join(command), results, json=json)
+    return _print_summary(" ".join(command), results, json=json)
 
 
 def machine(
@@ -136,30 +134,30 @@ def machine(
     store: Literal["s3", "url"] = "s3",
     level: LevelName = "all",
     only: Only = (),
-    patience: Patience = 20.0,
+    step_timeout: StepTimeout = 20.0,
     parallel: Parallel = 1,
     json: Json = False,
 ) -> int:
-    """Start a program in the environment of its machine, take its upload and its callback, and report where it breaks
-    the contract, as in: `windlass conformance machine -- ./export`. Exit code 1 if a case fails.
+    """Start a program in the environment of a machine, receive its upload and its callback, and report violations of
+    the contract: `windlass conformance machine -- ./export`. Exit code 1 if a case fails.
 
     Parameters
     ----------
     program
-        What it exports: mods reads entities from the archive that the environment names; any other program makes what
-        its options say, which the page "Check a worker of your own" describes.
+        Type of the program: `mods` exports the entities of the archive that the environment names; `any` writes what
+        its options say. The page "Check a worker of your own" describes both.
     store
-        Where it uploads: to a bucket with the keys in R2_…, or by PUT to UPLOAD_URL.
+        Upload target: a bucket with the keys in R2_…, or PUT to UPLOAD_URL.
     """
-    from windlass.testing.machine import check_program
+    from windlass.contracts.machine.conformance import check_program
 
     _check_command("machine", command)
-    with _usable():
+    with _usage_errors():
         results = check_program(
-            command, subject=program, store=store, only=only, level=_level(level), patience_s=patience,
-            parallel=parallel, told=_teller(json),
+            command, subject=program, store=store, only=only, level=_level(level), timeout_s=step_timeout,
+            parallel=parallel, on_result=_printer(json),
         )  # fmt: skip
-    return _tell_all(" ".join(command), results, json=json)
+    return _print_summary(" ".join(command), results, json=json)
 
 
 def registry(
@@ -167,32 +165,32 @@ def registry(
     level: LevelName = "all",
     only: Only = (),
     heartbeat: int = 1,
-    patience: Patience = 10.0,
+    step_timeout: StepTimeout = 10.0,
     parallel: Parallel = 1,
     json: Json = False,
 ) -> int:
-    """Start a worker that speaks `kagzi.WorkflowService`, serve it, and report where it breaks the contract, as in:
-    `windlass conformance registry -- ./worker`. Each case starts it anew. The environment names the server, the queue
-    and the namespace; the page "Check a worker of your own" lists these and the workflow types that it needs. Exit
-    code 1 if a case fails.
+    """Start a worker that speaks `kagzi.WorkflowService`, serve it, and report violations of the contract: `windlass
+    conformance registry -- ./worker`. Each case starts a new worker. Environment variables give the server, the queue
+    and the namespace; the page "Check a worker of your own" lists them and the workflow types that the worker needs.
+    Exit code 1 if a case fails.
 
     Parameters
     ----------
     heartbeat
-        Seconds between two heartbeats, as the worker is told.
+        Seconds between two heartbeats.
     """
-    from windlass.testing.registry import check_worker
+    from windlass.contracts.registry.conformance import check_worker
 
     _check_command("registry", command)
-    with _usable():
+    with _usage_errors():
         results = check_worker(
-            command, only=only, level=_level(level), heartbeat_s=heartbeat, patience_s=patience, parallel=parallel,
-            told=_teller(json),
+            command, only=only, level=_level(level), heartbeat_s=heartbeat, timeout_s=step_timeout, parallel=parallel,
+            on_result=_printer(json),
         )  # fmt: skip
-    return _tell_all(" ".join(command), results, json=json)
+    return _print_summary(" ".join(command), results, json=json)
 
 
-# --------------------------------------------------------------------------------------------- what all of them share
+# --------------------------------------------------------------------------------------------- shared helpers
 
 
 def _level(name: str) -> Level | None:
@@ -201,13 +199,12 @@ def _level(name: str) -> Level | None:
 
 def _check_command(contract: str, command: Sequence[str]) -> None:
     if not command:
-        raise Unusable(f"command: give the program after --, as in: windlass conformance {contract} -- ./worker")
+        raise Unusable(f"command: give the program after `--`, such as: windlass conformance {contract} -- ./worker")
 
 
 @contextmanager
-def _usable() -> Iterator[None]:
-    """What cannot be tried at all is wrong use. SIGTERM ends the check as Ctrl-C does: with the workers that it
-    started."""
+def _usage_errors() -> Iterator[None]:
+    """Turns `Invalid` into wrong usage. SIGTERM ends the check and its workers, as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -217,11 +214,11 @@ def _usable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _teller(json: bool) -> Callable[[Result], None]:
-    return ignore if json else _tell
+def _printer(json: bool) -> Callable[[Result], None]:
+    return ignore if json else _print
 
 
-def _tell(result: Result) -> None:
+def _print(result: Result) -> None:
     mark = "[green]ok[/green]    " if result.passed else "[red]failed[/red]"
     say(f"{mark} {result.number:>2}  {result.level:<9}  {escape(result.title)}")
     if not result.passed:
@@ -230,13 +227,13 @@ def _tell(result: Result) -> None:
 
 
 def _fit(text: str) -> str:
-    """In lines of the terminal, if there is one; whoever reads from a pipe gets one line."""
+    """Wraps text to the width of a terminal. A pipe gets one line."""
     if not console.is_terminal:
         return text
     return textwrap.fill(text, max(console.width, 60), initial_indent=INDENT, subsequent_indent=INDENT).lstrip()
 
 
-def _tell_all(worker: str, results: Sequence[Result], *, json: bool) -> int:
+def _print_summary(worker: str, results: Sequence[Result], *, json: bool) -> int:
     failed = [result for result in results if not result.passed]
     if json:
         levels = {level: _count([result for result in results if result.level == level]) for level in Level}

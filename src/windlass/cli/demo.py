@@ -1,8 +1,8 @@
-"""`windlass demo`: the main job from end to end, without a person.
+"""`windlass demo`: shows that no task is lost when a worker is killed.
 
-Starts a PostgreSQL of its own, an engine and three worker processes, submits a run of some hundred tasks, kills one of
-the workers while it holds tasks, and checks that everything ended and every effect is there once. Ends by itself after
-about 15 seconds: exit code 0 if all is as promised, 1 if not. Leaves nothing behind.
+Starts its own PostgreSQL, an engine and three worker processes, submits a run of several hundred tasks, kills a worker
+that runs some of them, and checks that every task ended and took effect once. Takes about 15 seconds. Exit code 0 if
+all checks pass, 1 if not. Leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from windlass import Engine, Policy, State, Submission, Worker, open_engine
-from windlass.app import migrate_database, open_embedded
-from windlass.cli.option import Json
+from windlass.cli.options import Json
 from windlass.cli.output import Exit, print_json
+from windlass.serve import migrate_database, open_embedded
 
 ORDERS = 600
 WORKERS = 3
@@ -42,11 +42,11 @@ RETRY_SOON = Policy(retry_delay_s=0.3)
 
 SCHEMA = """
 create schema demo;
--- Every time that a handler begins: may happen more than once per order, since a worker can die half-way.
+-- One row per execution of a handler. An order can have several, because a worker can die half-way.
 create table demo.execution (order_no integer, worker text);
--- What a handler does: the key makes it happen once, however often the handler runs.
+-- The effect of a handler. The primary key makes it happen once, however often the handler runs.
 create table demo.receipt (order_no integer primary key, cents integer, worker text);
--- A witness that does not trust the engine: one row for every result that was accepted.
+-- An independent check of the engine: one row per accepted result.
 create table demo.accepted (task_id uuid);
 create function demo.note() returns trigger language plpgsql as
 $$ begin insert into demo.accepted values (new.id); return null; end $$;
@@ -63,7 +63,7 @@ def price(order_no: int) -> int:
 
 
 async def work(name: str) -> None:
-    """Runs until its standard input ends, which it also does when the demo itself is killed."""
+    """Runs until standard input ends, which also happens when the demo itself is killed."""
     async with (
         open_engine(os.environ["DATABASE_URL"]) as engine,
         asyncpg.create_pool(os.environ["DATABASE_URL"], min_size=1, max_size=4) as pool,
@@ -74,7 +74,7 @@ async def work(name: str) -> None:
             await pool.execute("insert into demo.execution values ($1, $2)", order_no, name)
             tries = await pool.fetchval("select count(*) from demo.execution where order_no = $1", order_no)
             if order_no % 10 == 3 and tries == 1:
-                raise RuntimeError("the card reader is busy")  # one in ten fails at first; the engine tries again
+                raise RuntimeError("the card reader is busy")  # one order in ten fails at first; the engine retries it
             await asyncio.sleep(random.uniform(0.1, 0.4))  # noqa: S311
             await pool.execute(
                 "insert into demo.receipt values ($1, $2, $3) on conflict do nothing", order_no, price(order_no), name
@@ -100,8 +100,8 @@ async def work(name: str) -> None:
 
 @contextlib.contextmanager
 def worker_processes(url: str, log: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Real processes in sessions of their own, so that Ctrl-C reaches only us, and we stop them. What they log would
-    run through the screen."""
+    """Starts the workers in their own sessions, so that Ctrl-C reaches only the demo, which then stops them. They log
+    to a file, to keep the screen clear."""
     processes = {}
     try:
         with log.open("ab") as logged:
@@ -132,8 +132,8 @@ def worker_processes(url: str, log: Path) -> Iterator[dict[str, subprocess.Popen
 # ----------------------------------------------------------------------------------------------- the demo
 
 
-class Promise(Exception):
-    """Something is not as promised."""
+class CheckFailed(Exception):
+    """A check of the demo failed."""
 
 
 class Demo:
@@ -147,7 +147,7 @@ class Demo:
         self.console.print(f"[dim]{time.monotonic() - self.began:5.1f} s[/dim]  {text}", highlight=False)
 
     async def submit(self) -> None:
-        """One transaction: all orders, and one task that waits for every one of them."""
+        """Submits all orders and one task that waits for all of them, in one transaction."""
         orders = [
             Submission(
                 kind="charge",
@@ -164,36 +164,36 @@ class Demo:
         self.say(f"Submitted a run: {ORDERS} tasks [cyan]charge[/cyan], and one [cyan]total[/cyan] that waits for all.")
 
     async def ended(self) -> int:
-        return (await self.engine.views.run_totals(self.run_id)).get(State.SUCCEEDED, 0)
+        return (await self.engine.tasks.run_totals(self.run_id)).get(State.SUCCEEDED, 0)
 
     async def kill_one(self, processes: dict[str, subprocess.Popen[bytes]]) -> tuple[str, list[UUID]]:
-        """kill -9 for a worker that holds tasks: nobody runs them now, and nobody has said so."""
+        """Kills a worker that has running tasks. Returns its name and the tasks."""
         for name, process in processes.items():
             process.kill()
             process.wait()
             held = await self.database.fetch(
                 "select id from windlass.task where state = 'running' and worker = $1", name
             )
-            self.say(f"[red]kill -9[/red] {name} (pid {process.pid}): it held [bold]{len(held)}[/bold] tasks.")
+            self.say(f"[red]kill -9[/red] {name} (pid {process.pid}): it was running [bold]{len(held)}[/bold] tasks.")
             if held:
                 return name, [row["id"] for row in held]
-        raise Promise("no worker held a task when it was killed")
+        raise CheckFailed("no worker had running tasks when it was killed")
 
     async def until(self, what: str, moment: Callable[[], Awaitable[bool]]) -> None:
         while not await moment():
             if time.monotonic() - self.began > DEADLINE_S:
-                raise Promise(f"{what}: not within {DEADLINE_S:.0f} s")
+                raise CheckFailed(f"{what}: not within {DEADLINE_S:.0f} s")
             await asyncio.sleep(0.1)
 
     async def recovered(self, victim: str, held: list[UUID]) -> None:
-        """The lease of the dead worker runs out, and its tasks go back in line."""
+        """Waits until the lease of the killed worker has expired and its tasks are queued again."""
         query = "select count(*) from windlass.task where id = any($1) and state = 'running' and worker = $2"
 
         async def free() -> bool:
             return bool(await self.database.fetchval(query, held, victim) == 0)
 
-        await self.until("the killed worker's tasks are back in line", free)
-        self.say(f"The lease of {victim} ran out ({LEASE_TTL_S:g} s): its {len(held)} tasks are back in line.")
+        await self.until("the tasks of the killed worker are queued again", free)
+        self.say(f"The lease of {victim} expired ({LEASE_TTL_S:g} s): its {len(held)} tasks are queued again.")
 
     async def watch(self, show: Callable[[int], None]) -> None:
         async def all_ended() -> bool:
@@ -203,7 +203,7 @@ class Demo:
 
         await self.until("every task ends", all_ended)
 
-    # ----------------------------------------------------------------------------------------- what was promised
+    # ----------------------------------------------------------------------------------------- checks
 
     async def check(self, victim: str, held: list[UUID]) -> None:
         ask = self.database.fetchval
@@ -214,17 +214,17 @@ class Demo:
         )  # fmt: skip
         executions = await ask("select count(*) from demo.execution")
         retried = await ask("select count(*) from windlass.task where run_id = $1 and failures > 0", self.run_id)
-        total = (await self.engine.views.get(self.total_id)).task.result
+        total = (await self.engine.tasks.get(self.total_id)).task.result
         checks = [
             ("tasks ended with success", await self.ended(), ORDERS + 1),
-            (f"tasks of {victim} were finished by others", others, len(held)),
+            (f"tasks of {victim} finished by others", others, len(held)),
             ("results were accepted", await ask("select count(*) from demo.accepted"), ORDERS + 1),
             ("orders have a receipt", await ask("select count(*) from demo.receipt"), ORDERS),
             ("cents are on the receipts", await ask("select sum(cents) from demo.receipt"), expected),
             ("cents is what the last task computed", int(total or b"0"), expected),
             ("tasks are still running", await ask("select count(*) from windlass.task where state = 'running'"), 0),
         ]
-        self.console.print("[bold]Was everything done once?[/bold]", highlight=False)
+        self.console.print("[bold]Did everything happen once?[/bold]", highlight=False)
         rows = Table.grid(padding=(0, 2, 0, 0))
         rows.add_column(justify="right")
         rows.add_column(justify="right")
@@ -233,22 +233,22 @@ class Demo:
             rows.add_row(f"  {verdict}", f"{found:,}", what)
         self.console.print(rows)
         self.console.print(
-            f"Handlers began {executions:,} times for {ORDERS} orders: {retried} failed once and were tried again,"
-            f" and what {victim} left half-done was done again by others.",
+            f"Handlers started {executions:,} times for {ORDERS} orders: {retried} failed once and were retried,\n"
+            f"and other workers redid what {victim} left unfinished.",
             highlight=False,
         )
         broken = [what for what, found, wanted in checks if found != wanted]
         if broken:
-            raise Promise("not as promised: " + "; ".join(broken))
+            raise CheckFailed("failed checks: " + "; ".join(broken))
 
     async def show_timeline(self, held: list[UUID]) -> None:
-        """Of a task to which nothing else has happened, if there is one."""
+        """Prints the history of a recovered task, preferably one that never failed."""
         query = "select id from windlass.task where id = any($1) order by failures, id limit 1"
         task_id = await self.database.fetchval(query, held)
         self.console.print(f"[bold]One of them[/bold], {task_id}:", highlight=False)
         rows = Table.grid(padding=(0, 2, 0, 0))
         rows.add_column(justify="right")
-        timeline = await self.engine.views.timeline(task_id)
+        timeline = await self.engine.tasks.timeline(task_id)
         for line in timeline:
             seconds = (line.at - timeline[0].at).total_seconds()
             detail = (line.detail or {}).get("reason")
@@ -260,35 +260,35 @@ class Demo:
 
 @contextlib.contextmanager
 def progress_of(demo: Demo) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; elsewhere a line for every fifth of the way."""
+    """A progress bar on a terminal; elsewhere a line for every fifth of the tasks."""
     if demo.console.is_terminal:
         columns = (TextColumn("         tasks"), BarColumn(40), MofNCompleteColumn())
         with Progress(*columns, console=demo.console, transient=True) as progress:
             bar = progress.add_task("tasks", total=ORDERS + 1)
             yield lambda ended: progress.update(bar, completed=ended)
         return
-    told = 0
+    fifths = 0
 
-    def tell(ended: int) -> None:
-        nonlocal told
-        if ended * 5 // (ORDERS + 1) > told:
-            told = ended * 5 // (ORDERS + 1)
+    def print_progress(ended: int) -> None:
+        nonlocal fifths
+        if ended * 5 // (ORDERS + 1) > fifths:
+            fifths = ended * 5 // (ORDERS + 1)
             demo.say(f"{ended} of {ORDERS + 1} tasks have ended.")
 
-    yield tell
+    yield print_progress
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="windlass-demo-") as name:
         folder = Path(name)
-        folder.chmod(0o711)  # root's server runs as somebody else, who has to pass through
+        folder.chmod(0o711)  # started as root, the server runs as another user, who must be able to enter the folder
         yield folder
 
 
 @contextlib.asynccontextmanager
 async def migrated(folder: Path) -> AsyncIterator[str]:
-    """A database of the demo's own, whatever the settings say."""
+    """Starts a database for the demo, whatever the settings say."""
     async with open_embedded(folder) as url:
         await migrate_database(url)
         yield url
@@ -307,15 +307,15 @@ async def run(console: Console, folder: Path, log: Path) -> None:
             for process in processes.values():
                 assert process.stdout is not None
                 if await asyncio.to_thread(process.stdout.readline) != b"ready\n":
-                    raise Promise("a worker did not start")
-            demo.say(f"{WORKERS} worker processes are running, each with {CONCURRENCY} places.")
+                    raise CheckFailed("a worker did not start")
+            demo.say(f"{WORKERS} worker processes are running, each with {CONCURRENCY} slots.")
             await demo.submit()
-            await tell_the_story(demo, processes)
+            await kill_and_check(demo, processes)
         await database.close()
     console.print(f"[green]Everything finished once.[/green] {time.monotonic() - began:.0f} s.", highlight=False)
 
 
-async def tell_the_story(demo: Demo, processes: dict[str, subprocess.Popen[bytes]]) -> None:
+async def kill_and_check(demo: Demo, processes: dict[str, subprocess.Popen[bytes]]) -> None:
     async def in_the_middle() -> bool:
         show(ended := await demo.ended())
         return ended >= KILL_AT
@@ -332,12 +332,13 @@ async def tell_the_story(demo: Demo, processes: dict[str, subprocess.Popen[bytes
 
 
 def demo(*, json: Json = False) -> int:
-    """Submit work, kill a worker in the middle, show that everything finished once: about 15 seconds, then all is gone.
+    """Submit tasks, kill a worker while it runs some, and show that every task finished once. Takes about 15 seconds
+    and leaves nothing behind.
 
     Parameters
     ----------
     json
-        Print nothing but `{"ok": true}` or what is not as promised.
+        Print only `{"ok": true}`, or the failed checks.
     """
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     shown = Console(quiet=json)
@@ -356,13 +357,13 @@ def demo(*, json: Json = False) -> int:
 
 
 def _run(shown: Console, data: Path, log: Path) -> str:
-    """What is not as promised; empty if all is."""
+    """Returns the failed checks; empty if all passed."""
     try:
         asyncio.run(run(shown, data, log))
-    except Promise as error:
+    except CheckFailed as error:
         shown.print(f"[red]The demo failed:[/red] {error}", highlight=False)
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
-        shown.print("\n".join(["What was logged last:", *lines]), markup=False, highlight=False)
+        shown.print("\n".join(["Last log lines:", *lines]), markup=False, highlight=False)
         return str(error)
     return ""
 

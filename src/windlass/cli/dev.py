@@ -1,7 +1,7 @@
-"""`windlass dev`: everything on one machine, to build and to try things.
+"""`windlass dev`: runs everything on one machine, for development.
 
-The key that it accepts is left beside its data, so that commands in the same folder need none. It stops cleanly at the
-first Ctrl-C or SIGTERM, and at once at the second.
+Its API key is stored in the data folder, so that commands in the same folder need none. The first Ctrl-C or SIGTERM
+stops it cleanly, the second at once.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from msgspec.structs import replace
 from rich.markup import escape
 
 from windlass import __version__
-from windlass.app import migrate_database, open_embedded, open_engine
 from windlass.cli.api import key_file
 from windlass.cli.logs import set_up_logs
-from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
+from windlass.cli.options import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import command_to_type, print_json, say
 from windlass.cli.ports import check_ports
 from windlass.cli.process import run_async
 from windlass.cli.sample import sample_payload
-from windlass.cli.serve import ApiKey, Grpc, Http, Internal, Open, engine_options, servers, tell_places
-from windlass.cli.stop import stop_signal
-from windlass.cli.worker import find_app, tell_the_app
+from windlass.cli.serve import ApiKey, Grpc, Http, Internal, Open, engine_options, print_addresses, servers
+from windlass.cli.shutdown import stop_signal
+from windlass.cli.worker import export_settings, find_app
 from windlass.engine.engine import Engine
 from windlass.sdk import App
+from windlass.serve import migrate_database, open_embedded, open_engine
 from windlass.settings import Settings, without_password
 
 
 def dev(
-    target: Annotated[str | None, Parameter(help="An app to run a worker for, such as `shop.tasks:app`.")] = None,
+    target: Annotated[
+        str | None, Parameter(help="App to run a worker for, such as `shop.tasks:app`. Default: no worker.")
+    ] = None,
     *,
     http: Http = None,
     grpc: Grpc = None,
@@ -45,7 +47,7 @@ def dev(
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
-    """Run PostgreSQL, the API, the loops of an engine, and on request a worker, on this machine, until Ctrl-C."""
+    """Run PostgreSQL, the API, an engine and, if an app is given, a worker on this machine, until Ctrl-C."""
     settings = database.settings(http=http, grpc=grpc, internal=internal, api_key=api_key, open=open, **log.flags)
     check_ports(settings)
     set_up_logs(settings)
@@ -57,33 +59,33 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
     stop = stop_signal()
     if not as_json:
         say(f"[bold]Windlass[/bold] {__version__} is starting …")
-    settings = replace(settings, blobs=settings.blobs or settings.blobs_folder)  # all of it is on this machine
+    settings = replace(settings, blobs=settings.blobs or settings.blobs_folder)  # every process is on this machine
     async with dev_database(settings) as (url, shown), open_engine(url, **engine_options(settings)) as engine:
-        tell_the_app(replace(settings, database_url=url))
-        settings = replace(settings, api_key=settings.api_key or kept_key(settings), push_loopback=True, stdio=True)
+        export_settings(replace(settings, database_url=url))
+        settings = replace(settings, api_key=settings.api_key or stored_key(settings), push_loopback=True, stdio=True)
         settings = with_certificates(settings)
         if settings.launchers is None:
             settings = replace(settings, launchers="process")
-        async with servers(engine, settings) as places, dev_worker(app, engine) as worker, left_key(settings):
-            told = {**places, "key": settings.api_key or "", "database": shown}
+        async with servers(engine, settings) as addresses, dev_worker(app, engine) as worker, store_key(settings):
+            summary = {**addresses, "key": settings.api_key or "", "database": shown}
             if settings.internal is not None and settings.internal_ca is not None:
-                told["certs"] = str(settings.internal_ca.parent)
+                summary["certs"] = str(settings.internal_ca.parent)
             if as_json:
-                print_json({**told, "version": __version__, "worker": worker})
+                print_json({**summary, "version": __version__, "worker": worker})
             else:
-                tell(told, app, worker)
+                print_summary(summary, app, worker)
             await stop.wait()
             if not as_json:
-                say("Stopping: finishing what runs …")
+                say("Stopping: finishing running tasks …")
     if not as_json:
         say("Stopped.")
 
 
-def tell(told: dict[str, str], app: App | None, worker: str | None) -> None:
-    tell_places(told)
+def print_summary(summary: dict[str, str], app: App | None, worker: str | None) -> None:
+    print_addresses(summary)
     examples = []
     if app is None:
-        say("  worker    none: `windlass dev module:app` runs one too")
+        say("  worker    none; start one with `windlass dev module:app`")
     else:
         say(f"  worker    {worker}, runs {', '.join(sorted(app.handlers))}")
         examples = [(kind, handler.schema.json_schema()) for kind, handler in sorted(app.handlers.items())[:1]]
@@ -96,7 +98,7 @@ def tell(told: dict[str, str], app: App | None, worker: str | None) -> None:
 
 
 def with_certificates(settings: Settings) -> Settings:
-    """For the internal port, if it is asked for: those that are set, else some that are made beside the data."""
+    """Adds certificates for the internal port, if it is on and none are set. They are kept in the data folder."""
     if settings.internal is None or settings.internal_certificate is not None:
         return settings
     from windlass.cli.certs import dev_certificates
@@ -109,7 +111,7 @@ def with_certificates(settings: Settings) -> Settings:
 
 @asynccontextmanager
 async def dev_database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
-    """The URL, and what of it may be shown."""
+    """Yields the URL of the database, and the URL without its password."""
     if settings.database_url is not None:
         yield settings.database_url, without_password(settings.database_url)
         return
@@ -120,7 +122,7 @@ async def dev_database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
 
 @asynccontextmanager
 async def dev_worker(app: App | None, engine: Engine) -> AsyncIterator[str | None]:
-    """A worker on the engine of this process; when the block ends it finishes what runs."""
+    """Runs a worker on the engine of this process. When the block ends, it finishes its running tasks."""
     if app is None:
         yield None
         return
@@ -138,8 +140,8 @@ async def dev_worker(app: App | None, engine: Engine) -> AsyncIterator[str | Non
 # --------------------------------------------------------------------------------------------- the key
 
 
-def kept_key(settings: Settings) -> str:
-    """The key of the last time, else a new one."""
+def stored_key(settings: Settings) -> str:
+    """The API key of the last start, else a new one."""
     with suppress(OSError):
         if known := key_file(settings).read_text(encoding="utf-8").strip():
             return known
@@ -147,8 +149,8 @@ def kept_key(settings: Settings) -> str:
 
 
 @asynccontextmanager
-async def left_key(settings: Settings) -> AsyncIterator[None]:
-    """Left where commands of this user look for it; nobody else can read it."""
+async def store_key(settings: Settings) -> AsyncIterator[None]:
+    """Writes the API key to a file where the commands of this user look for it. Other users cannot read it."""
     file = key_file(settings)
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

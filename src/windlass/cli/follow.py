@@ -1,4 +1,4 @@
-"""Waiting for the end of long work: a bar on a terminal, silence elsewhere."""
+"""Waits for a task or a run to end, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Any
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from windlass.api.client import ApiClient
 from windlass.cli.output import errors
-from windlass.core.error import Unavailable
-from windlass.core.transition import TERMINAL
-from windlass.http.client import ApiClient
+from windlass.core.states import TERMINAL
+from windlass.errors import Unavailable
 
-FIRST_LOOK_S, SELDOM_S, AWAY_S = 0.05, 1.0, 30.0
+FIRST_POLL_S, MAX_POLL_S, UNAVAILABLE_S = 0.05, 1.0, 30.0
 BAR_WIDTH = 30
 Show = Callable[[str, int, int | None], None]
 
 
 def follow_task(client: ApiClient, task: dict[str, Any], limit_s: float | None) -> dict[str, Any]:
-    """The task when it has ended, or as it is when the time is over."""
+    """Returns the task when it has ended or `limit_s` has passed."""
 
-    def look() -> tuple[bool, dict[str, Any]]:
-        seen = client.get(f"/tasks/{task['id']}")
-        progress = seen.get("progress") or {}
-        words = " ".join(str(word) for word in (seen["state"], progress.get("message")) if word)
+    def poll() -> tuple[bool, dict[str, Any]]:
+        current = client.get(f"/tasks/{task['id']}")
+        progress = current.get("progress") or {}
+        words = " ".join(str(word) for word in (current["state"], progress.get("message")) if word)
         show(words, int(progress.get("current") or 0), progress.get("maximum"))
-        return seen["state"] in TERMINAL, seen
+        return current["state"] in TERMINAL, current
 
     with bar(f"{task['kind']}") as show:
-        return _until(look, limit_s)
+        return _until(poll, limit_s)
 
 
 def follow_run(client: ApiClient, run_id: str, limit_s: float | None) -> dict[str, Any]:
-    """The run when all of its tasks have ended, or as it is when the time is over."""
+    """Returns the run when all its tasks have ended or `limit_s` has passed."""
 
-    def look() -> tuple[bool, dict[str, Any]]:
+    def poll() -> tuple[bool, dict[str, Any]]:
         run = client.get(f"/runs/{run_id}")
         ended = sum(count for state, count in run["counts"].items() if state in TERMINAL)
         total = sum(run["counts"].values())
@@ -46,30 +46,30 @@ def follow_run(client: ApiClient, run_id: str, limit_s: float | None) -> dict[st
         return ended == total, run
 
     with bar("run") as show:
-        return _until(look, limit_s)
+        return _until(poll, limit_s)
 
 
-def _until(look: Callable[[], tuple[bool, dict[str, Any]]], limit_s: float | None) -> dict[str, Any]:
-    """Looks again soon at first, seldom later. A server that restarts meanwhile is waited for."""
-    began_s, pause_s, away_since_s = time.monotonic(), FIRST_LOOK_S, math.inf
+def _until(poll: Callable[[], tuple[bool, dict[str, Any]]], limit_s: float | None) -> dict[str, Any]:
+    """Polls often at first, then once a second. Tolerates a server that is away for up to `UNAVAILABLE_S` seconds."""
+    began_s, pause_s, unavailable_since_s = time.monotonic(), FIRST_POLL_S, math.inf
     while True:
         now_s = time.monotonic()
         left_s = math.inf if limit_s is None else limit_s - (now_s - began_s)
         try:
-            ended, seen = look()
-            away_since_s = math.inf
+            ended, current = poll()
+            unavailable_since_s = math.inf
             if ended or left_s <= 0:
-                return seen
+                return current
         except Unavailable:
-            away_since_s = min(away_since_s, now_s)
-            if left_s <= 0 or now_s - away_since_s > AWAY_S:
+            unavailable_since_s = min(unavailable_since_s, now_s)
+            if left_s <= 0 or now_s - unavailable_since_s > UNAVAILABLE_S:
                 raise
         time.sleep(max(0.0, min(pause_s, left_s)))
-        pause_s = min(pause_s * 1.5, SELDOM_S)
+        pause_s = min(pause_s * 1.5, MAX_POLL_S)
 
 
 class Amount(ProgressColumn):
-    """How far it is, where that is known."""
+    """A bar and a count, if the total is known."""
 
     def render(self, task: Task) -> Text:
         if not task.total:
@@ -81,7 +81,7 @@ class Amount(ProgressColumn):
 
 @contextmanager
 def bar(name: str) -> Iterator[Show]:
-    """On standard error, so that the answer can be piped; a spinner until the length is known."""
+    """A progress bar on standard error, so that the result can be piped. A spinner until the total is known."""
     if not errors.is_terminal:
         yield lambda _words, _done, _total: None
         return

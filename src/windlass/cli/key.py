@@ -1,4 +1,4 @@
-"""`windlass keys`: who may ask the API."""
+"""`windlass keys`: manages API keys."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from windlass.app import open_database
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.options import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import Unusable, instant, print_json, say, show, table
 from windlass.cli.process import run_async
-from windlass.core.error import Conflict
 from windlass.engine.engine import Engine
+from windlass.errors import Conflict
+from windlass.serve import open_database
 from windlass.settings import Settings
 from windlass.store.store import Store
 
@@ -21,21 +21,21 @@ def create_key(
     name: str,
     *,
     role: Literal["viewer", "submitter", "operator", "admin"] = "submitter",
-    everywhere: Annotated[bool, Parameter(show_default=False, help="In all namespaces, instead of one.")] = False,
+    everywhere: Annotated[bool, Parameter(show_default=False, help="Valid in all namespaces.")] = False,
     api: ApiOptions = HERE,
 ) -> None:
-    """Hand out a key. It is shown once, and kept nowhere.
+    """Create an API key and print it. It cannot be shown again.
 
     Parameters
     ----------
     name
-        Who or what will use it.
+        Name of the user or program of the key.
     role
-        A viewer looks; a submitter also submits and cancels; an operator also retries and sets queues; an admin may
-        do everything.
+        A viewer reads; a submitter also submits and cancels; an operator also retries and configures queues; an admin
+        may do everything.
     """
-    asked = {} if api.settings.namespace is None else api.space
-    made = api.client().post("/keys", {"name": name, "role": role, **({"namespace": None} if everywhere else asked)})
+    space = {} if api.settings.namespace is None else api.space
+    made = api.client().post("/keys", {"name": name, "role": role, **({"namespace": None} if everywhere else space)})
     if api.json:
         print_json(made)
     else:
@@ -48,20 +48,21 @@ def bootstrap(
     again: Annotated[bool, Parameter(show_default=False)] = False,
     database: DatabaseOptions = NO_DATABASE,
 ) -> None:
-    """Make the first key, an admin's in all namespaces, on the database itself. It is shown once, and kept nowhere.
+    """Create the first API key directly in the database, with the role admin in all namespaces, and print it. It cannot
+    be shown again.
 
     Parameters
     ----------
     name
-        Who will use it.
+        Name of the user of the key.
     again
-        Make one though there are keys of admins, such as when all of them were lost.
+        Create a key even if admin keys exist, for example when all of them were lost.
     """
     settings = database.settings()
     try:
         key = run_async(_bootstrap(settings, name, again))
     except Conflict as error:
-        raise Unusable(f"{error.message}: make others with `windlass keys create`, or say --again") from None
+        raise Unusable(f"{error.message}: create others with `windlass keys create`, or give --again") from None
     show({"secret": key, "name": name, "role": "admin", "namespace": None}, database.json, lambda: say(key))
 
 
@@ -70,13 +71,13 @@ async def _bootstrap(settings: Settings, name: str, again: bool) -> str:
         engine = Engine(Store(url, pooled=settings.pooled), listen=False)
         try:
             await engine.store.check_schema()
-            return await engine.access.create_first_key(name, again=again)
+            return await engine.keys.create_first_key(name, again=again)
         finally:
             await engine.close()
 
 
 def list_keys(*, api: ApiOptions = HERE) -> None:
-    """List keys, newest first; not the keys themselves, only how they begin."""
+    """List API keys, newest first. Only the first characters of each key are shown."""
     found = list(api.client().items("/keys", api.space, 1000))
     rows = [
         (key["id"], key["name"], key["role"], key["namespace"] or "(all)", f"{key['hint']}…",
@@ -84,14 +85,14 @@ def list_keys(*, api: ApiOptions = HERE) -> None:
         for key in found
     ]  # fmt: skip
     columns = ("id", "name", "role", "namespace", "begins", "created", "")
-    show(found, api.json, lambda: table(columns, rows, nothing="No keys were handed out."))
+    show(found, api.json, lambda: table(columns, rows, nothing="There are no keys."))
 
 
 def revoke_key(
-    key_id: Annotated[str, Parameter(help="The key, by the id that `windlass keys list` shows.")],
+    key_id: Annotated[str, Parameter(help="Id of the key, from `windlass keys list`.")],
     *,
     api: ApiOptions = HERE,
 ) -> None:
-    """Revoke a key: it opens nothing any more."""
+    """Revoke an API key. It is no longer accepted."""
     key = api.client().delete(f"/keys/{key_id}")
     show(key, api.json, lambda: say(f"The key {key['name']} is revoked."))

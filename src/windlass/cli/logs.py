@@ -1,7 +1,7 @@
-"""The log of servers and workers: lines for people, or one JSON object a line for whoever collects them.
+"""Log output of servers and workers: text, or one JSON object per line for log collectors.
 
-The parts of Windlass log by the standard library and know nothing of this; what they give as `extra` becomes fields.
-Everything goes to standard error, since standard output belongs to the answers of commands.
+Other modules use `logging` of the standard library and do not know this one; their `extra` becomes fields. Logs go to
+standard error, because standard output carries the results of commands.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from windlass.settings import Settings, misspelt
 
 log = logging.getLogger("windlass.settings")
 
-# Libraries whose details are nobody's business here: `debug` is for what Windlass and the program itself say.
-OTHERS = ("asyncio", "asyncpg", "boto3", "botocore", "grpc", "nats", "urllib3", "uvicorn.error")
+# Libraries that log warnings and errors only: `debug` is for Windlass and the user's program.
+LIBRARIES = ("asyncio", "asyncpg", "boto3", "botocore", "grpc", "nats", "urllib3", "uvicorn.error")
 
 
 def set_up_logs(settings: Settings) -> None:
-    """From now on every logger of this process speaks in the format of the settings."""
+    """Configures all loggers of this process as the settings say."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=_described(),
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendered(settings)],
+            foreign_pre_chain=_enrichers(),
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(settings)],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
-    for chatty in OTHERS:
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for library in LIBRARIES:
+        logging.getLogger(library).setLevel(logging.WARNING)
     for variable, near in misspelt(os.environ).items():
-        log.warning("the variable %s means nothing; did you mean %s?", variable, near)
+        log.warning("%s is not a setting; did you mean %s?", variable, near)
 
 
-def _described() -> list[Processor]:
+def _enrichers() -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -50,10 +50,10 @@ def _described() -> list[Processor]:
     ]
 
 
-def _rendered(settings: Settings) -> list[Processor]:
+def _renderers(settings: Settings) -> list[Processor]:
     if settings.log_format == "json":
         return [
-            structlog.processors.format_exc_info,  # as text: a traceback with local variables would tell secrets
+            structlog.processors.format_exc_info,  # as text: a traceback with local variables could leak secrets
             structlog.processors.EventRenamer("message"),
             structlog.processors.JSONRenderer(default=str),
         ]
@@ -63,6 +63,6 @@ def _rendered(settings: Settings) -> list[Processor]:
 
 
 def _short(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """A person needs the time of day only."""
+    """Shortens the timestamp to the time of day."""
     event["at"] = str(event["at"])[11:19]
     return event

@@ -1,4 +1,4 @@
-"""`windlass migrate`: the schema of this version, applied or printed."""
+"""`windlass migrate`: applies or prints the migrations of this version."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from windlass.app import migrate_database, open_embedded
-from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.options import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import print_json, say
 from windlass.cli.process import run_async
+from windlass.serve import migrate_database, open_embedded
 from windlass.settings import Settings
 from windlass.store.migrate import Migration, load_migrations, render_sql
 
@@ -20,12 +20,12 @@ def migrate(
     target: int | None = None,
     database: DatabaseOptions = NO_DATABASE,
 ) -> None:
-    """Bring the database to the schema of this version. Safe to run from many processes at once.
+    """Migrate the database to the schema of this version. Safe to run from several processes at once.
 
     Parameters
     ----------
     sql
-        Print the statements instead of running them.
+        Print the SQL statements instead of running them.
     target
         Stop at this version.
     """

@@ -1,7 +1,7 @@
-"""How commands speak: tables for people, JSON for programs, and an exit code that means the same everywhere.
+"""Output of commands: tables or JSON, and exit codes that mean the same for every command.
 
-Standard output carries the answer and nothing else, so that it can be piped; what went wrong goes to standard error.
-Colours, bars and tables that redraw themselves are for terminals only; `NO_COLOR` is honoured by rich.
+Results go to standard output, and nothing else does, so that they can be piped; errors go to standard error. Colours,
+progress bars and live tables are for terminals only; rich honours `NO_COLOR`.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from windlass.core.error import Rejected, Unavailable, WindlassError
+from windlass.errors import Rejected, Unavailable, WindlassError
 
 
 class Exit(IntEnum):
-    """What a program that calls us may rely on."""
+    """Exit codes. Scripts may rely on them."""
 
     OK = 0
-    FAILED = 1  # it was carried out, or refused, and the answer is no
+    FAILED = 1  # the request failed or was refused
     USAGE = 2  # the command, a flag or a setting is wrong; nothing was done
-    UNREACHABLE = 3  # the server or the database did not answer: worth another try
+    UNREACHABLE = 3  # the server or the database did not answer: retry
     INTERRUPTED = 130
 
 
 class Pipe(Console):
-    """For an answer that may be piped: whoever has read enough is no failure (see `commands.run`)."""
+    """A console for output that may be piped. A closed pipe is no failure: see `commands.run`."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 console = Pipe(soft_wrap=True, highlight=False)
-help_console = Pipe(highlight=False)  # help is read, not parsed: its lines end where the terminal does
+help_console = Pipe(highlight=False)  # wraps at the width of the terminal
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 STATE_STYLES = {
-    "succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "parked": "magenta",
+    "blocked": "", "queued": "", "running": "cyan", "sleeping": "", "parked": "magenta",
+    "succeeded": "green", "failed": "red", "cancelled": "yellow", "skipped": "",
 }  # fmt: skip
 
 
@@ -55,29 +56,29 @@ NARROW = 8
 
 
 class Unusable(Rejected):
-    """What was typed or set cannot be meant."""
+    """A flag, an argument or a setting is invalid."""
 
     code = "usage"
 
 
 def command_to_type() -> str:
-    """What a person types in this folder to run this command: its name, or its path if a shell would not find it."""
+    """How to call this program from the current folder: `windlass`, or its path if it is not on `PATH`."""
     called, found = Path(sys.argv[0]), shutil.which("windlass")
     if called.name != "windlass" or (found is not None and Path(found).samefile(called)):
         return "windlass"
     return os.path.relpath(called) if called.absolute().is_relative_to(Path.cwd()) else str(called.absolute())
 
 
-def show(value: object, as_json: bool, tell: Callable[[], None]) -> None:
-    """The answer: as it is for a program, told for a person."""
+def show(value: object, as_json: bool, print_text: Callable[[], None]) -> None:
+    """Prints the result: as JSON, or with `print_text`."""
     if as_json:
         print_json(value)
     else:
-        tell()
+        print_text()
 
 
 def print_json(value: object) -> None:
-    """One JSON text, indented on a terminal and in one line elsewhere."""
+    """Prints one JSON text: indented on a terminal, on one line elsewhere."""
     text = msgspec.json.encode(value)
     if console.is_terminal:
         text = msgspec.json.format(text, indent=2)
@@ -86,17 +87,17 @@ def print_json(value: object) -> None:
 
 
 def say(text: str) -> None:
-    """A line for a person, in rich's markup."""
+    """Prints a line of text with rich markup."""
     console.print(text)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str) -> None:
-    """Rows without frames. A terminal gets colours and what fits its width; a pipe gets all, so that grep finds it."""
+    """Prints a table without borders. A terminal gets colours and the columns that fit; a pipe gets everything."""
     lines = [list(row) for row in rows]
     if not lines:
         console.print(nothing, style="dim")
     elif console.is_terminal:
-        console.print(made_table(columns, lines), soft_wrap=False)
+        console.print(render_table(columns, lines), soft_wrap=False)
     else:
         texts = [list(columns), *([_cell(value).plain for value in line] for line in lines)]
         widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
@@ -104,9 +105,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: 
             print("  ".join(set_cell_size(cell, width) for cell, width in zip(text, widths, strict=True)).rstrip())
 
 
-def made_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """For a terminal: one line a row. What does not fit its width is left out from the right, so that what matters most
-    stands first; the last one that fits may be cut, but never an id, which people copy."""
+def render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table for a terminal, one line per row. Columns that do not fit are left out from the right, so put the most
+    important ones first. The last column that fits may be truncated, except for an id, which people copy."""
     lines = [list(row) for row in rows]
     newest = max((value for line in lines for value in line if isinstance(value, When)), default="")
     cells = [[_cell(value.near(newest) if isinstance(value, When) else value) for value in line] for line in lines]
@@ -120,7 +121,7 @@ def made_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 
 
 def _fitting(columns: Sequence[str], widths: Sequence[int]) -> list[int]:
-    """How wide each column is, of those that fit: all as wide as they are, but for the last."""
+    """The widths of the columns that fit. Only the last one may be narrower than its content."""
     fitting = [widths[0]]
     begin = widths[0] + 2
     for name, width in zip(columns[1:], widths[1:], strict=True):
@@ -140,7 +141,7 @@ def _cell(value: object) -> Text:
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
-    """A thing in detail: its fields below each other; what is not there is left out."""
+    """Prints the fields of a record, one per line, without the empty ones."""
     made = Table.grid(padding=(0, 2, 0, 0))
     for name, value in rows:
         if value is not None and value != "":
@@ -149,25 +150,25 @@ def pairs(rows: Iterable[tuple[str, object]]) -> None:
 
 
 class When(str):
-    """A time as people read it: to the second, UTC."""
+    """A time in UTC, to the second."""
 
     __slots__ = ()
 
     def near(self, newest: str) -> str:
-        """Short, as `ls` does it: the time on the day of the newest, the day otherwise."""
+        """Shortened as `ls` does it: the time of day if it is on the day of `newest`, else the date."""
         return self[11:] if self[:10] == newest[:10] else self[:10]
 
 
 def instant(text: object) -> str:
-    """A time of the API for a person; nothing where there is none."""
+    """A timestamp of the API as readable text; empty if there is none."""
     try:
         return When(datetime.fromisoformat(str(text)).strftime("%Y-%m-%d %H:%M:%S"))
     except ValueError:
         return ""
 
 
-def complain(error: WindlassError, as_json: bool) -> Exit:
-    """One line for a person, or one object for a program, on standard error; and what to end with."""
+def report_error(error: WindlassError, as_json: bool) -> Exit:
+    """Prints an error on standard error, as one line or as JSON. Returns the exit code."""
     if as_json:
         body: dict[str, Any] = {"code": error.code, "message": error.message, **error.details}
         sys.stderr.write(msgspec.json.encode({"error": body}, enc_hook=str).decode() + "\n")

@@ -1,17 +1,17 @@
-"""Whether the addresses that a server is to listen on are free, before anything else is started."""
+"""Checks that the addresses of the servers are free, before anything starts."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
 from windlass.cli.output import Unusable
-from windlass.core.error import Invalid
+from windlass.errors import Invalid
 from windlass.settings import Address, Settings
 
 
 def check_ports(settings: Settings) -> None:
-    """Raise Unusable that names every address which cannot be had, each with its flag."""
-    from windlass.http.server import bind
+    """Raises `Unusable` that names every address in use, with its flag."""
+    from windlass.net.server.server import bind
 
     wrong: list[str] = []
     flags: dict[Address, str] = {}

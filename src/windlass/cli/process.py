@@ -1,4 +1,4 @@
-"""How a command that has to wait for something is run."""
+"""Runs the event loop of a command, and ends the process."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ T = TypeVar("T")
 
 log = logging.getLogger("windlass.cli")
 
-THREADS_S = 2.0  # for threads that somebody left behind
+THREADS_S = 2.0  # for threads that user code left running
 
 COLLECT_AFTER = (50_000, 20, 100)
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """On uvloop, as servers and workers are."""
+    """Runs a coroutine on uvloop."""
     import uvloop
 
     return uvloop.run(work)
 
 
-def run_for_others(work: Coroutine[Any, Any, T]) -> T:
-    """The same where code of others runs: a task of theirs that calls `sys.exit` ends itself, and not the process. Once
-    the signals are ours, no KeyboardInterrupt is Ctrl-C."""
+def run_user_code(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that calls user code. A `sys.exit` in an asyncio task of the user ends that task only. After
+    our signal handlers are installed, a KeyboardInterrupt does not come from Ctrl-C."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -47,25 +47,27 @@ def run_for_others(work: Coroutine[Any, Any, T]) -> T:
                 if main.done() or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                     main.cancel()
                     raise
-                with suppress(Exception):  # what logs is code of the program, too
-                    log.warning("a task that a handler began raised %s: it has ended, nothing else", line_of(error))
+                with suppress(Exception):  # log handlers are user code, too
+                    log.warning("an asyncio task of a handler raised %s: ended that task only", line_of(error))
 
 
-def end_threads_of_others() -> None:
-    """The process ends, also if somebody has left a thread behind that does not."""
+def end_remaining_threads() -> None:
+    """Ends the process even if user code left a thread running."""
     until_s = time.monotonic() + THREADS_S
-    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+    others = [
+        thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon
+    ]
     for thread in others:
         thread.join(max(0.0, until_s - time.monotonic()))
     left = sorted(thread.name for thread in others if thread.is_alive())
     if left:
         with suppress(Exception):
-            log.warning("ending without threads that still run: %s", ", ".join(left))
+            log.warning("exiting although threads are still running: %s", ", ".join(left))
         end_now(0)
 
 
 def end_now(code: int) -> None:
-    """Without waiting for anybody."""
+    """Flushes the output and exits without waiting for threads."""
     with suppress(Exception):
         logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
@@ -74,9 +76,9 @@ def end_now(code: int) -> None:
     os._exit(code)
 
 
-def keep_for_good() -> None:
-    """A server is up: the collector need not look through what it holds for life, nor after every few hundred objects
-    of requests, which leave no cycles behind."""
+def freeze_heap() -> None:
+    """Call when a server is up. The garbage collector then skips long-lived objects and runs less often, because
+    requests leave no cycles behind."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

@@ -1,4 +1,4 @@
-"""`windlass queues`: what waits where, limits, pause and resume."""
+"""`windlass queues`: lists queues; sets their limits; pauses, resumes and drains them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from windlass.api.client import ApiClient
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.live import watching
+from windlass.cli.live_table import watch_table
 from windlass.cli.output import Unusable, say, show, table
 from windlass.cli.submit import seconds_of
-from windlass.core.error import NotFound
-from windlass.http.client import ApiClient
+from windlass.errors import NotFound
 
 STATES = ("queued", "running", "failed", "sleeping", "blocked", "parked")
 COLUMNS = ("name", "paused", *STATES, "limits", "delivery")
-QueueName = Annotated[str, Parameter(help="The queue.")]
+QueueName = Annotated[str, Parameter(help="Name of the queue.")]
 Watch = Annotated[
-    bool, Parameter(name=("--watch", "-w"), show_default=False, help="Redraw it every second, until Ctrl-C.")
+    bool, Parameter(name=("--watch", "-w"), show_default=False, help="Refresh every second, until Ctrl-C.")
 ]
 
 
 def list_queues(*, watch: Watch = False, api: ApiOptions = HERE) -> None:
-    """List queues, with how many tasks are in each state."""
+    """List queues with their number of tasks in each state."""
     client = api.client()
 
     def found() -> list[dict[str, Any]]:
         return list(client.items("/queues", api.space, 10_000))
 
     if watch and not api.json:
-        watching(COLUMNS, lambda: map(_row, found()))
+        watch_table(COLUMNS, lambda: map(_row, found()))
         return
     queues = found()
     show(queues, api.json, lambda: table(COLUMNS, map(_row, queues), nothing="There are no queues yet."))
@@ -42,11 +42,13 @@ def _row(queue: dict[str, Any]) -> list[object]:
 
 def _limits(queue: dict[str, Any]) -> str:
     limits = queue["limits"]
-    said = [f"{name} {limits[name]}" for name in ("max_running", "max_running_per_key") if limits.get(name) is not None]
-    said += [f"{kind} {limit}" for kind, limit in (limits.get("max_running_per_kind") or {}).items()]
+    parts = [
+        f"{name} {limits[name]}" for name in ("max_running", "max_running_per_key") if limits.get(name) is not None
+    ]
+    parts += [f"{kind} {limit}" for kind, limit in (limits.get("max_running_per_kind") or {}).items()]
     if limits.get("rate"):
-        said.append(f"{limits['rate']['count']} in {limits['rate']['period_s']:g} s")
-    return ", ".join(said)
+        parts.append(f"{limits['rate']['count']} in {limits['rate']['period_s']:g} s")
+    return ", ".join(parts)
 
 
 def set_queue(
@@ -61,24 +63,24 @@ def set_queue(
     clear: Annotated[bool, Parameter(show_default=False)] = False,
     api: ApiOptions = HERE,
 ) -> None:
-    """Set limits of a queue; what is not named stays as it is.
+    """Set the limits of a queue. Limits that are not given stay as they are.
 
     Parameters
     ----------
     max_running
-        How many of its tasks may run at the same time.
+        Maximum number of tasks that run at the same time.
     max_running_per_key
-        The same, for tasks with the same concurrency key.
+        Maximum per concurrency key.
     max_running_per_kind
-        The same, for one kind: `send=5`; may be repeated.
+        Maximum for one kind, such as `send=5`; repeatable.
     rate
-        How many may start in a while: `10/1s`, `1000/1h`.
+        Maximum number of starts per period, such as `10/1s` or `1000/1h`.
     max_attempts
-        How often a task may fail that says nothing itself.
+        Maximum number of failed attempts, for tasks that set none.
     max_losses
-        How often its worker may be lost.
+        Maximum number of lost workers per task.
     clear
-        Take away all limits that are not named here.
+        Remove all limits that are not given.
     """
     client = api.client()
     known = known_queue(client, name, api)
@@ -95,7 +97,7 @@ def set_queue(
 
 
 def known_queue(client: ApiClient, name: str, api: ApiOptions) -> dict[str, Any]:
-    """What is set so far; a queue that nobody has used yet is as good as any other."""
+    """The current configuration of a queue; empty if the queue does not exist yet."""
     try:
         found: dict[str, Any] = client.get(f"/queues/{name}", api.space)
     except NotFound:
@@ -108,40 +110,40 @@ def _rate(text: str | None) -> dict[str, object] | None:
         return None
     count, separator, period = text.partition("/")
     if not separator or not count.isdigit():
-        raise Unusable(f"--rate: {text!r} is not like 10/1s")
+        raise Unusable(f"--rate: {text!r} is not a rate, such as 10/1s")
     return {"count": int(count), "period_s": seconds_of("--rate", period)}
 
 
 def _kind_limit(text: str) -> tuple[str, int]:
     kind, separator, limit = text.rpartition("=")
     if not separator or not kind or not limit.isdigit():
-        raise Unusable(f"--max-running-per-kind: {text!r} is not like send=5")
+        raise Unusable(f"--max-running-per-kind: {text!r} is not KIND=COUNT, such as send=5")
     return kind, int(limit)
 
 
 def pause_queue(name: QueueName, *, api: ApiOptions = HERE) -> None:
-    """Stop claims from a queue; what runs goes on."""
+    """Pause a queue: no more tasks are claimed from it. Running tasks continue."""
     queue = api.client().post(f"/queues/{name}/pause", query=api.space)
     show(queue, api.json, lambda: say(f"The queue {name} is paused."))
 
 
 def resume_queue(name: QueueName, *, api: ApiOptions = HERE) -> None:
-    """Let claims from a queue go on."""
+    """Resume a paused queue."""
     queue = api.client().post(f"/queues/{name}/resume", query=api.space)
-    show(queue, api.json, lambda: say(f"The queue {name} goes on."))
+    show(queue, api.json, lambda: say(f"The queue {name} is resumed."))
 
 
 def drain_queue(name: QueueName, *, wait: str = "60s", api: ApiOptions = HERE) -> int:
-    """Pause a queue, and wait until nothing of it runs; exit code 1 if something still does.
+    """Pause a queue and wait until none of its tasks runs. Exit code 1 if some still do.
 
     Parameters
     ----------
     wait
-        Wait at most so long, such as `5m`.
+        Maximum time to wait, such as `5m`.
     """
     limit_s = seconds_of("--wait", wait)
     queue = api.client(timeout_s=limit_s + 30).post(f"/queues/{name}/drain", {"wait_s": limit_s}, query=api.space)
     left = queue["counts"].get("running", 0)
-    told = f"The queue {name} is paused, " + (f"{left} tasks still run." if left else "nothing runs.")
-    show(queue, api.json, lambda: say(told))
+    message = f"The queue {name} is paused; " + (f"{left} tasks are still running." if left else "no task is running.")
+    show(queue, api.json, lambda: say(message))
     return 1 if left else 0

@@ -1,4 +1,4 @@
-"""`windlass queues push|pull|secret`: how work reaches the workers of a queue, and what pushes are signed with."""
+"""`windlass queues push|pull|secret`: sets how tasks are delivered; prints and rotates signing secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.output import Unusable, say, show
 from windlass.cli.queue import known_queue
 from windlass.cli.submit import seconds_of
-from windlass.core.error import NotFound
+from windlass.errors import NotFound
 
 
 def push_queue(
@@ -27,36 +27,36 @@ def push_queue(
     header: Annotated[list[str] | None, Parameter(name="--header")] = None,
     api: ApiOptions = HERE,
 ) -> None:
-    """Push the tasks of a queue to a service from now on; says the secret that its worker needs. Limits and retries
+    """Push the tasks of a queue to an HTTP service, and print the signing secret for its worker. Limits and retries
     stay as they are.
 
     Parameters
     ----------
     name
-        The queue.
+        Name of the queue.
     worker
-        Where the service takes pushes, such as https://shop.example/windlass.
+        URL that receives the pushes, such as https://shop.example/windlass.
     heartbeat_interval
-        How often the worker says that it is alive; default: `30s`.
+        Interval between heartbeats of the worker. Default: `30s`.
     heartbeat_timeout
-        After how long without a word its task is given to another; default: `90s`.
+        Time without a heartbeat after which the task is given to another worker. Default: `90s`.
     cancel_grace
-        How long a task may take to stop when it is cancelled; default: `30s`.
+        Time that a cancelled task has to stop. Default: `30s`.
     dispatch_timeout
-        How long a worker may take from the push to its first word; default: `30s`.
+        Time from the push to the first callback of the worker. Default: `30s`.
     token_ttl
-        How long a token is good before it is renewed; default: `1h`, at most `2h`.
+        Lifetime of a token; at most `2h`. Default: `1h`.
     label
-        What the workers behind the URL have, for tasks that require it; may be given several times.
+        Label of the workers behind the URL, for tasks that require it; repeatable.
     header
-        A header of each push, as `NAME: VALUE`; may be given several times. `${NAME}` in a value is the server's
+        Header of each push, as `NAME: VALUE`; repeatable. `${NAME}` in a value is replaced by the server's environment
         variable PUSH_SECRET_NAME.
     """
     given = {
-        "heartbeat_interval_ms": wanted_ms("--heartbeat-interval", heartbeat_interval),
-        "heartbeat_timeout_ms": wanted_ms("--heartbeat-timeout", heartbeat_timeout),
-        "cancel_grace_period_ms": wanted_ms("--cancel-grace", cancel_grace),
-        "dispatch_timeout_ms": wanted_ms("--dispatch-timeout", dispatch_timeout),
+        "heartbeat_interval_ms": milliseconds("--heartbeat-interval", heartbeat_interval),
+        "heartbeat_timeout_ms": milliseconds("--heartbeat-timeout", heartbeat_timeout),
+        "cancel_grace_period_ms": milliseconds("--cancel-grace", cancel_grace),
+        "dispatch_timeout_ms": milliseconds("--dispatch-timeout", dispatch_timeout),
         "token_ttl_seconds": None if token_ttl is None else round(seconds_of("--token-ttl", token_ttl)),
         "labels": label or None,
         "headers": dict(map(header_of, header)) if header else None,
@@ -64,28 +64,28 @@ def push_queue(
     delivery = {"type": "push", "url": worker, **{name: value for name, value in given.items() if value is not None}}
     queue = put_delivery(name, delivery, api)
 
-    def tell() -> None:
+    def print_text() -> None:
         say(f"The queue {escape(name)} pushes to {escape(worker)}.")
         if queue.get("signing_secret"):
             say(f"Its worker needs WINDLASS_SIGNING_SECRET={escape(queue['signing_secret'])}")
 
-    show(queue, api.json, tell)
+    show(queue, api.json, print_text)
 
 
 def header_of(text: str) -> tuple[str, str]:
     name, separator, value = text.partition(":")
     if not separator:
-        raise Unusable(f"--header: {text!r} is not like NAME: VALUE")
+        raise Unusable(f"--header: {text!r} is not NAME: VALUE")
     return name.strip(), value.strip()
 
 
 def pull_queue(name: str, *, api: ApiOptions = HERE) -> None:
-    """Let workers claim the tasks of a queue again, instead of pushing them.
+    """Let workers claim the tasks of a queue. They are no longer pushed.
 
     Parameters
     ----------
     name
-        The queue.
+        Name of the queue.
     """
     queue = put_delivery(name, {"type": "pull"}, api)
     show(queue, api.json, lambda: say(f"Workers claim from the queue {escape(name)}."))
@@ -98,20 +98,20 @@ def queue_secret(
     overlap: str | None = None,
     api: ApiOptions = HERE,
 ) -> None:
-    """Print the secret that pushes or calls of a queue are signed with, and nothing else.
+    """Print the signing secret for the pushes or calls of a queue.
 
     Parameters
     ----------
     name
-        The queue.
+        Name of the queue.
     rotate
-        Make a new one. All is signed with both for a while: give the new one to every worker meanwhile.
+        Create a new secret. Requests are signed with both for a while, so that every worker can get the new one.
     overlap
-        How long the old one is still used, such as `1d`.
+        How long the old secret stays in use, such as `1d`.
     """
     client = api.client()
     if overlap is not None and not rotate:
-        raise Unusable("--overlap goes with --rotate")
+        raise Unusable("--overlap needs --rotate")
     if rotate:
         order = {} if overlap is None else {"overlap_s": seconds_of("--overlap", overlap)}
         queue = client.post(f"/queues/{name}/rotate-secret", order, query=api.space)
@@ -119,7 +119,7 @@ def queue_secret(
         queue = client.get(f"/queues/{name}", api.space)
     secret = queue.get("signing_secret")
     if secret is None:
-        raise NotFound(f"the queue {name} sends nothing that is signed, or this key may not see its secret")
+        raise NotFound(f"the queue {name} has no signing secret, or this API key may not read it")
     show({"signing_secret": secret}, api.json, lambda: say(escape(secret)))
 
 
@@ -131,5 +131,5 @@ def put_delivery(name: str, delivery: dict[str, Any], api: ApiOptions) -> dict[s
     return queue
 
 
-def wanted_ms(flag: str, text: str | None) -> int | None:
+def milliseconds(flag: str, text: str | None) -> int | None:
     return None if text is None else round(seconds_of(flag, text) * 1000)

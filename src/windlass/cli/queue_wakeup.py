@@ -1,4 +1,4 @@
-"""`windlass queues wakeup|invoke`: workers that are woken by messages, functions that are called."""
+"""`windlass queues wakeup|invoke`: wakes workers by messages; calls a function for each task."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.output import say, show
-from windlass.cli.queue_delivery import put_delivery, wanted_ms
-from windlass.core.carrier import CarrierName
+from windlass.cli.queue_delivery import milliseconds, put_delivery
+from windlass.contracts.lease.wakeups.addresses import CarrierName
 
 
 def wake_queue(
@@ -27,39 +27,39 @@ def wake_queue(
     secret: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     api: ApiOptions = HERE,
 ) -> None:
-    """Wake the workers of a queue by messages from now on: each carries the id of a task, which its worker claims.
-    Limits and retries stay as they are.
+    """Wake the workers of a queue by messages. Each carries the id of a task, which the worker claims. Limits and
+    retries stay as they are.
 
     Parameters
     ----------
     name
-        The queue.
+        Name of the queue.
     carrier
-        What carries the messages.
+        Carrier of the messages.
     address
-        A subject of NATS, or the name or URL of a queue of SQS; default: one made from the names.
+        NATS subject, or name or URL of an SQS queue. Default: made from the namespace and the queue.
     lease
-        How long a worker may be silent before its task is given to another; default: `60s`.
+        Time without a heartbeat after which the task is given to another worker. Default: `60s`.
     visibility
-        How long a message is kept from other workers, unless its own asks for longer; default: `60s`.
+        How long a received message is hidden from other workers; its worker can extend it. Default: `60s`.
     max_deliveries
-        After how many deliveries a message that no worker can handle is given up; default: 10.
+        Number of deliveries after which a message becomes a dead letter. Default: 10.
     resend
-        After how long a task that nobody has claimed is spoken of again, at first; default: `60s`.
+        Delay before the first repeated message for an unclaimed task. Default: `60s`.
     resend_max
-        The longest pause between two messages for such a task; default: `10m`.
+        Maximum delay between two messages for such a task. Default: `10m`.
     untrusted
-        Its tasks run code that must not see the worker's certificate or secrets.
+        Run operators without access to the certificate and the secrets of the worker.
     secret
-        A variable of the worker that its operators get; as many as are needed.
+        Environment variable of the worker that operators receive; repeatable.
     """
     given = {
         "address": address,
-        "lease_ms": wanted_ms("--lease", lease),
-        "visibility_ms": wanted_ms("--visibility", visibility),
+        "lease_ms": milliseconds("--lease", lease),
+        "visibility_ms": milliseconds("--visibility", visibility),
         "max_deliveries": max_deliveries,
-        "resend_ms": wanted_ms("--resend", resend),
-        "resend_max_ms": wanted_ms("--resend-max", resend_max),
+        "resend_ms": milliseconds("--resend", resend),
+        "resend_max_ms": milliseconds("--resend-max", resend_max),
         "trusted": False if untrusted else None,
         "secrets": list(secret) or None,
     }
@@ -69,30 +69,30 @@ def wake_queue(
         **{key: value for key, value in given.items() if value is not None},
     }
     queue = put_delivery(name, delivery, api)
-    show(queue, api.json, lambda: say(f"Workers of the queue {escape(name)} are woken through {carrier}."))
+    show(queue, api.json, lambda: say(f"Workers of the queue {escape(name)} are woken by {carrier}."))
 
 
 def invoke_queue(name: str, function: str, *, lease: str | None = None, api: ApiOptions = HERE) -> None:
-    """Call a function for each task of a queue from now on: `windlass queues invoke resize https://shop.example/resize`.
-    Limits and retries stay as they are.
+    """Call a function for each task of a queue: `windlass queues invoke resize https://shop.example/resize`. Limits and
+    retries stay as they are.
 
     Parameters
     ----------
     name
-        The queue.
+        Name of the queue.
     function
-        Where it takes a task, such as https://shop.example/run; or the name or ARN of a function of AWS Lambda.
+        URL of the function, such as https://shop.example/run, or name or ARN of an AWS Lambda function.
     lease
-        How long it may be silent, from the call or from its last heartbeat; default: `15m`.
+        Time after the call or the last heartbeat until the task is given up as lost. Default: `15m`.
     """
-    where = "url" if function.startswith(("http://", "https://")) else "function"
-    lease_ms = wanted_ms("--lease", lease)
-    delivery = {"type": "invoke", where: function, **({} if lease_ms is None else {"lease_ms": lease_ms})}
+    field = "url" if function.startswith(("http://", "https://")) else "function"
+    lease_ms = milliseconds("--lease", lease)
+    delivery = {"type": "invoke", field: function, **({} if lease_ms is None else {"lease_ms": lease_ms})}
     queue = put_delivery(name, delivery, api)
 
-    def tell() -> None:
+    def print_text() -> None:
         say(f"{escape(function)} is called for the tasks of the queue {escape(name)}.")
         if queue.get("signing_secret"):
             say(f"Calls are signed with {escape(queue['signing_secret'])}")
 
-    show(queue, api.json, tell)
+    show(queue, api.json, print_text)

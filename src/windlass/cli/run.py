@@ -1,4 +1,4 @@
-"""`windlass runs`: groups of tasks, seen, waited for and cancelled as one."""
+"""`windlass runs`: inspects, awaits and cancels groups of tasks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from cyclopts import Parameter
 
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.follow import follow_run
-from windlass.cli.output import instant, say, show, table
+from windlass.cli.output import instant, print_json, say, show, table
 from windlass.cli.submit import seconds_of
 from windlass.cli.task import COLUMNS, Failed, Limit, Reason, row_of
-from windlass.core.transition import TERMINAL
+from windlass.core.states import TERMINAL
 
-RunId = Annotated[str, Parameter(help="The run, by its id.")]
+RunId = Annotated[str, Parameter(help="Id of the run.")]
 
 
 def list_runs(*, limit: Limit = 50, api: ApiOptions = HERE) -> None:
@@ -28,32 +28,32 @@ def get_run(run_id: RunId, *, limit: Limit = 50, api: ApiOptions = HERE) -> None
     client = api.client()
     run = client.get(f"/runs/{run_id}", {"limit": min(limit, 500)})
     if api.json:
-        show(run, True, lambda: None)
+        print_json(run)
         return
     say(f"run {run['id']}: {_counts(run)}")
     table(COLUMNS, map(row_of, run["tasks"]), nothing="It has no tasks.")
 
 
 def wait_run(run_id: RunId, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
-    """Wait until all tasks of a run have ended; exit code 1 unless all succeeded.
+    """Wait for all tasks of a run to end. Exit code 1 unless all succeeded.
 
     Parameters
     ----------
     timeout
-        Wait at most so long, such as `10m`.
+        Maximum time to wait, such as `10m`. Default: no limit.
     """
     run = follow_run(api.client(), run_id, None if timeout is None else seconds_of("--timeout", timeout))
     show(run, api.json, lambda: say(_counts(run)))
     if any(state not in TERMINAL for state in run["counts"]):
-        raise Failed(f"the run {run_id} has not ended: {_counts(run)}")
+        raise Failed(f"run {run_id} has not ended: {_counts(run)}")
     if set(run["counts"]) != {"succeeded"}:
-        raise Failed(f"not all tasks of the run {run_id} succeeded: {_counts(run)}")
+        raise Failed(f"not all tasks of run {run_id} succeeded: {_counts(run)}")
 
 
 def cancel_run(run_id: RunId, *, reason: Reason = "", api: ApiOptions = HERE) -> None:
-    """Ask every task of a run to stop that has not ended."""
+    """Cancel all tasks of a run that have not ended."""
     run = api.client().post(f"/runs/{run_id}/cancel", {"reason": reason})
-    show(run, api.json, lambda: say(f"{run['asked']} tasks were asked to stop."))
+    show(run, api.json, lambda: say(f"Cancellation requested for {run['asked']} tasks."))
 
 
 def _counts(run: dict[str, Any]) -> str:

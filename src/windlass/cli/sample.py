@@ -1,4 +1,4 @@
-"""A payload that fits a schema, to show how a task is submitted."""
+"""Example payloads for the hint that `windlass dev` prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BY_TYPE: dict[str, object] = {
 
 
 def sample_payload(schema: dict[str, Any]) -> str:
-    """What has to be given, as JSON for a shell."""
+    """A payload with the required fields of the schema, as JSON quoted for a shell."""
     shown = msgspec.json.encode(_value(schema, schema.get("$defs", {}))).decode()
     return shown.replace("'", r"'\''")
 

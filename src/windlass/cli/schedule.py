@@ -1,4 +1,4 @@
-"""`windlass schedules`: cron expressions that submit tasks. A schedule is named by its name or its id."""
+"""`windlass schedules`: manages cron schedules. A schedule is addressed by its name or its id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass.cli.submit import read_payload, seconds_of
 
 COLUMNS = ("name", "cron", "timezone", "next", "last", "kind", "queue", "fired", "state", "id")
 Overlap = Literal["allow", "skip", "queue", "cancel"]
-Which = Annotated[str, Parameter(help="The schedule, by its name or its id.")]
+Which = Annotated[str, Parameter(help="Name or id of the schedule.")]
 Payload = Annotated[str | None, Parameter(name=("--payload", "-p"))]
 
 
@@ -22,9 +22,9 @@ def list_schedules(*, queue: str | None = None, limit: int = 100, api: ApiOption
     Parameters
     ----------
     queue
-        Only those that submit to this queue.
+        Only schedules that submit to this queue.
     limit
-        How many at most.
+        Maximum number to list.
     """
     found = list(api.client().items("/schedules", {**api.space, "queue": queue}, limit))
     show(found, api.json, lambda: table(COLUMNS, map(_row, found), nothing="There are no schedules yet."))
@@ -39,7 +39,7 @@ def _row(schedule: dict[str, Any]) -> list[object]:
 
 
 def _state(schedule: dict[str, Any]) -> str:
-    """Why it does not fire, if it does not."""
+    """Why the schedule does not fire; empty if it does."""
     if schedule["paused"]:
         return "paused"
     if schedule["problem"]:
@@ -48,14 +48,14 @@ def _state(schedule: dict[str, Any]) -> str:
 
 
 def show_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
-    """Show a schedule: what it submits, when it fired last, and when it will next."""
+    """Show a schedule: the task that it submits, its last fire and its next fires."""
     client = api.client()
     found = client.get(f"/schedules/{schedule}", api.space)
     fires = client.get(f"/schedules/{schedule}/preview", {**api.space, "count": 3})
-    show(found, api.json, lambda: _tell(found, fires["local"]))
+    show(found, api.json, lambda: _print(found, fires["local"]))
 
 
-def _tell(s: dict[str, Any], fires: list[str]) -> None:
+def _print(s: dict[str, Any], fires: list[str]) -> None:
     pairs([
         ("name", s["name"]), ("id", s["id"]), ("cron", f"{s['cron']}   {s['timezone']}"), ("state", _state(s)),
         ("kind", s["kind"]), ("queue", s["queue"]), ("overlap", s["overlap"]), ("max catch-up", s["max_catchup"]),
@@ -63,13 +63,13 @@ def _tell(s: dict[str, Any], fires: list[str]) -> None:
         ("fired", s["fired"]), ("skipped", s["skipped"] or None),
     ])  # fmt: skip
     if s["paused"]:
-        say(f"It is paused; `windlass schedules resume {s['name'] or s['id']}` makes up for what was missed.")
+        say(f"Paused. `windlass schedules resume {s['name'] or s['id']}` resumes it and catches up on missed fires.")
     else:
-        _tell_fires(fires, s["timezone"])
+        _print_fires(fires, s["timezone"])
 
 
-def _tell_fires(fires: list[str], timezone: str) -> None:
-    """As the clocks of the zone show them, with their distance from UTC, which tells two equal times apart."""
+def _print_fires(fires: list[str], timezone: str) -> None:
+    """Prints local times with their UTC offset, which distinguishes the two equal times when clocks go back."""
     for fire in fires:
         say(f"  {fire.replace('T', ' ').replace('Z', ' +00:00')}  {timezone}")
 
@@ -90,34 +90,34 @@ def create_schedule(
     paused: Annotated[bool, Parameter(show_default=False)] = False,
     api: ApiOptions = HERE,
 ) -> None:
-    """Make a schedule: `windlass schedules create report "0 9 * * MON" --name weekly --timezone Europe/Rome`.
+    """Create a schedule: `windlass schedules create report "0 9 * * MON" --name weekly --timezone Europe/Rome`.
 
     Parameters
     ----------
     kind
-        The name of the handler.
+        Name of the handler.
     cron
-        Five fields as in crontab, six or seven with seconds first, or `@daily` and its like.
+        Cron expression: five fields, six or seven with seconds first, or a shortcut such as `@daily`.
     name
-        How it is called; default: by its id.
+        Name of the schedule. Default: none, only an id.
     timezone
-        Whose clocks are meant.
+        Time zone of the cron expression.
     queue
-        Where its tasks wait.
+        Queue of its tasks.
     payload
-        JSON text; `@FILE` reads a file, `-` reads standard input.
+        JSON text, `@FILE`, or `-` for standard input.
     priority
-        From -100 to 100; like `nice`, a lower number runs first.
+        From -100 to 100; lower numbers run first, as with `nice`.
     max_attempts
-        How often the handler of a task may fail.
+        Maximum number of failed attempts per task.
     timeout
-        How long an attempt may take, such as `10m`.
+        Maximum duration of an attempt, such as `10m`.
     overlap
-        When an earlier task has not ended: run beside it, skip the fire, queue behind it, or cancel it.
+        If an earlier task has not ended: allow both, skip the fire, queue the new task, or cancel the earlier one.
     max_catchup
-        How many missed fires are made up for, the newest ones.
+        Maximum number of missed fires to catch up on, newest first.
     paused
-        Do not fire yet.
+        Create it paused.
     """
     order = {
         "kind": kind, "cron": cron, "name": name, "timezone": timezone, "queue": queue,
@@ -144,60 +144,60 @@ def update_schedule(
     rename: str | None = None,
     api: ApiOptions = HERE,
 ) -> None:
-    """Change what is named of a schedule, and nothing else.
+    """Change the given fields of a schedule.
 
     Parameters
     ----------
     cron
-        Another expression; it begins now.
+        New cron expression, effective now.
     timezone
-        Whose clocks are meant.
+        Time zone of the cron expression.
     kind
-        The name of another handler.
+        Name of the new handler.
     queue
-        Where its tasks wait.
+        Queue of its tasks.
     payload
-        JSON text; `@FILE` reads a file, `-` reads standard input.
+        JSON text, `@FILE`, or `-` for standard input.
     priority
-        From -100 to 100; like `nice`, a lower number runs first.
+        From -100 to 100; lower numbers run first, as with `nice`.
     max_attempts
-        How often the handler of a task may fail.
+        Maximum number of failed attempts per task.
     timeout
-        How long an attempt may take, such as `10m`.
+        Maximum duration of an attempt, such as `10m`.
     overlap
-        When an earlier task has not ended: run beside it, skip the fire, queue behind it, or cancel it.
+        If an earlier task has not ended: allow both, skip the fire, queue the new task, or cancel the earlier one.
     max_catchup
-        How many missed fires are made up for, the newest ones.
+        Maximum number of missed fires to catch up on, newest first.
     rename
-        Another name.
+        New name.
     """
-    said = {
+    fields = {
         "cron": cron, "timezone": timezone, "kind": kind, "queue": queue, "priority": priority,
         "retry": _retry(max_attempts, timeout), "overlap": overlap, "max_catchup": max_catchup, "name": rename,
     }  # fmt: skip
-    changes = {field: value for field, value in said.items() if value is not None}
+    changes = {field: value for field, value in fields.items() if value is not None}
     if payload is not None:
         changes["payload"] = read_payload(payload)
     if not changes:
-        raise Unusable("name what is to be different, such as --cron")
+        raise Unusable("nothing to change: give at least one flag, such as --cron")
     changed = api.client().patch(f"/schedules/{schedule}", changes, query=api.space)
     show(changed, api.json, lambda: say(f"{schedule} fires next at {instant(changed['next_fire_at'])} UTC"))
 
 
 def pause_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
-    """Let a schedule not fire, until it is resumed."""
+    """Pause a schedule until it is resumed."""
     paused = api.client().post(f"/schedules/{schedule}/pause", query=api.space)
     show(paused, api.json, lambda: say(f"{schedule} is paused."))
 
 
 def resume_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
-    """Let a schedule fire again, and make up for what was missed."""
+    """Resume a paused schedule and catch up on missed fires."""
     resumed = api.client().post(f"/schedules/{schedule}/resume", query=api.space)
     show(resumed, api.json, lambda: say(f"{schedule} fires next at {instant(resumed['next_fire_at'])} UTC"))
 
 
 def trigger_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
-    """Submit the task of a schedule now; prints its id."""
+    """Submit the task of a schedule now and print its id."""
     made = api.client().post(f"/schedules/{schedule}/trigger", query=api.space)
     show(made, api.json, lambda: say(made["task_id"]))
 
@@ -205,34 +205,33 @@ def trigger_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
 def preview_schedule(
     schedule: str, *, count: int = 10, timezone: str | None = None, after: str | None = None, api: ApiOptions = HERE
 ) -> None:
-    """When a schedule will fire; or an expression: `windlass schedules preview "30 2 * * *" --timezone Europe/Rome`.
+    """Show when a schedule or an expression fires: `windlass schedules preview "30 2 * * *" --timezone Europe/Rome`.
 
     Parameters
     ----------
     schedule
-        A name, an id, or a cron expression (of five to seven fields, or `@daily` and its like).
+        Name, id or cron expression (five to seven fields, or a shortcut such as `@daily`).
     count
-        How many times to show.
+        Number of fires to show.
     timezone
-        Whose clocks are meant, for an expression; default: UTC.
+        Time zone of the expression. Default: UTC.
     after
-        Begin after this instant, such as `2026-10-25T00:00:00Z`; default: now.
+        Start time, such as `2026-10-25T00:00:00Z`. Default: now.
     """
     client, query = api.client(), {"count": count, "after": after}
     if schedule.startswith("@") or len(schedule.split()) > 1:
         found = client.get("/cron", {**query, "cron": schedule, "timezone": timezone})
     else:
         found = client.get(f"/schedules/{schedule}/preview", {**api.space, **query})
-    show(found, api.json, lambda: _tell_fires(found["local"], found["timezone"]))
+    show(found, api.json, lambda: _print_fires(found["local"], found["timezone"]))
 
 
 def delete_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
-    """Forget a schedule; the tasks that it has submitted stay."""
+    """Delete a schedule. The tasks that it has submitted stay."""
     gone = api.client().delete(f"/schedules/{schedule}", query=api.space)
     show(gone, api.json, lambda: say(f"{schedule} is deleted."))
 
 
 def _retry(max_attempts: int | None, timeout: str | None) -> dict[str, object] | None:
     limits = {"max_attempts": max_attempts, "timeout_s": None if timeout is None else seconds_of("--timeout", timeout)}
-    said: dict[str, object] = {name: value for name, value in limits.items() if value is not None}
-    return said or None
+    return {name: value for name, value in limits.items() if value is not None} or None

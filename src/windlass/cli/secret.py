@@ -1,27 +1,27 @@
-"""`windlass secrets`: what is kept in the database that nobody else should read."""
+"""`windlass secrets`: encrypts the secrets in the database."""
 
 from __future__ import annotations
 
-from windlass.app import open_embedded, seal_secrets
-from windlass.cli.option import NO_DATABASE, DatabaseOptions
+from windlass.cli.options import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import Unusable, say, show
 from windlass.cli.process import run_async
-from windlass.engine.secret import SecretCount
+from windlass.engine.secrets import SecretCount
+from windlass.serve import open_embedded, seal_secrets
 from windlass.settings import Settings
 
 
 def encrypt(*, database: DatabaseOptions = NO_DATABASE) -> None:
-    """Encrypt all signing secrets and keys of tokens with the first of WINDLASS_SECRET_KEYS.
+    """Encrypt all signing secrets and token keys with the first key of WINDLASS_SECRET_KEYS.
 
-    Run it when you have set the first key, and when you have put a new key before the old one on all servers. Then
-    the old one can be taken away.
+    Run it after you set the first key, and after you put a new key before the old one on all servers. Then remove the
+    old key.
     """
     settings = database.settings()
     if settings.secret_keys is None:
-        raise Unusable("give the keys by WINDLASS_SECRET_KEYS; `openssl rand -base64 32` makes one")
+        raise Unusable("WINDLASS_SECRET_KEYS is not set; `openssl rand -base64 32` makes a key")
     before = run_async(_encrypt(settings, settings.secret_keys))
-    anew = before.clear + before.older
-    show(before, database.json, lambda: say(f"{anew} encrypted anew, {before.current} had the first key already."))
+    changed = before.clear + before.older
+    show(before, database.json, lambda: say(f"{changed} encrypted, {before.current} already used the first key."))
 
 
 async def _encrypt(settings: Settings, keys: str) -> SecretCount:

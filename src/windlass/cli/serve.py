@@ -1,4 +1,4 @@
-"""`windlass serve`: an engine with its loops, and its servers, on your own PostgreSQL. Run as many as you like."""
+"""`windlass serve`: runs an engine with its loops and servers on your own PostgreSQL. Run any number of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,24 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass import __version__
-from windlass.app import (
+from windlass.cli.logs import set_up_logs
+from windlass.cli.options import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
+from windlass.cli.output import Unusable, print_json, say
+from windlass.cli.ports import check_ports
+from windlass.cli.process import freeze_heap, run_async
+from windlass.cli.shutdown import stop_signal
+from windlass.contracts.callback.headers import push_secrets
+from windlass.contracts.callback.server.options import PushOptions
+from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
+from windlass.engine.engine import Engine
+from windlass.engine.loops.schedule_loop import Pace
+from windlass.engine.read.metrics import Tally
+from windlass.net.file_limits import raise_limit
+from windlass.net.grpc_server import Limits as GrpcLimits
+from windlass.net.memory import Memory
+from windlass.net.server.limits import ConnectionLimits
+from windlass.net.server.server import Limits as HttpLimits
+from windlass.serve import (
     load_servers,
     open_carriers,
     open_engine,
@@ -22,38 +39,21 @@ from windlass.app import (
     open_server,
     open_sessions,
 )
-from windlass.cli.logs import set_up_logs
-from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
-from windlass.cli.output import Unusable, print_json, say
-from windlass.cli.ports import check_ports
-from windlass.cli.process import keep_for_good, run_async
-from windlass.cli.stop import stop_signal
-from windlass.contracts.callback.option import PushOptions
-from windlass.contracts.hosting import Limits as GrpcLimits
-from windlass.core.header import push_secrets
-from windlass.engine.engine import Engine
-from windlass.engine.fire import Pace
-from windlass.engine.metrics import Tally
-from windlass.http.bounded import Bounds
-from windlass.http.server import Limits as HttpLimits
-from windlass.queues.option import CarrierOptions
 from windlass.settings import Settings, without_password
-from windlass.wire.files import raise_limit
-from windlass.wire.memory import Memory
 
-Http = Annotated[str | None, Parameter(help="Where the API listens, HOST:PORT; port 0 takes any that is free.")]
+Http = Annotated[str | None, Parameter(help="Address of the API, HOST:PORT; port 0 takes any free port.")]
 HttpCertificate = Annotated[
-    Path | None, Parameter(help="PEM file with the certificate of the API, for TLS; read again when it is replaced.")
+    Path | None, Parameter(help="PEM file with the TLS certificate of the API; reloaded when replaced.")
 ]
 HttpKey = Annotated[Path | None, Parameter(help="PEM file with the key of that certificate.")]
-Grpc = Annotated[str | None, Parameter(help="Where remote workers connect, HOST:PORT.")]
+Grpc = Annotated[str | None, Parameter(help="Address of the gRPC server for remote workers, HOST:PORT.")]
 Internal = Annotated[
-    str | None, Parameter(help="Where holders of tasks call, HOST:PORT; only those with a certificate are answered.")
+    str | None, Parameter(help="Address of the internal port, HOST:PORT, for callers with a client certificate.")
 ]
-ApiKey = Annotated[str | None, Parameter(help="An admin's key in all namespaces; default: WINDLASS_API_KEY.")]
+ApiKey = Annotated[str | None, Parameter(help="Admin key for all namespaces. Default: WINDLASS_API_KEY.")]
 
 Open = Annotated[
-    str | None, Parameter(help="Contracts that need no key, such as `registry,machine`; only on loopback.")
+    str | None, Parameter(help="Contracts that need no API key, such as `registry,machine`; only on loopback.")
 ]
 
 
@@ -69,37 +69,37 @@ def serve(
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
-    """Serve the API and run the loops of an engine, until Ctrl-C or SIGTERM. Needs a database that was migrated."""
+    """Serve the API and run the loops of an engine, until Ctrl-C or SIGTERM. The database must be migrated."""
     settings = database.settings(
         http=http, http_certificate=http_certificate, http_key=http_key, grpc=grpc, internal=internal, api_key=api_key,
         open=open, **log.flags,
     )  # fmt: skip
     if settings.database_url is None:
-        raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or try `windlass dev`")
+        raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or use `windlass dev`")
     check_ports(settings)
     set_up_logs(settings)
     run_async(run_serve(settings, settings.database_url, as_json=database.json))
 
 
-NO_KEYS = "there is no key yet, so nobody could use this server: `windlass keys bootstrap` makes the first one"
+NO_KEYS = "there is no API key yet, so no caller could use this server: create the first with `windlass keys bootstrap`"
 
 
 async def run_serve(settings: Settings, url: str, *, as_json: bool) -> None:
     stop = stop_signal()
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(open_engine(url, **engine_options(settings)))
-        if settings.api_key is None and not await engine.access.has_keys():
+        if settings.api_key is None and not await engine.keys.has_keys():
             raise Unusable(NO_KEYS)
-        places = await stack.enter_async_context(servers(engine, settings))
-        keep_for_good()
+        addresses = await stack.enter_async_context(servers(engine, settings))
+        freeze_heap()
         if as_json:
-            print_json({**places, "database": without_password(url), "version": __version__})
+            print_json({**addresses, "database": without_password(url), "version": __version__})
         else:
             say(f"[bold]Windlass[/bold] {__version__} is running")
-            tell_places({**places, "database": without_password(url)})
+            print_addresses({**addresses, "database": without_password(url)})
         await stop.wait()
         if not as_json:
-            say("Stopping: finishing what was begun …")
+            say("Stopping: finishing open requests …")
     if not as_json:
         say("Stopped.")
 
@@ -127,8 +127,8 @@ def registry_options(settings: Settings) -> dict[str, Any]:
 
 
 def limits_of(settings: Settings, memory: Memory) -> tuple[HttpLimits, GrpcLimits]:
-    """What callers may use of this process: see the settings of these names."""
-    bounds = Bounds(
+    """The limits of the HTTP and gRPC servers, from the settings of the same names."""
+    bounds = ConnectionLimits(
         settings.http_header_bytes, settings.http_header_count, settings.http_request_s, settings.http_connections,
         settings.http_address_connections,
     )  # fmt: skip
@@ -137,14 +137,14 @@ def limits_of(settings: Settings, memory: Memory) -> tuple[HttpLimits, GrpcLimit
 
 @asynccontextmanager
 async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str, str]]:
-    """All that listens, by what a person calls it, with where it is."""
+    """Starts all servers. Yields their names and addresses."""
     raise_limit()
     load_servers()
     async with AsyncExitStack() as stack:
         key, internal = settings.api_key, None
         memory = Memory(settings.request_memory_bytes)
         http_limits, grpc_limits = limits_of(settings, memory)
-        if settings.internal is not None:  # first, so that a file that cannot be used is told before anything is begun
+        if settings.internal is not None:  # first, so that an unusable certificate fails before anything starts
             internal = await stack.enter_async_context(
                 open_internal(
                     engine, internal=settings.internal, certificate=settings.internal_certificate,
@@ -166,7 +166,7 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
                 key=settings.grpc_key, registry=registry_options(settings), limits=grpc_limits,
             )
         )  # fmt: skip
-        api = await stack.enter_async_context(  # after gRPC: who is told that we are ready may come by either way
+        api = await stack.enter_async_context(  # after gRPC: a client that finds the API ready may use either
             open_server(
                 engine, http=settings.http, api_key=key, certificate=settings.http_certificate, key=settings.http_key,
                 push=push, machines=machines, limits=http_limits,
@@ -184,10 +184,10 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         )
         if settings.stdio:
             await stack.enter_async_context(open_pools(engine, drain_s=settings.drain_timeout_s))
-        places = {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
-        yield places if internal is None else {**places, "internal": internal}
+        addresses = {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
+        yield addresses if internal is None else {**addresses, "internal": internal}
 
 
-def tell_places(places: dict[str, str]) -> None:
-    for name, place in places.items():
-        say(f"  {name:<9} {escape(place)}")
+def print_addresses(addresses: dict[str, str]) -> None:
+    for name, address in addresses.items():
+        say(f"  {name:<9} {escape(address)}")

@@ -1,13 +1,13 @@
-"""`windlass stdio`: workers by stdin and stdout, from the command line."""
+"""`windlass stdio`: workers over stdin and stdout."""
 
 from __future__ import annotations
 
-from windlass.stdio.worker import main
+from windlass.contracts.stdio.protocol.worker import main
 
 
 def stdio_worker() -> None:
     """Read requests from stdin and answer on stdout, one JSON message per line, until stdin ends.
 
-    The same as `python -m windlass.stdio`, which needs nothing but Python.
+    Same as `python -m windlass.stdio`, which needs only Python.
     """
     main()

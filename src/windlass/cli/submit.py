@@ -1,4 +1,4 @@
-"""`windlass submit`: one task, and on request its result."""
+"""`windlass submit` and `windlass tasks wait`: submits a task, waits for its result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
+from windlass.api.client import ApiClient
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.follow import follow_task
 from windlass.cli.output import Unusable, errors, print_json, say
 from windlass.cli.task import TaskId, fail_with
-from windlass.core.error import Invalid
-from windlass.http.client import ApiClient
+from windlass.errors import Invalid
 from windlass.sdk.duration import seconds
 
 
@@ -38,36 +38,36 @@ def submit(
     Parameters
     ----------
     kind
-        The name of the handler.
+        Name of the handler.
     payload
-        JSON text; `@FILE` reads a file, `-` reads standard input.
+        JSON text, `@FILE`, or `-` for standard input.
     queue
-        The line that it waits in.
+        Queue of the task.
     priority
-        From -100 to 100; like `nice`, a lower number runs first.
+        From -100 to 100; lower numbers run first, as with `nice`.
     delay
-        How long until it may run, such as `90s` or `1h30m`.
+        Earliest start, from now, such as `90s` or `1h30m`.
     key
-        Idempotency key: the same key again is the same task.
+        Idempotency key: submitting the same key again returns the same task.
     max_attempts
-        How often its handler may fail.
+        Maximum number of failed attempts. Default: that of the queue.
     timeout
-        How long an attempt may take, such as `10m`.
+        Maximum duration of an attempt, such as `10m`.
     run
-        The id of the run that it belongs to.
+        Id of the run that the task belongs to.
     wait
-        Wait until it has ended; print its result, or end with code 1.
+        Wait for the task to end and print its result. Exit code 1 if it does not succeed.
     wait_timeout
-        Wait at most so long, such as `30s`.
+        Maximum time to wait, such as `30s`. Default: no limit.
     """
-    asked = {
+    fields = {
         "kind": kind, "payload": read_payload(payload), "queue": queue, "priority": priority,
         "delay_s": _seconds("--delay", delay), "idempotency_key": key, "max_attempts": max_attempts,
         "timeout_s": _seconds("--timeout", timeout), "run_id": run, **api.space,
     }  # fmt: skip
     limit_s = _seconds("--wait-timeout", wait_timeout)
     client = api.client()
-    task = client.post("/tasks", {name: value for name, value in asked.items() if value is not None})
+    task = client.post("/tasks", {name: value for name, value in fields.items() if value is not None})
     if wait:
         if not api.json:
             errors.print(f"submitted {task['id']}", style="dim")
@@ -79,19 +79,19 @@ def submit(
 
 
 def wait_task(task_id: TaskId, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
-    """Wait until a task has ended; print its result, or end with code 1.
+    """Wait for a task to end and print its result. Exit code 1 if it does not succeed.
 
     Parameters
     ----------
     timeout
-        Wait at most so long, such as `30s`.
+        Maximum time to wait, such as `30s`. Default: no limit.
     """
     client = api.client()
     wait_for(client.get(f"/tasks/{task_id}"), client, _seconds("--timeout", timeout), api.json)
 
 
 def wait_for(task: dict[str, Any], client: ApiClient, limit_s: float | None, as_json: bool) -> None:
-    """Prints the result, or the whole task as JSON. One that did not succeed ends the command with code 1."""
+    """Prints the result, or the whole task as JSON. Raises `Failed` if the task did not succeed."""
     ended = follow_task(client, task, limit_s)
     if as_json:
         print_json(ended)
@@ -102,7 +102,7 @@ def wait_for(task: dict[str, Any], client: ApiClient, limit_s: float | None, as_
 
 
 def read_payload(text: str) -> Any:
-    """JSON from the command line, from a file, or from standard input."""
+    """Reads JSON from the command line, a file or standard input."""
     where = "--payload"
     try:
         if text == "-":
@@ -113,7 +113,7 @@ def read_payload(text: str) -> Any:
     except OSError as error:
         raise Unusable(f"--payload: {text[1:]} cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unusable(f"{where} is not JSON: {error}. In a shell, put it in single quotes") from None
+        raise Unusable(f"{where} is not JSON: {error}. In a shell, quote it with single quotes") from None
 
 
 def _seconds(flag: str, text: str | None) -> float | None:
@@ -121,7 +121,7 @@ def _seconds(flag: str, text: str | None) -> float | None:
 
 
 def seconds_of(flag: str, text: str) -> float:
-    """A duration as people type it; a bare number is seconds."""
+    """Reads a duration such as `90s`. A plain number is in seconds."""
     try:
         return seconds(flag, float(text) if text.replace(".", "", 1).isdigit() else text)
     except Invalid as error:

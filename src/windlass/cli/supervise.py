@@ -1,9 +1,9 @@
-"""`windlass worker --supervised`: the worker in a child process, watched by this one.
+"""`windlass worker --supervised`: runs the worker in a child process and restarts it after a crash.
 
-What the child writes goes on to where ours goes. When the child ends and nobody wanted it to, however it ended, its
-last lines are kept with the attempts that it ran; these are recovered at once, not when its lease runs out, and another
-child is started. The child says through a pipe which lease it holds and how to reach its engine, and that it has come
-to its end; nothing of that is imported before.
+The output of the child is passed through. When the child ends without being stopped, its last lines are stored with
+its running attempts, the attempts are recovered at once instead of when the lease expires, and a new child is started.
+The child reports through a pipe which lease it holds, how to reach its engine, and that it has finished. The code that
+reaches the engine is imported only after a crash.
 """
 
 from __future__ import annotations
@@ -22,66 +22,66 @@ from types import FrameType
 from typing import IO, Any
 
 from windlass.cli.output import Exit, console
-from windlass.core.error import WindlassError
 from windlass.core.lease import Lease, Reach
+from windlass.errors import WindlassError
 
-NOTES_KEY = "WINDLASS_SUPERVISOR_FD"
+PIPE_VARIABLE = "WINDLASS_SUPERVISOR_FD"
 LAST_LINES = 20
-AFTER_DEATH_S = 1.0
-AGAIN_MAX_S = 30.0
-WELL_S = 60.0  # who has lived for so long is started again without delay
+RESTART_S = 1.0
+RESTART_MAX_S = 30.0
+STABLE_S = 60.0  # a child that ran for so long is restarted after the shortest delay
 
 
 def run_supervised() -> int:
-    """Until the child is told to stop, here or by its engine, or cannot be started as it was asked for; then with its
-    exit code. Signals are passed on to it."""
+    """Runs until the child is stopped, by a signal or by its engine, or reports wrong usage. Returns its exit code.
+    Signals are forwarded to the child."""
     return Supervisor().run()
 
 
 class Supervisor:
-    """One child after the other."""
+    """Starts one child after the other."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._child: Child | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._pass_on)
+            signal.signal(number, self._forward)
 
     def run(self) -> int:
-        again_s = AFTER_DEATH_S
+        delay_s = RESTART_S
         while True:
             begun_s = time.monotonic()
             self._child = child = Child()
-            if self._stopping.is_set():  # told while it was being started
+            if self._stopping.is_set():  # stopped while it was being started
                 child.signal(signal.SIGTERM)
             code = child.wait()
             if self._is_final(child, code):
                 return code if code >= 0 else 128 - code
             console.print(f"The worker {_ended(code)}.")
-            child.tell_of_death()
+            child.recover_attempts()
             if self._stopping.is_set():
                 return code if code >= 0 else 128 - code
-            again_s = AFTER_DEATH_S if time.monotonic() - begun_s >= WELL_S else again_s
-            if self._stopping.wait(again_s):
+            delay_s = RESTART_S if time.monotonic() - begun_s >= STABLE_S else delay_s
+            if self._stopping.wait(delay_s):
                 return Exit.OK
-            again_s = min(2 * again_s, AGAIN_MAX_S)
+            delay_s = min(2 * delay_s, RESTART_MAX_S)
 
     def _is_final(self, child: Child, code: int) -> bool:
-        """Whether another one would be of no use, or is not wanted."""
+        """Whether the child must not be restarted."""
         return child.finished or code == Exit.USAGE or (self._stopping.is_set() and code >= 0)
 
-    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._stopping.set()
         if self._child is not None:
             self._child.signal(number)
 
 
 def _ended(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended unasked, with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended unexpectedly with exit code {code}"
 
 
 class Child:
-    """One worker process, what it wrote last, and the lease that it holds."""
+    """One worker process, its last output lines, and the lease that it holds."""
 
     def __init__(self) -> None:
         reading, writing = os.pipe()
@@ -89,13 +89,13 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-c", "from windlass.cli import main; main()", *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(writing,), process_group=0,
-            env={**os.environ, NOTES_KEY: str(writing)},
+            env={**os.environ, PIPE_VARIABLE: str(writing)},
         )  # fmt: skip
         os.close(writing)
-        self._notes = os.fdopen(reading, "rb")
+        self._reports = os.fdopen(reading, "rb")
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._held: dict[str, Any] | None = None
-        self.finished = False  # it said that it has come to its end
+        self._lease: dict[str, Any] | None = None
+        self.finished = False  # it reported a normal end
         pumps = [(self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)]
         self._threads = [threading.Thread(target=self._pump, args=pump, daemon=True) for pump in pumps]
         self._threads.append(threading.Thread(target=self._listen, daemon=True))
@@ -105,19 +105,19 @@ class Child:
     def wait(self) -> int:
         code = self._process.wait()
         for thread in self._threads:
-            thread.join(AFTER_DEATH_S)  # a child of the worker may hold its pipes
+            thread.join(RESTART_S)  # a child of the worker may keep its pipes open
         return code
 
-    def tell_of_death(self) -> None:
-        """The engine is asked to recover what ran. If it cannot be reached, the lease runs out by itself."""
-        if self._held is None:
+    def recover_attempts(self) -> None:
+        """Asks the engine to recover the running attempts. Otherwise they are recovered when the lease expires."""
+        if self._lease is None:
             return
         try:
-            keeper = import_module(self._held["module"]).LeaseKeeper(**self._held["settings"])
-            recovered = keeper.lose(self._held["lease"], "\n".join(self._lines))
-            console.print(f"What it ran goes to others: {recovered}.")
+            extender = import_module(self._lease["module"]).LeaseExtender(**self._lease["settings"])
+            recovered = extender.lose(self._lease["lease"], "\n".join(self._lines))
+            console.print(f"Recovered {recovered} running tasks.")
         except (WindlassError, OSError) as error:
-            console.print(f"What it ran goes to others when its lease has run out: {error}")
+            console.print(f"Its running tasks are recovered when its lease expires: {error}")
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -131,26 +131,26 @@ class Child:
             target.flush()
 
     def _listen(self) -> None:
-        for line in self._notes:
-            note = json.loads(line)
-            if "lease" in note:
-                self._held = note
-            self.finished = bool(note.get("finished", False))
+        for line in self._reports:
+            report = json.loads(line)
+            if "lease" in report:
+                self._lease = report
+            self.finished = bool(report.get("finished", False))
 
 
-def tell_supervisor(lease: Lease, reach: Reach | None) -> None:
-    """In the worker: say which lease it holds, if somebody watches over it."""
+def report_lease(lease: Lease, reach: Reach | None) -> None:
+    """Called in the worker: reports its lease to the supervisor, if there is one."""
     if reach is not None:
-        _note(lease=str(lease.id), module=reach.module, settings=reach.settings)
+        _report(lease=str(lease.id), module=reach.module, settings=reach.settings)
 
 
-def tell_of_end() -> None:
-    """In the worker: it was told to stop, and has."""
-    _note(finished=True)
+def report_end() -> None:
+    """Called in the worker: reports that it was stopped and has finished."""
+    _report(finished=True)
 
 
-def _note(**facts: Any) -> None:
-    descriptor = os.environ.get(NOTES_KEY)
+def _report(**facts: Any) -> None:
+    descriptor = os.environ.get(PIPE_VARIABLE)
     if descriptor is None:
         return
     with contextlib.suppress(OSError):

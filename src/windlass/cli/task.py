@@ -1,4 +1,4 @@
-"""`windlass tasks`: look at tasks, cancel them, try them again."""
+"""`windlass tasks`: inspects, cancels, retries and replays tasks."""
 
 from __future__ import annotations
 
@@ -10,42 +10,43 @@ from rich.markup import escape
 
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.output import console, instant, pairs, print_json, say, show, table
-from windlass.core.error import WindlassError
-from windlass.core.failure import told
-from windlass.core.transition import TERMINAL
+from windlass.core.failure import reason_and_message
+from windlass.core.states import TERMINAL
+from windlass.errors import WindlassError
 
-TaskId = Annotated[str, Parameter(help="The task, by its id.")]
-OfQueue = Annotated[str | None, Parameter(name=("--queue", "-q"), help="Only those of this queue.")]
-OfKind = Annotated[str | None, Parameter(help="Only those of this kind.")]
-OfRun = Annotated[str | None, Parameter(help="Only those of this run, by its id.")]
-Reason = Annotated[str, Parameter(help="Why; it is kept with the task.")]
-Limit = Annotated[int, Parameter(help="At most so many, newest first.")]
+TaskId = Annotated[str, Parameter(help="Id of the task.")]
+OfQueue = Annotated[str | None, Parameter(name=("--queue", "-q"), help="Only tasks of this queue.")]
+OfKind = Annotated[str | None, Parameter(help="Only tasks of this kind.")]
+OfRun = Annotated[str | None, Parameter(help="Only tasks of this run, by id.")]
+Reason = Annotated[str, Parameter(help="Reason, kept in the history of the task.")]
+Limit = Annotated[int, Parameter(help="Maximum number to list.")]
 Name = Literal["blocked", "queued", "running", "sleeping", "parked", "succeeded", "failed", "cancelled", "skipped"]
 States = Annotated[
-    tuple[Name, ...], Parameter(name=("--state", "-s"), show_default=False, help="Only these; may be repeated.")
+    tuple[Name, ...],
+    Parameter(name=("--state", "-s"), show_default=False, help="Only tasks in this state; repeatable."),
 ]
 COLUMNS = ("id", "state", "kind", "queue", "created", "attempt", "reason")
-Attempt = Annotated[int | None, Parameter(help="Only those of this attempt, by its number.")]
+Attempt = Annotated[int | None, Parameter(help="Only log lines of this attempt, by number.")]
 
 
 class Failed(WindlassError):
-    """It did not succeed."""
+    """The task or the run did not succeed."""
 
     code = "failed"
 
 
 def fail_with(task: dict[str, Any]) -> Failed:
-    """What became of a task that did not succeed, in one line."""
+    """The error for a task that did not succeed."""
     if task["state"] not in TERMINAL:
-        return Failed(f"the task {task['id']} is {task['state']}: `windlass tasks why {task['id']}` may tell more")
+        return Failed(f"task {task['id']} is {task['state']}: see `windlass tasks why {task['id']}`")
     why = why_failed(task)
-    return Failed(f"the task {task['id']} is {task['state']}" + (f": {why}" if why else ""))
+    return Failed(f"task {task['id']} is {task['state']}" + (f": {why}" if why else ""))
 
 
 def why_failed(task: dict[str, Any]) -> str:
-    """What a person wants to know of it first."""
+    """The reason and the error message of a task."""
     error = task.get("error") or {}
-    return told(str(task.get("reason") or ""), str(error.get("message") or ""))
+    return reason_and_message(str(task.get("reason") or ""), str(error.get("message") or ""))
 
 
 def list_tasks(
@@ -69,12 +70,12 @@ def row_of(task: dict[str, Any]) -> list[object]:
 
 
 def get_task(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
-    """Show one task."""
+    """Show a task."""
     task = api.client().get(f"/tasks/{task_id}")
-    show(task, api.json, lambda: _tell(task))
+    show(task, api.json, lambda: _print(task))
 
 
-def _tell(task: dict[str, Any]) -> None:
+def _print(task: dict[str, Any]) -> None:
     error = task.get("error") or {}
     shown = ("id", "state", "namespace", "queue", "kind", "priority", "attempt", "failures", "losses", "worker")
     times = ("created_at", "available_at", "started_at", "finished_at", "deadline_at")
@@ -109,36 +110,39 @@ def cancel_task(
     task_id: TaskId,
     *,
     reason: Reason = "",
-    force: Annotated[bool, Parameter(show_default=False, help="End it at once, whatever its worker does.")] = False,
+    force: Annotated[
+        bool, Parameter(show_default=False, help="End the task now, without waiting for its worker.")
+    ] = False,
     api: ApiOptions = HERE,
 ) -> None:
-    """Ask a task to stop. What runs has its grace, unless it is forced."""
+    """Cancel a task. A running task gets its grace period, unless `--force` is given."""
     task = api.client().post(f"/tasks/{task_id}/cancel", {"reason": reason, "force": force})
-    told = f"The task is {task['state']}." if task["state"] != "running" else "The task runs, and will be told."
-    show(task, api.json, lambda: say(told))
+    running = task["state"] == "running"
+    message = "Cancellation requested; the task is still running." if running else f"The task is {task['state']}."
+    show(task, api.json, lambda: say(message))
 
 
 def retry_task(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
-    """Try a task again now. One that has ended is done again as a new task."""
+    """Retry a task now. A task that has ended is replayed as a new task."""
     task = api.client().post(f"/tasks/{task_id}/retry")
     new = task.get("replay_of") is not None and task["id"] != task_id
-    show(task, api.json, lambda: say(f"Done again as task {task['id']}." if new else f"The task is {task['state']}."))
+    show(task, api.json, lambda: say(f"Replayed as task {task['id']}." if new else f"The task is {task['state']}."))
 
 
 def replay_tasks(
     *,
-    state: Annotated[tuple[Name, ...], Parameter(name=("--state", "-s"), help="Only these; may be repeated.")] = (
-        "failed",
-    ),
+    state: Annotated[
+        tuple[Name, ...], Parameter(name=("--state", "-s"), help="Only tasks in this state; repeatable.")
+    ] = ("failed",),
     queue: OfQueue = None,
     kind: OfKind = None,
     run: OfRun = None,
-    dry_run: Annotated[bool, Parameter(show_default=False, help="Only count them.")] = False,
+    dry_run: Annotated[bool, Parameter(show_default=False, help="Only count the tasks.")] = False,
     api: ApiOptions = HERE,
 ) -> None:
-    """Do again all tasks that did not succeed, by filter. Asked twice, nothing is done twice."""
-    asked = {"state": list(state), "queue": queue, "kind": kind, "run_id": run, "dry_run": dry_run, **api.space}
-    body = {name: value for name, value in asked.items() if value is not None}
+    """Replay all tasks that match a filter and did not succeed. Each task is replayed at most once."""
+    fields = {"state": list(state), "queue": queue, "kind": kind, "run_id": run, "dry_run": dry_run, **api.space}
+    body = {name: value for name, value in fields.items() if value is not None}
     client, matched, ids = api.client(), 0, list[str]()
     while True:
         page = client.post("/tasks/replay", body)
@@ -146,35 +150,35 @@ def replay_tasks(
         if not page.get("next"):
             break
         body["after"] = page["next"]
-    told = f"{matched} tasks would be done again." if dry_run else f"{len(ids)} of {matched} tasks are done again."
-    show({"matched": matched, "task_ids": ids, "dry_run": dry_run}, api.json, lambda: say(told))
+    message = f"{matched} tasks would be replayed." if dry_run else f"Replayed {len(ids)} of {matched} tasks."
+    show({"matched": matched, "task_ids": ids, "dry_run": dry_run}, api.json, lambda: say(message))
 
 
 def task_history(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
-    """What happened to a task, in order."""
+    """Show the history of a task, oldest event first."""
     history = api.client().get(f"/tasks/{task_id}/history")
     rows = [
         (instant(line["at"]), line["attempt"] or None, line["what"], line["worker"], _detail(line["detail"] or {}))
         for line in history["items"]
     ]
     columns = ("time", "attempt", "what", "worker", "detail")
-    show(history, api.json, lambda: table(columns, rows, nothing="Nothing has happened yet."))
+    show(history, api.json, lambda: table(columns, rows, nothing="No history yet."))
 
 
 def _detail(detail: dict[str, Any]) -> str:
-    told = [str(detail[name]) for name in ("category", "reason", "error") if detail.get(name)]
+    parts = [str(detail[name]) for name in ("category", "reason", "error") if detail.get(name)]
     caller = detail.get("caller")
-    return ", ".join([*told, f"by {caller.get('subject')}"] if isinstance(caller, dict) else told)
+    return ", ".join([*parts, f"by {caller.get('subject')}"] if isinstance(caller, dict) else parts)
 
 
 def task_events(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
-    """What a task has told of its datasets, and the batches that it has handed over."""
+    """Show the datasets that a task has written and the batches that it has published."""
     client = api.client()
     events = list(client.items(f"/tasks/{task_id}/events", {}, 1000))
     batches = list(client.items(f"/tasks/{task_id}/publishes", {}, 1000))
     rows = [
         (instant(one["at"]), one["attempt"], one["dataset_uuid"], one["partition_key"] or one["cursor"],
-         "" if one["declared"] else "not declared: kept for audit")
+         "" if one["declared"] else "undeclared: kept for audit")
         for one in events
     ]  # fmt: skip
     rows += [
@@ -182,12 +186,12 @@ def task_events(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
         for one in batches
     ]
     columns = ("time", "attempt", "dataset", "what", "")
-    told = {"events": events, "publishes": batches}
-    show(told, api.json, lambda: table(columns, rows, nothing="It has told of no data."))
+    found = {"events": events, "publishes": batches}
+    show(found, api.json, lambda: table(columns, rows, nothing="The task has written no datasets."))
 
 
 def task_logs(task_id: TaskId, *, attempt: Attempt = None, api: ApiOptions = HERE) -> None:
-    """What the attempts of a task have logged."""
+    """Show the log lines of all attempts of a task."""
     found = api.client().get(f"/tasks/{task_id}/logs", {"attempt": attempt})
     if api.json:
         print_json(found)
@@ -196,12 +200,12 @@ def task_logs(task_id: TaskId, *, attempt: Attempt = None, api: ApiOptions = HER
         level = str(line.get("level") or "info")
         console.print(f"[dim]{instant(line['at'])}[/dim] {line['attempt']} {level:<7} {escape(str(line['message']))}")
     if not found["items"]:
-        console.print("Nothing was logged.", style="dim")
+        console.print("No log lines.", style="dim")
 
 
 def why_waiting(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
-    """Why a task does not run."""
+    """Explain why a task is not running."""
     found = api.client().get(f"/tasks/{task_id}/why-waiting")
     rows = [(item["reason"], item["message"], instant(item.get("until"))) for item in found["items"]]
-    nothing = "Nothing holds it back: it runs or has ended."
+    nothing = "Nothing: the task is running or has ended."
     show(found, api.json, lambda: table(("reason", "meaning", "until"), rows, nothing=nothing))

@@ -1,4 +1,4 @@
-"""`windlass worker`: a process that runs the handlers of an app until it is told to stop."""
+"""`windlass worker`: runs the handlers of an app until a signal stops it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cyclopts import Parameter
 
 from windlass import sdk
 from windlass.cli.logs import set_up_logs
-from windlass.cli.option import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions, load
+from windlass.cli.options import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions, load
 from windlass.cli.output import Exit, Unusable, console, print_json
-from windlass.cli.process import end_now, end_threads_of_others, run_for_others
+from windlass.cli.process import end_now, end_remaining_threads, run_user_code
 from windlass.cli.reload import run_with_reload
-from windlass.cli.stop import on_stop
-from windlass.cli.supervise import run_supervised, tell_of_end, tell_supervisor
+from windlass.cli.shutdown import on_stop
+from windlass.cli.supervise import report_end, report_lease, run_supervised
 from windlass.cli.worker_metrics import serving_metrics
-from windlass.sdk.worker import reach_of
-from windlass.sdk.worker_option import WorkerOptions
+from windlass.sdk.worker.options import WorkerOptions
+from windlass.sdk.worker.worker import reach_of
 from windlass.settings import Settings
 
 Names = Annotated[tuple[str, ...], Parameter(show_default=False)]
@@ -31,31 +31,29 @@ Names = Annotated[tuple[str, ...], Parameter(show_default=False)]
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class AboutOptions:
-    """Who the worker is."""
+class IdentityOptions:
+    """How the worker describes itself."""
 
-    name: Annotated[
-        str | None, Parameter(help="How the worker is called in timelines; default: host and process id.")
-    ] = None
-    namespace: Annotated[str | None, Parameter(help="Take tasks of this namespace; default: the app's own.")] = None
+    name: Annotated[str | None, Parameter(help="Name of the worker in histories. Default: host and process id.")] = None
+    namespace: Annotated[str | None, Parameter(help="Namespace to claim from. Default: that of the app.")] = None
     label: Annotated[
-        Names, Parameter(name=("--label", "-l"), help="What this worker has, for tasks that require it.")
+        Names, Parameter(name=("--label", "-l"), help="Label of this worker, for tasks that require it; repeatable.")
     ] = ()
-    version: Annotated[
-        str, Parameter(name="--app-version", help="The version of your program, shown with the worker.")
-    ] = ""
+    version: Annotated[str, Parameter(name="--app-version", help="Version of your program, shown with the worker.")] = (
+        ""
+    )
 
 
-NOTHING_SAID = AboutOptions()
+ANONYMOUS = IdentityOptions()
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class RemoteOptions:
-    """For a worker far from the database."""
+    """Flags of a worker without access to the database."""
 
-    server: Annotated[str | None, Parameter(help="Work for this gRPC server, as http://HOST:PORT.")] = None
-    api_key: Annotated[str | None, Parameter(help="The key to show to it; default: WINDLASS_API_KEY.")] = None
+    server: Annotated[str | None, Parameter(help="gRPC server to connect to, as http://HOST:PORT.")] = None
+    api_key: Annotated[str | None, Parameter(help="API key for that server. Default: WINDLASS_API_KEY.")] = None
 
 
 DIRECT = RemoteOptions()
@@ -68,7 +66,7 @@ def worker(
     kind: Annotated[Names, Parameter(name=("--kind", "-k"))] = (),
     concurrency: Annotated[int, Parameter(name=("--concurrency", "-c"))] = 32,
     prefetch: int = 0,
-    about: AboutOptions = NOTHING_SAID,
+    identity: IdentityOptions = ANONYMOUS,
     lease: Annotated[float, Parameter(name="--lease")] = 30.0,
     reload: Annotated[bool, Parameter(show_default=False)] = False,
     supervised: Annotated[bool, Parameter(show_default=False)] = False,
@@ -78,31 +76,30 @@ def worker(
 ) -> None:
     """Run the handlers of an app: `windlass worker shop.tasks:app -q mail -c 32`.
 
-    Ctrl-C or SIGTERM drains it: nothing more is claimed, what runs comes to its end, what was only held ready is given
-    back. A second one stops it at once and gives back what ran; none of that uses up a retry.
+    Ctrl-C or SIGTERM drains the worker: it claims no more tasks, finishes the running ones, and gives prefetched ones
+    back. A second signal stops it at once and gives the running tasks back. Neither uses up a retry.
 
     Parameters
     ----------
     target
-        The module and the name of the app in it, such as `shop.tasks:app`.
+        Module and name of the app, such as `shop.tasks:app`.
     queue
-        Take tasks of these queues only (may be given several times, or with commas); default: all that the app's
-        handlers name.
+        Queue to claim from; repeatable, or separated by commas. Default: all queues of the app's handlers.
     kind
-        Run these handlers of the app only, by their kinds; default: all of them.
+        Kind of handler to run; repeatable. Default: all handlers of the app.
     concurrency
-        How many tasks run side by side.
+        Maximum number of tasks that run at the same time.
     prefetch
-        How many more tasks are held ready.
+        Number of further tasks to claim in advance.
     lease
-        Seconds after its last sign of life until its tasks are given to other workers.
+        Seconds after the last heartbeat until its tasks are given to other workers.
     reload
-        Start again whenever a source file below the current folder changes; what runs is finished by the old code.
+        Restart when a source file below the current folder changes. The old code finishes the running tasks.
     supervised
-        Watch over the worker: when it ends unasked, keep its last lines, recover what it ran, and start another.
+        Run the worker in a child process. If it crashes, keep its last output, recover its tasks and restart it.
     """
     settings = database.settings(server=remote.server, api_key=remote.api_key, **log.flags)
-    tell_the_app(settings)
+    export_settings(settings)
     if reload:
         run_with_reload()
         return
@@ -112,23 +109,23 @@ def worker(
     console.quiet = database.json
     options: WorkerOptions = {
         "queues": split(queue) or None, "kinds": split(kind) or None, "concurrency": concurrency, "prefetch": prefetch,
-        "name": about.name, "labels": split(about.label), "version": about.version, "lease_ttl_s": lease,
+        "name": identity.name, "labels": split(identity.label), "version": identity.version, "lease_ttl_s": lease,
     }  # fmt: skip
-    run(target, options if about.namespace is None else {**options, "namespace": about.namespace})
+    run(target, options if identity.namespace is None else {**options, "namespace": identity.namespace})
 
 
 def run(target: str, options: WorkerOptions) -> None:
-    if not run_for_others(run_worker(target, options)):
+    if not run_user_code(run_worker(target, options)):
         end_now(Exit.INTERRUPTED)  # a thread that nothing can interrupt would keep the interpreter from ending
-    end_threads_of_others()
+    end_remaining_threads()
 
 
-def split(given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(one.strip() for names in given for one in names.split(","))
+def split(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for value in values for name in value.split(","))
 
 
-def tell_the_app(settings: Settings) -> None:
-    """An app that names neither server nor database of its own uses those that this command was told of."""
+def export_settings(settings: Settings) -> None:
+    """Passes the server and the database of this command to apps that name none, through the environment."""
     os.environ["WINDLASS_DATA_DIR"] = str(settings.data_dir)
     if settings.database_url is not None:
         os.environ["WINDLASS_DATABASE_URL"] = settings.database_url
@@ -139,24 +136,24 @@ def tell_the_app(settings: Settings) -> None:
 
 
 async def run_worker(target: str, options: WorkerOptions) -> bool:
-    """True if everything that it ran came to its end; False if it was told to stop at once."""
+    """Returns True if all tasks finished, False if the worker was stopped while tasks ran."""
     app = find_app(target)
     async with app:
         worker = app.worker(**options)
-        worker.on_lease = partial(tell_supervisor, reach=reach_of(app.client))
+        worker.on_lease = partial(report_lease, reach=reach_of(app.client))
         drained = True
 
         def drain() -> None:
             worker.stop()
-            say(f"Stopping: finishing {worker.active_count()} that run … (once more: stop at once)")
+            say(f"Stopping: finishing {worker.active_count()} running tasks … (press again to stop at once)")
 
         def stop_now() -> None:
             nonlocal drained
             drained = worker.active_count() == 0
-            say(f"Stopping at once: giving back {worker.active_count()} that run …")
+            say(f"Stopping at once: giving back {worker.active_count()} running tasks …")
             worker.stop_now()
 
-        on_stop(drain, stop_now)  # before anything is said: who hears that we run may tell us to stop
+        on_stop(drain, stop_now)  # before the first output: a supervisor may stop us as soon as it reads it
         if console.quiet:
             print_json({"worker": worker.name, "kinds": sorted(worker.kinds), "queues": list(worker.queues)})
         console.print(f"[bold]{worker.name}[/bold] runs {', '.join(sorted(worker.kinds))}")
@@ -166,31 +163,31 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
                 console.print(f"  metrics at {url}")
             await worker.run()
         say("Stopped.")
-    tell_of_end()
+    report_end()
     return drained
 
 
 def say(text: str) -> None:
-    """A handler may have closed or replaced our output: that is no reason not to stop."""
+    """Prints a line. A handler may have closed or replaced our output, which must not keep the worker from stopping."""
     with suppress(Exception):
         console.print(text)
 
 
 def find_app(target: str) -> sdk.App:
-    """The app in `package.module:name`, with the current folder on the path, as `python -m` has it."""
+    """Imports the app `package.module:name`, with the current folder on `sys.path` as with `python -m`."""
     module, separator, attribute = target.partition(":")
     if not separator or not module or not attribute:
-        raise Unusable(f"target: {target!r} is not like shop.tasks:app")
+        raise Unusable(f"target: {target!r} is not MODULE:NAME, such as shop.tasks:app")
     sys.path.insert(0, str(Path.cwd()))
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise
-        raise Unusable(f"target: there is no module {module}") from None
+        raise Unusable(f"target: module {module} not found") from None
     found = getattr(imported, attribute, None)
     if found is None:
-        raise Unusable(f"target: the module {module} has no {attribute}")
+        raise Unusable(f"target: module {module} has no attribute {attribute}")
     if not isinstance(found, sdk.App):
-        raise Unusable(f"target: {target} is not an App but {type(found).__name__}")
+        raise Unusable(f"target: {target} is a {type(found).__name__}, not an App")
     return found

@@ -1,4 +1,4 @@
-"""`windlass workers …`: who is here and how much each runs; drain one, or say that it is gone."""
+"""`windlass workers`: lists workers, drains them, declares them lost."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.live import watching
+from windlass.cli.live_table import watch_table
 from windlass.cli.output import instant, say, show, table
 from windlass.cli.queue import Watch
 from windlass.cli.submit import seconds_of
 
 COLUMNS = ("name", "pid", "running", "state", "id", "queues", "kinds", "host", "version", "labels", "lease until")
 
-WorkerId = Annotated[str, Parameter(help="The worker, by the id that `windlass workers list` shows.")]
+WorkerId = Annotated[str, Parameter(help="Id of the worker, from `windlass workers list`.")]
 State = Annotated[
-    Literal["online", "draining", "offline"] | None, Parameter(help="Only those; default: all that are here.")
+    Literal["online", "draining", "offline"] | None,
+    Parameter(help="Only workers in this state. Default: online and draining."),
 ]
 
 
 def list_workers(
     *, state: State = None, queue: str | None = None, watch: Watch = False, api: ApiOptions = HERE
 ) -> None:
-    """List workers; without a state, those that are here.
+    """List workers. Without `--state`, those that are online or draining.
 
     Parameters
     ----------
     queue
-        Only those that take from this queue.
+        Only workers that claim from this queue.
     """
     client = api.client()
     query = {**api.space, "state": state or "online,draining", **({} if queue is None else {"queue": queue})}
@@ -37,39 +38,43 @@ def list_workers(
         return list(client.items("/workers", query, 10_000))
 
     if watch and not api.json:
-        watching(COLUMNS, lambda: map(_row, found()))
+        watch_table(COLUMNS, lambda: map(_row, found()))
         return
     workers = found()
-    show(workers, api.json, lambda: table(COLUMNS, map(_row, workers), nothing="No worker is here."))
+    show(workers, api.json, lambda: table(COLUMNS, map(_row, workers), nothing="There are no workers."))
 
 
 def show_worker(worker_id: WorkerId, *, api: ApiOptions = HERE) -> None:
-    """Show all that is known of a worker, also of one that went, for a week."""
+    """Show a worker. Offline workers are kept for a week."""
     worker = api.client().get(f"/workers/{worker_id}")
 
-    def shown() -> None:
+    def print_text() -> None:
         for field, value in worker.items():
             text = instant(value) if field.endswith("_at") else ", ".join(value) if isinstance(value, list) else value
             say(f"{field:14} {'(all)' if field == 'kinds' and value is None else '' if text is None else text}")
 
-    show(worker, api.json, shown)
+    show(worker, api.json, print_text)
 
 
 def drain_worker(worker_id: WorkerId, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
-    """Let a worker finish what it has, and give it nothing new.
+    """Drain a worker: it finishes its tasks and gets no new ones.
 
     Parameters
     ----------
     timeout
-        What still runs after so long is taken from it, such as `5m`.
+        Time after which tasks that still run are taken from it, such as `5m`.
     """
     order = {} if timeout is None else {"timeout_s": seconds_of("--timeout", timeout)}
     worker = api.client().post(f"/workers/{worker_id}/drain", order)
-    show(worker, api.json, lambda: say(f"The worker {worker['name']} is {worker['state']}, {worker['running']} run."))
+    show(
+        worker,
+        api.json,
+        lambda: say(f"The worker {worker['name']} is {worker['state']}; {worker['running']} tasks are running."),
+    )
 
 
 def take_worker_offline(worker_id: WorkerId, *, api: ApiOptions = HERE) -> None:
-    """Say that a worker is gone: what it ran is given to others now."""
+    """Declare a worker lost: its tasks are given to other workers now."""
     worker = api.client().post(f"/workers/{worker_id}/offline", {})
     show(worker, api.json, lambda: say(f"The worker {worker['name']} is {worker['state']}."))
 

@@ -1,4 +1,4 @@
-"""The metrics of a worker beside the database: what it claims and reports goes past the servers, so it tells itself."""
+"""Metrics of a worker that uses the database directly. Its claims and reports bypass the servers, so it serves them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from windlass.settings import Address
 
 
 @asynccontextmanager
-async def serving_metrics(client: object, place: Address | None) -> AsyncIterator[str | None]:
-    """`GET /metrics` there until the block ends; yields its URL. A worker far from the database has nothing to tell."""
-    if place is None:
+async def serving_metrics(client: object, address: Address | None) -> AsyncIterator[str | None]:
+    """Serves `GET /metrics` until the block ends and yields its URL. A worker that uses a server has no metrics."""
+    if address is None:
         yield None
         return
-    from windlass.engine.engine import Engine  # what serves is loaded only where it is asked for
-    from windlass.engine.metrics import Tally
-    from windlass.http.metrics import tally_app
-    from windlass.http.server import listening
+    from windlass.api.metrics import tally_app
+    from windlass.engine.engine import Engine  # imported only when metrics are on
+    from windlass.engine.read.metrics import Tally
+    from windlass.net.server.server import listening
 
     if not isinstance(client, Engine):
         yield None
         return
     tally = Tally()
     client.count(tally)
-    async with listening(tally_app(tally), place.host, place.port) as url:
+    async with listening(tally_app(tally), address.host, address.port) as url:
         yield f"{url}/metrics"

@@ -1,4 +1,4 @@
-"""For workflows: `windlass signals send`, and the steps that they have recorded."""
+"""Commands for workflows: send a signal, list the recorded steps, fork."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ def send_signal(
     payload: Annotated[str, Parameter(name=("--payload", "-p"))] = "null",
     api: ApiOptions = HERE,
 ) -> None:
-    """Send a signal: `windlass signals send TASK approval --payload true`. Sent before it is waited for, it is kept.
+    """Send a signal: `windlass signals send TASK approval --payload true`. A signal that
+    arrives early is kept until the workflow waits for it.
 
     Parameters
     ----------
     name
-        What the workflow calls it: `ctx.wait_signal("approval")`.
+        Name of the signal, as in `ctx.wait_signal("approval")`.
     payload
-        JSON text; `@FILE` reads a file, `-` reads standard input.
+        JSON text, `@FILE`, or `-` for standard input.
     """
     task = api.client().post(f"/tasks/{task_id}/signals/{name}", {"payload": read_payload(payload)})
     show(task, api.json, lambda: say(f"Sent. The workflow is {task['state']}."))
 
 
 def list_steps(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
-    """The steps that a workflow has recorded, in the order in which its code asked for them."""
+    """List the recorded steps of a workflow, in the order of its code."""
     found = api.client().get(f"/tasks/{task_id}/steps")
     rows = [
         (step["name"], step["occurrence"], step["kind"], step["state"], step["attempt"], instant(step["recorded_at"]),
@@ -41,18 +42,18 @@ def list_steps(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
         for step in found["items"]
     ]  # fmt: skip
     columns = ("step", "occurrence", "kind", "state", "attempt", "recorded", "until", "error")
-    show(found["items"], api.json, lambda: table(columns, rows, nothing="No steps are recorded."))
+    show(found["items"], api.json, lambda: table(columns, rows, nothing="No steps recorded."))
 
 
 def fork_task(task_id: TaskId, from_step: str, *, occurrence: int = 1, api: ApiOptions = HERE) -> None:
-    """Do a workflow again from one of its steps, as a new task that keeps what was recorded before.
+    """Rerun a workflow from one of its steps, as a new task that keeps the steps recorded before it.
 
     Parameters
     ----------
     from_step
-        The first step that is done again; `windlass tasks steps` lists them.
+        First step to rerun; `windlass tasks steps` lists them.
     occurrence
-        Which of the steps with that name.
+        Occurrence of the step with that name.
     """
     task = api.client().post(f"/tasks/{task_id}/fork", {"from_step": from_step, "occurrence": occurrence})
     show(task, api.json, lambda: say(f"Forked as task {task['id']}."))

@@ -1,4 +1,4 @@
-"""`windlass wrapper`: the worker of the lease contract, from the command line."""
+"""`windlass wrapper`: the worker of the lease contract."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from windlass.wrapper.command import main
+from windlass.contracts.lease.worker.command import main
 
 
 def wrapper(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
-    """Take wake-ups of a queue, claim each task over mTLS, run its operator, and report: `windlass wrapper
-    wrapper.toml`, or with flags alone; `windlass wrapper --help` lists them, the how-to page explains them.
+    """Receive the wake-ups of a queue, claim each task over mTLS, run its operator, and report the result: `windlass
+    wrapper wrapper.toml`, or with flags alone. `windlass wrapper --help` lists the flags.
 
-    The same as `python -m windlass.wrapper`, which needs nothing of the server. Ctrl-C or SIGTERM drains it, a second
-    one stops it at once.
+    Same as `python -m windlass.wrapper`, which does not need the server extra. Ctrl-C or SIGTERM drains the wrapper; a
+    second signal stops it at once.
 
     Parameters
     ----------
     arguments
-        A TOML file with settings and operators, and flags, which beat it.
+        TOML file with settings and operators, and flags, which override it.
     """
     main(arguments)

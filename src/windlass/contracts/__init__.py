@@ -1,0 +1,1 @@
+"""One room for each contract: rules, tables, wire, server, worker and conformance kit."""

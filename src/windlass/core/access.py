@@ -11,9 +11,9 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_name
-from windlass.core.error import Forbidden, Invalid
-from windlass.core.transition import Instant
+from windlass.core.states import Instant
+from windlass.core.validation import check_name
+from windlass.errors import Forbidden, Invalid
 
 
 class Role(StrEnum):

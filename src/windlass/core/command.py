@@ -1,7 +1,7 @@
-"""What can be said about one task, each as a value that knows its rule.
+"""The commands on one task, each as a value that knows its rule.
 
-A command carries what was said and hands it to `core`; it reads nothing and writes nothing. `jitter` was drawn when the
-command was made, so that a batch that is run again decides the same.
+A command carries the data of a request and passes it to its rule; it reads nothing and writes nothing. `jitter` was
+drawn when the command was made, so that a batch that is run again decides the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from windlass.core import task as rules
-from windlass.core.check import (
+from windlass.core.context import CommandWithContext
+from windlass.core.failure import Category, Failure
+from windlass.core.replay import make_available
+from windlass.core.states import Instant, Transition
+from windlass.core.step import StepCommandContext
+from windlass.core.task import Task
+from windlass.core.text import clean
+from windlass.core.validation import (
     check_count,
     check_instant,
     check_list,
@@ -22,13 +29,7 @@ from windlass.core.check import (
     check_seconds,
     check_type,
 )
-from windlass.core.error import Invalid
-from windlass.core.failure import Category, Failure
-from windlass.core.replay import hurry
-from windlass.core.step import Facts
-from windlass.core.task import Task
-from windlass.core.text import clean
-from windlass.core.transition import Instant, Transition
+from windlass.errors import Invalid
 
 
 class Command(Protocol):
@@ -36,16 +37,6 @@ class Command(Protocol):
     def task_id(self) -> UUID: ...
 
     def decide(self, task: Task, now: Instant) -> Transition: ...
-
-
-class Informed(msgspec.Struct, frozen=True):
-    """A command that has to know more than the task's row: it is told the facts, read under the lock of that row."""
-
-    def decide(self, task: Task, now: Instant) -> Transition:
-        return self.decide_with(task, Facts(), now)
-
-    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
-        raise NotImplementedError
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
@@ -89,9 +80,11 @@ class Cancelled(msgspec.Struct, frozen=True):
         return rules.report_cancelled(task, self.attempt, self.lease_id, self.message, now)
 
 
-class Sleep(Informed, frozen=True):
-    """The workflow waits for a time, for signals, for child tasks, or with nothing given until somebody wakes it, and
-    holds no worker meanwhile. It does not sleep if one of them has come."""
+class Sleep(CommandWithContext, frozen=True):
+    """The workflow waits for a time, for signals, for child tasks, or with nothing given until it is woken. It holds
+    no worker meanwhile, and does not sleep if one of them has come."""
+
+    context = StepCommandContext
 
     task_id: UUID
     attempt: int
@@ -100,9 +93,9 @@ class Sleep(Informed, frozen=True):
     signals: tuple[str, ...] = ()
     children: tuple[UUID, ...] = ()
 
-    def decide_with(self, task: Task, facts: Facts, now: Instant) -> Transition:
-        come = any(facts.pending(task.id, name) is not None for name in self.signals) or any(
-            (child := facts.child(task, child_id)) is None or child.terminal for child_id in self.children
+    def decide_with(self, task: Task, context: StepCommandContext, now: Instant) -> Transition:
+        come = any(context.pending(task.id, name) is not None for name in self.signals) or any(
+            (child := context.child(task, child_id)) is None or child.terminal for child_id in self.children
         )
         return rules.sleep(task, self.attempt, self.lease_id, self.until, now, come=come)
 
@@ -135,7 +128,7 @@ _REPORTS = get_args(Report)
 
 
 def checked_report(report: Report, jitter: float) -> Report:
-    """The report as it may be carried out, with its chance. Raises Invalid for what is no report at all."""
+    """The report, checked, with its jitter. Raises Invalid for what is no report."""
     if not isinstance(report, _REPORTS):
         raise Invalid(f"must be a report, not {type(report).__name__}", field="report")
     check_type("task_id", report.task_id, UUID)
@@ -160,7 +153,7 @@ def checked_report(report: Report, jitter: float) -> Report:
 
 
 def storable(failure: Failure) -> Failure:
-    """What a worker tells of its failure, checked. Its texts are storable by themselves."""
+    """The failure that a worker reports, checked. Its texts are storable by themselves."""
     check_type("failure", failure, Failure)
     for field in ("message", "reason", "trace"):
         check_type(f"failure.{field}", getattr(failure, field), str)
@@ -198,13 +191,13 @@ class Wake(msgspec.Struct, frozen=True):
         return rules.wake(task, now)
 
 
-class Hurry(msgspec.Struct, frozen=True):
-    """An operator wants it tried now."""
+class MakeAvailable(msgspec.Struct, frozen=True):
+    """An operator makes a waiting task available now."""
 
     task_id: UUID
 
     def decide(self, task: Task, now: Instant) -> Transition:
-        return hurry(task, now)
+        return make_available(task, now)
 
 
 class Resume(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Cron expressions: read and checked here, so that a schedule that could never fire is refused where it is declared.
 
-Two forms, told apart by the number of fields, since each is what its users know from elsewhere:
+There are two forms, which differ in the number of fields, since each is what its users know from elsewhere:
 
     5 fields   minute hour day month weekday                   a line of crontab: Sunday is 0 or 7; where both days are
                                                                given, either will do
@@ -8,7 +8,7 @@ Two forms, told apart by the number of fields, since each is what its users know
                                                                must match; `?` is `*` for a day
 
 A field is `*`, a number, a name (JAN, MON), a range, a list, and any of these with a step (`*/15`, `1-5/2`, `5/20`).
-When an expression fires in a time zone is told by `core.fire`.
+`core.cron_times` computes when an expression fires in a time zone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from windlass.core.error import Invalid
+from windlass.errors import Invalid
 
 YEAR_MIN, YEAR_MAX = 1970, 2100
 LONGEST = 200
@@ -107,7 +107,7 @@ def _parsed(text: str) -> Cron:
         shape = "5 fields (minute hour day month weekday), or 6 or 7 (second first, perhaps a year last)"
         raise Invalid(f"must have {shape}: {text!r}", field="cron")
     known = _CRONTAB if crontab else _FULL
-    values = [_values(said, field) for said, field in zip(fields, known, strict=False)]
+    values = [_values(text_, field) for text_, field in zip(fields, known, strict=False)]
     if crontab:
         fields, values = ["0", *fields], [(0,), *values]
     seconds, minutes, hours, days, months, weekdays, *years = values
@@ -135,9 +135,9 @@ def month_days(cron: Cron, year: int, month: int) -> list[int]:
     return [day for day in days if day <= length and (first + day) % 7 in weekdays]
 
 
-def _values(said: str, field: _Field) -> tuple[int, ...]:
+def _values(text: str, field: _Field) -> tuple[int, ...]:
     found: set[int] = set()
-    for part in said.split(","):
+    for part in text.split(","):
         match = _PART.fullmatch(part)
         if match is None or (match["first"] in ("*", "?") and match["last"] is not None):
             raise Invalid(f"{part!r} is no {field.name}{_unknown(part)}", field="cron")

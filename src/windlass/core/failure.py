@@ -14,7 +14,7 @@ from windlass.core.text import REASON_MAX, TEXT_MAX, clean, clean_middle
 
 
 class Category(StrEnum):
-    """Who or what is to blame; decides whether a retry makes sense when nobody said so."""
+    """What is to blame. Decides whether to retry, unless `retryable` is set."""
 
     USER_CODE = "USER_CODE"
     DATA_QUALITY = "DATA_QUALITY"
@@ -27,12 +27,12 @@ class Category(StrEnum):
 RETRYABLE = frozenset({Category.USER_CODE, Category.INFRASTRUCTURE, Category.TIMEOUT})
 
 
-# Said by our own means: beside the message they tell nothing.
+# Reasons that Windlass sets itself: they add nothing to the message.
 PLAIN = frozenset({"Fail", "Retry", "CANCELLED"})
 
 
-def told(reason: str, message: str) -> str:
-    """Word and sentence in one line, each where it adds something."""
+def reason_and_message(reason: str, message: str) -> str:
+    """Reason and message in one line, each where it adds something."""
     return ": ".join(dict.fromkeys(part for part in ("" if reason in PLAIN else reason, message) if part)) or reason
 
 
@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def line(self) -> str:
         """What a person reads: `ZeroDivisionError: division by zero`."""
-        return told(self.reason, self.message)
+        return reason_and_message(self.reason, self.message)
 
     @property
     def may_retry(self) -> bool:

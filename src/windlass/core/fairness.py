@@ -1,7 +1,7 @@
 """Fair claims: in which order the lanes of a queue are served, and how many tasks each may give to one batch.
 
 A lane is (priority, concurrency key). Priorities are served in order; within one, K backlogged keys get 1/K each of
-every batch, and the walk begins behind the key that was served last.
+every batch, beginning behind the key that was served last.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 import msgspec
 
 from windlass.core.queue import Admission
-from windlass.core.transition import Instant
+from windlass.core.states import Instant
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -37,13 +37,13 @@ class LanePick(msgspec.Struct, frozen=True):
 
 
 def share(lanes: Sequence[Lane], wanted: int, admission: Admission, last_key: str) -> list[LanePick]:
-    """Who may give how many. Lanes whose key has no room are left out."""
+    """How many tasks each lane may give. Lanes whose key has no room are left out."""
     picks: list[LanePick] = []
     for priority, group in groupby(sorted(lanes), key=lambda lane: lane.priority):
         open_lanes = [(lane.key, room) for lane in group if (room := _room(lane.key, admission)) > 0]
         if open_lanes:
-            # Equal shares; what is left over goes to those whose turn comes first. Nobody is asked for none at all:
-            # the lanes ahead may hold nothing that is due.
+            # Equal shares; the remainder goes to those whose turn comes first. Every lane may give at least one: the
+            # lanes ahead may hold nothing that is due.
             even, extra = divmod(wanted, len(open_lanes))
             turns = sorted(open_lanes, key=lambda lane: (lane[0] <= last_key, lane[0]))
             picks += [
@@ -54,12 +54,12 @@ def share(lanes: Sequence[Lane], wanted: int, admission: Admission, last_key: st
 
 
 def fitting(found: Sequence[Lane], picks: Sequence[LanePick], admission: Admission) -> list[int]:
-    """Which of these finds to claim, as positions; `found` has the lane of each, in the order of the picks.
+    """Which of the found tasks to claim, as positions; `found` has the lane of each, in the order of the picks.
 
-    The lanes of one key, in whatever priority, share its room. And a lane that gave all that it was asked for may hold
-    more: until that is claimed, no lower priority is.
+    The lanes of one key, in whatever priority, share its room. And a lane that gave its whole share may hold more:
+    until that is claimed, no lower priority is.
     """
-    asked = {Lane(pick.priority, pick.key): pick.take for pick in picks}
+    shares = {Lane(pick.priority, pick.key): pick.take for pick in picks}
     by_lane: dict[Lane, int] = {}
     by_key: dict[str, int] = {}
     backlog = PRIORITY_LAST
@@ -71,7 +71,7 @@ def fitting(found: Sequence[Lane], picks: Sequence[LanePick], admission: Admissi
         kept.append(position)
         by_lane[lane] = by_lane.get(lane, 0) + 1
         by_key[lane.key] = by_key.get(lane.key, 0) + 1
-        if by_lane[lane] == asked[lane] and room > 1:
+        if by_lane[lane] == shares[lane] and room > 1:
             backlog = lane.priority
     return kept
 

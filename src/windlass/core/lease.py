@@ -10,15 +10,15 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import check_count, check_name, check_names, check_seconds, check_type
-from windlass.core.error import Invalid
-from windlass.core.transition import Instant
+from windlass.core.states import Instant
+from windlass.core.validation import check_count, check_name, check_names, check_seconds, check_type
+from windlass.errors import Invalid
 
 
 class Lease(msgspec.Struct, frozen=True):
     """`kinds=None` means that the worker takes every kind. A lease that ended early has `expires_at` in the past.
 
-    Where the worker runs (`host`, `pid`) and what it runs (`version`) is for people who look; nothing is decided by it.
+    Where the worker runs (`host`, `pid`) and what it runs (`version`) is shown to people; nothing is decided by it.
     """
 
     id: UUID
@@ -39,7 +39,8 @@ PID_MAX = 2**31 - 1
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """What a worker says of itself with a heartbeat: what ended since the last one, and whether it is about to go."""
+    """What a worker reports of itself with a heartbeat: how many attempts ended since the last one, and whether it
+    drains."""
 
     completed: int = 0
     failed: int = 0
@@ -50,14 +51,14 @@ IDLE = Activity()
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """How another process reaches the same source of work: `module.LeaseKeeper(**settings)` extends a lease there."""
+    """How another process reaches the same source of work: `module.LeaseExtender(**settings)` extends a lease there."""
 
     module: str
     settings: dict[str, str | int | float | bool | None]
 
 
 def check_about(host: object, pid: object, version: object) -> None:
-    """What a worker says of itself. It may say nothing."""
+    """Check what a worker reports of itself. Each may be empty."""
     for field, value in (("host", host), ("version", version)):
         if value != "":
             check_name(field, value)
@@ -65,7 +66,7 @@ def check_about(host: object, pid: object, version: object) -> None:
 
 
 def check_lease(lease: object) -> None:
-    """A lease travels with its worker, and so may come back as anything."""
+    """A lease travels with its worker, so that what comes back has to be checked."""
     if not isinstance(lease, Lease):
         raise Invalid(f"must be a lease, not {type(lease).__name__}", field="lease")
     check_type("lease.id", lease.id, UUID)
@@ -89,7 +90,7 @@ class CancelSignal(msgspec.Struct, frozen=True):
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: until when, what to stop, and whether to take no more and go."""
+    """The answer to a heartbeat: until when the lease lasts, what to stop, and whether to drain."""
 
     expires_at: Instant
     cancels: tuple[CancelSignal, ...] = ()

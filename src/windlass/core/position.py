@@ -7,11 +7,11 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from windlass.core.check import check_instant
-from windlass.core.error import Invalid
+from windlass.core.validation import check_instant
+from windlass.errors import Invalid
 
 Position = tuple[datetime, UUID]
-NOWHERE = (None, None)  # how a query is told to begin at the first row
+NOWHERE = (None, None)  # makes a query begin at the first row
 
 
 def check_position(field: str, value: object) -> None:

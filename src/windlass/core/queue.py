@@ -1,7 +1,7 @@
-"""Queues: what an operator sets for a line of work, and how many tasks may start right now.
+"""Queues: their settings, and how many tasks may start right now.
 
-Pure arithmetic on counts that were taken under the lock of the queue's row. Which tasks those are is selected in SQL.
-A running task is a slot in use: nothing is counted up or down, so a slot cannot leak when its holder dies.
+Pure arithmetic on counts that were taken under the lock of the queue's row. Which tasks start is selected in SQL.
+A running task is a slot in use: nothing is counted up or down, so a slot cannot leak when its worker dies.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from datetime import timedelta
 
 import msgspec
 
-from windlass.core.check import check_count, check_name, check_seconds, check_type
-from windlass.core.transition import Instant
+from windlass.core.states import Instant
+from windlass.core.validation import check_count, check_name, check_seconds, check_type
 
 UNLIMITED = 2**31 - 1
 QueueName = tuple[str, str]  # with its namespace in front
@@ -26,7 +26,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was set for a queue. A queue that nobody configured has no limits and needs no row."""
+    """The limits of a queue. A queue that was never configured has none and needs no row."""
 
     paused: bool = False
     max_running: int | None = None
@@ -57,7 +57,7 @@ def check_config(config: QueueConfig) -> None:
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What runs in a queue now, and what started within the window of its rate (oldest first)."""
+    """What runs in a queue now, and the starts within the window of its rate (oldest first)."""
 
     running: int = 0
     running_by_kind: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -80,7 +80,7 @@ OPEN = Admission(UNLIMITED)
 
 
 def admit(config: QueueConfig, usage: Usage, wanted: int, now: Instant) -> Admission:
-    """How many of `wanted` tasks may start. `reason` says what holds back when the answer is none at all."""
+    """How many of `wanted` tasks may start. If none may, `reason` is the limit that is reached."""
     if config.paused:
         return Admission(0, reason="paused")
     total, reason = _concurrency_room(config, usage, wanted)

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from windlass.core.error import InvalidState
+from windlass.core.states import Entry, Instant, State, Transition, Verb, move
 from windlass.core.submission import Submission
 from windlass.core.task import Task, resume
-from windlass.core.transition import Entry, Instant, State, Transition, Verb, move
+from windlass.errors import InvalidState
 
 REPLAYABLE = frozenset({State.FAILED, State.CANCELLED, State.SKIPPED})
 
@@ -40,7 +40,7 @@ def replay(task: Task, payload: bytes, requires: tuple[str, ...], wire: bytes | 
     )
 
 
-def hurry(task: Task, now: Instant) -> Transition:
+def make_available(task: Task, now: Instant) -> Transition:
     """What waits for its time (a retry, a delay) is available now; what is parked goes on."""
     if task.state is State.PARKED:
         return resume(task, now)
@@ -48,5 +48,5 @@ def hurry(task: Task, now: Instant) -> Transition:
         raise InvalidState(f"the task is {task.state}: there is nothing to try again", task_id=task.id)
     if task.available_at <= now:
         return Transition(Verb.NOTE, task, task)
-    entry = Entry(task.id, now, task.attempt, "hurried", None, {"was_due_at": task.available_at})
+    entry = Entry(task.id, now, task.attempt, "made_available", None, {"was_due_at": task.available_at})
     return move(Verb.NOTE, task, replace(task, available_at=now), (entry,))

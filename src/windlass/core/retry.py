@@ -30,7 +30,7 @@ def retry_delay_s(policy: Policy, failures: int, jitter: float, retry_after_s: f
     """Seconds until the next try after `failures` failures (or losses) in all.
 
     A worker that names its own delay knows better than our formula; it gets the same jitter, so that a crowd
-    that was told "in 60 s" does not come back as one.
+    that got "in 60 s" does not come back all at once.
     """
     assert failures >= 1, failures
     assert 0.0 <= jitter < 1.0, jitter

@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core.failure import Category, Failure
+from windlass.core.states import Instant, State, Transition, Verb, move
 from windlass.core.task import Task, end_without_attempt
-from windlass.core.transition import Instant, State, Transition, Verb, move
 
 
 class Edge(msgspec.Struct, frozen=True):

@@ -21,13 +21,13 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from windlass.core.check import check_count, check_name, check_type
 from windlass.core.cron import Cron, parse_cron
-from windlass.core.error import Invalid, InvalidState
-from windlass.core.fire import SECOND, first_fires, newest_fires, next_fire
+from windlass.core.cron_times import SECOND, first_fires, newest_fires, next_fire
 from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.states import Instant
 from windlass.core.submission import Submission, check_submission
-from windlass.core.transition import Instant
+from windlass.core.validation import check_count, check_name, check_type
+from windlass.errors import Invalid, InvalidState
 
 CATCHUP_DEFAULT, CATCHUP_MAX = 100, 10_000
 OUTAGES_KEPT = 20
@@ -112,8 +112,8 @@ class Fire(msgspec.Struct, frozen=True):
 
 
 class OpenTask(msgspec.Struct, frozen=True):
-    """A task of an earlier fire that has not ended. Only one that is in the schedule's run can be waited for: not one
-    that was submitted before its schedule was told to let fires wait."""
+    """A task of an earlier fire that has not ended. A fire can wait only for one in the schedule's run: not for one
+    that was submitted before the schedule's overlap was set to wait."""
 
     id: UUID
     grouped: bool = True

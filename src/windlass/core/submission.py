@@ -1,6 +1,6 @@
-"""What a client asks for, and what is wrong with it: everything that can be said before the database is asked.
+"""Submissions, and every check of them that needs no database.
 
-Owns the shape and range of every field of a submission; nothing that fails here has written anything.
+Owns the shape and range of every field of a submission. What fails here has written nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from windlass.core.check import (
+from windlass.core.retry import DEFAULT_POLICY, Policy
+from windlass.core.states import Instant
+from windlass.core.trace import check_trace
+from windlass.core.validation import (
     KEY_MAX,
     PAYLOAD_MAX_BYTES,
     check_count,
@@ -24,10 +27,7 @@ from windlass.core.check import (
     check_text,
     check_type,
 )
-from windlass.core.error import Invalid
-from windlass.core.retry import DEFAULT_POLICY, Policy
-from windlass.core.trace import check_trace
-from windlass.core.transition import Instant
+from windlass.errors import Invalid
 
 PRIORITY_MIN, PRIORITY_MAX = -100, 100
 
@@ -69,20 +69,20 @@ def wire_fields(wire: bytes | None) -> dict[str, Any]:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Tasks to be that differ in nothing but their ids and payloads: what they share is said, and checked, once."""
+    """Submissions that differ only in their ids and payloads: the shared fields are sent and checked once."""
 
     shared: Submission
     ids: list[UUID]
     payloads: list[bytes]
 
     def submissions(self) -> list[Submission]:
-        """The same, each on its own."""
+        """The same tasks as single submissions."""
         pairs = zip(self.ids, self.payloads, strict=True)
         return [replace(self.shared, id=task_id, payload=payload) for task_id, payload in pairs]
 
 
 def check_submission(submission: Submission, most: int = PAYLOAD_MAX_BYTES) -> None:
-    """Raise Invalid naming the first field that cannot be accepted. `most` bytes may the payload have."""
+    """Raise Invalid naming the first field that cannot be accepted. The payload may have at most `most` bytes."""
     check_type("submission", submission, Submission)
     check_name("kind", submission.kind)
     check_name("queue", submission.queue)

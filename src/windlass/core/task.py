@@ -1,7 +1,7 @@
-"""The rules of a task's life. Each is a function from (record, what was said, now) to a Transition.
+"""The rules of a task's life. Each is a function from (record, request, now) to a Transition.
 
-Nothing here reads a clock, draws a random number, logs, or knows of a database: time, chance and identity are
-arguments. Every write of a worker passes `_held`: the fence. The moves that exist at all are in `transition.TABLE`.
+Nothing here reads a clock, draws a random number, logs, or knows of a database: time, jitter and ids are arguments.
+Every write of a worker passes `_held`: the fence. All possible moves are in `states.TABLE`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from windlass.core.error import Conflict, InvalidState, LeaseLost
 from windlass.core.failure import Category, Failure
-from windlass.core.id import derived_id
+from windlass.core.ids import derived_id
 from windlass.core.retry import DEFAULT_POLICY, Policy, retry_delay_s
-from windlass.core.transition import TERMINAL, Effect, Entry, Instant, State, Transition, Verb, move
+from windlass.core.states import TERMINAL, Effect, Entry, Instant, State, Transition, Verb, move
+from windlass.errors import Conflict, InvalidState, LeaseLost
 
 
 class Outcome(StrEnum):
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 
 class Cancel(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A cancel that was asked for. The grace runs from `signalled_at`: a worker can only obey what it has heard."""
+    """A requested cancel. The grace runs from `signalled_at`: a worker can only obey a cancel that it has received."""
 
     requested_at: Instant
     reason: str = ""
@@ -74,7 +74,7 @@ class Task(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def current_worker(self) -> str | None:
-        """Who runs it, or ran it to its end. A task that waits is with nobody, whoever had it before."""
+        """The worker that runs the task, or ran it to its end. None for a task that waits."""
         return self.worker if self.state is State.RUNNING or self.terminal else None
 
     @property
@@ -85,7 +85,7 @@ class Task(msgspec.Struct, frozen=True, gc=False):
 # --------------------------------------------------------------------------------------------- claim
 
 
-def claim(task: Task, lease_id: UUID, worker: str, now: Instant) -> Transition:
+def claim(task: Task, lease_id: UUID, worker: str | None, now: Instant) -> Transition:
     """A new attempt begins: the number goes up, and with it every older attempt is fenced off."""
     assert task.state is State.QUEUED, (task.id, task.state)
     started = replace(
@@ -124,7 +124,7 @@ def fail(task: Task, attempt: int, lease_id: UUID, failure: Failure, now: Instan
 
 
 def report_cancelled(task: Task, attempt: int, lease_id: UUID, message: str, now: Instant) -> Transition:
-    """The worker stopped because it was told to, or on its own: ends the task either way, without a retry."""
+    """The worker stopped the attempt, on a cancel or on its own: ends the task either way, without a retry."""
     failure = Failure(Category.CANCELLED, message or _cancel_reason(task), "CANCELLED", retryable=False)
     refused = _held(task, attempt, lease_id, Outcome.CANCELLED, now, error=failure)
     if refused is not None:
@@ -187,17 +187,16 @@ def expire(
     as_failure: bool = False,
     message: str = "",
 ) -> Transition:
-    """The lease ran out: the worker died, hangs, or is cut off. What it wrote last, if anybody knows, is kept, and
-    `message` says what is known of its end. Where a contract counts that as a failure, it uses the budget of failures.
+    """The lease expired: the worker died, hangs, or is cut off. Its last output is kept if it is known, and `message`
+    describes its end. Where a contract counts that as a failure, it uses the budget of failures.
 
-    Attempt and lease stay on the row, so that the current holder may still report until a newer attempt begins.
+    Attempt and lease stay on the row, so that the worker may still report until a newer attempt begins.
     """
     assert task.state is State.RUNNING, (task.id, task.state)
     lost = replace(task, failures=task.failures + 1) if as_failure else replace(task, losses=task.losses + 1)
     times, most = (lost.failures, task.policy.max_attempts) if as_failure else (lost.losses, task.policy.max_losses)
     who = f"the worker {task.worker} was lost in" if task.worker else "no worker took up"
-    told = message or f"{who} attempt {task.attempt}"
-    failure = Failure(Category.INFRASTRUCTURE, told, reason, last_output)
+    failure = Failure(Category.INFRASTRUCTURE, message or f"{who} attempt {task.attempt}", reason, last_output)
     if task.cancel is not None:
         return _end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
     if times >= max(1, most):
@@ -252,33 +251,44 @@ def resume(task: Task, now: Instant) -> Transition:
 
 
 def cancel(task: Task, reason: str, now: Instant, *, force: bool = False) -> Transition:
-    """Somebody asks to cancel. Who waits ends at once, and so does what was sent out and nobody took up; who runs is
-    told, and has its grace from then on."""
+    """Cancel a task. One that waits ends at once, as does an attempt that was sent and that no worker has started. A
+    running worker is signalled, and its grace begins then."""
     if task.state is State.CANCELLED:
         return Transition(Verb.NOTE, task, task)
     if task.terminal:
         raise InvalidState(f"the task has already {task.state}", task_id=task.id, state=task.state)
-    asked = task.cancel or Cancel(now, reason)
+    request = task.cancel or Cancel(now, reason)
     if task.state is not State.RUNNING or task.worker is None or force:
         outcome = _if_open(task, Outcome.CANCELLED)
-        ended = replace(task, cancel=asked)
+        ended = replace(task, cancel=request)
         return _end(Verb.CANCEL, ended, State.CANCELLED, _cancelled(task, reason), now, outcome, before=task)
     if task.cancel is not None:
         return Transition(Verb.NOTE, task, task)
     history = (_entry(task, "cancel_requested", now, reason=reason),)
-    return move(Verb.NOTE, task, replace(task, cancel=asked), history)
+    return move(Verb.NOTE, task, replace(task, cancel=request), history)
 
 
 def signal_cancel(task: Task, now: Instant) -> Transition:
-    """The worker has just been told of the cancel: its grace begins. Telling it again changes nothing."""
+    """The worker has just received the cancel: its grace begins. Signalling it again changes nothing."""
     if task.state is not State.RUNNING or task.cancel is None or task.cancel.signalled_at is not None:
         return Transition(Verb.NOTE, task, task)
-    told = replace(task, cancel=replace(task.cancel, signalled_at=now))
-    after = replace(told, timer_at=_timer(told))
+    signalled = replace(task, cancel=replace(task.cancel, signalled_at=now))
+    after = replace(signalled, timer_at=_timer(signalled))
     return move(Verb.NOTE, task, after, (_entry(task, "cancel_signalled", now),))
 
 
 # --------------------------------------------------------------------------------------------- the fence
+
+
+def check_fence(task: Task, attempt: int, lease_id: UUID) -> None:
+    """Raise LeaseLost unless this is the current attempt under its own lease."""
+    if attempt != task.attempt or lease_id != task.lease_id:
+        raise LeaseLost(task_id=task.id, attempt=attempt, current_attempt=task.attempt)
+
+
+def may_report(task: Task) -> bool:
+    """Whether the current attempt is open to reports: it runs, or it was lost and no newer one has begun."""
+    return task.state is State.RUNNING or (task.state is State.QUEUED and task.outcome is Outcome.LOST)
 
 
 def _held(
@@ -296,9 +306,8 @@ def _held(
     A superseded attempt changes nothing. The same report again gets the same answer. A different report about an
     attempt that has ended is a conflict, and is kept for audit.
     """
-    if attempt != task.attempt or lease_id != task.lease_id:
-        raise LeaseLost(task_id=task.id, attempt=attempt, current_attempt=task.attempt)
-    if task.state is State.RUNNING or (task.state is State.QUEUED and task.outcome is Outcome.LOST):
+    check_fence(task, attempt, lease_id)
+    if may_report(task):
         return None
     if outcome is Outcome.CANCELLED and task.state is State.CANCELLED:  # both say the same, in whatever words
         return Transition(Verb.NOTE, task, task)
@@ -376,8 +385,8 @@ def _requeued(task: Task, available_at: Instant, *, outcome: Outcome | None, err
 
 
 def _settle(after: Task) -> tuple[Effect, ...]:
-    """Tasks that wait for this one are told, and the workflow that submitted it is woken, each in a transaction of its
-    own: see `run.settle` and `wake_parent`."""
+    """Effects that settle the tasks waiting for this one and wake the workflow that submitted it, each in a transaction
+    of its own: see `run.settle` and `wake_parent`."""
     if not after.has_dependents and after.parent_id is None:
         return ()
     effects = []
@@ -413,7 +422,7 @@ def _timed(task: Task) -> bool:
 
 
 def _timer(task: Task) -> Instant | None:
-    """When the engine has to look at a running task even if nothing is heard."""
+    """When the engine has to check a running task even if nothing is reported."""
     timeout_at = grace_ends_at = None
     if task.policy.timeout_s is not None and task.started_at is not None:
         timeout_at = task.started_at + timedelta(seconds=task.policy.timeout_s)

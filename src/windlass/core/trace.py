@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from windlass.core.error import Invalid
+from windlass.errors import Invalid
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 

@@ -1,7 +1,7 @@
-"""Workers as people and programs see them: who works here, how busy it is, and whether it takes more.
+"""Workers: which there are, how busy each is, and whether it takes more work.
 
-Whether a worker is alive is said by its lease. A worker that drains finishes what it has and gets nothing new; if it is
-still there when its time is over, it is gone.
+The lease of a worker decides whether it is alive. A worker that drains finishes what it has and gets nothing new; when
+its time is over, it counts as gone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.check import NAME_MAX, check_count, check_name, check_names, check_text
-from windlass.core.error import Invalid
 from windlass.core.lease import PID_MAX
-from windlass.core.transition import Instant
+from windlass.core.states import Instant
+from windlass.core.validation import NAME_MAX, check_count, check_name, check_names, check_text
+from windlass.errors import Invalid
 
 LABELS_MAX = 64
 LIMIT_MAX = 10_000
@@ -36,7 +36,7 @@ class Contract(StrEnum):
 
 class Worker(msgspec.Struct, frozen=True):
     """One worker. Field order is the column order of the queries. `running` is what the engine counts; `active` is what
-    the worker said last, and what it was given since."""
+    the worker reported last, plus what it was given since."""
 
     id: UUID
     lease_id: UUID
@@ -64,7 +64,7 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says when it registers. Limits hold for the queue as a whole; the last who sets one wins."""
+    """The registration of a worker. Limits hold for the queue as a whole; the last one that is set counts."""
 
     namespace: str
     queue: str
@@ -78,7 +78,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     kind_limits: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-class Beat(msgspec.Struct, frozen=True):
+class WorkerHeartbeat(msgspec.Struct, frozen=True):
     """A heartbeat: how much runs, and what ended since the last one. `lease_id` names an incarnation; None is the
     present one. Without `active` it is a sign of life and nothing else."""
 
@@ -89,22 +89,22 @@ class Beat(msgspec.Struct, frozen=True):
     lease_id: UUID | None = None
 
 
-def check_registration(said: Registration) -> None:
+def check_registration(registration: Registration) -> None:
     """Raise Invalid naming the first field that cannot be accepted."""
-    check_name("namespace", said.namespace)
-    check_name("queue", said.queue)
-    if not said.kinds:
+    check_name("namespace", registration.namespace)
+    check_name("queue", registration.queue)
+    if not registration.kinds:
         raise Invalid("cannot be empty", field="kinds")
-    check_names("kinds", said.kinds)
-    for field, text in (("host", said.host), ("version", said.version)):
+    check_names("kinds", registration.kinds)
+    for field, text in (("host", registration.host), ("version", registration.version)):
         if text:
             check_name(field, text)
-    check_count("pid", said.pid, most=PID_MAX)
-    if len(said.labels) > LABELS_MAX:
+    check_count("pid", registration.pid, most=PID_MAX)
+    if len(registration.labels) > LABELS_MAX:
         raise Invalid(f"must be at most {LABELS_MAX}", field="labels")
-    for key, value in said.labels.items():
+    for key, value in registration.labels.items():
         check_name("labels", label_of(key, value))
-    for kind in said.kind_limits:
+    for kind in registration.kind_limits:
         check_name("kind_limits", kind)
 
 

@@ -1,0 +1,1 @@
+"""The use cases of the kernel: load, decide, apply. I/O and no decisions."""

@@ -1,7 +1,7 @@
-"""What Python programs use: an app with its handlers, handles of tasks, the context of an attempt, workers.
+"""The library for Python programs: apps with their handlers, handles of tasks, contexts of attempts, workers.
 
-Knows the engine only as a `Client`, so that none of the server is imported; `windlass.App` brings one. Names are
-imported when they are first used: a program on a machine of its own (`windlass.sdk.machine`) needs none of them.
+Knows the engine only as a `Client`, so that none of the server is imported; `windlass.App` provides one. Names are
+imported when they are first used: a program on its own machine (`windlass.sdk.machine`) needs none of them.
 """
 
 from __future__ import annotations
@@ -11,53 +11,53 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App, AppSettings
-    from windlass.sdk.asked import Child, StepFailed
     from windlass.sdk.client import Client
-    from windlass.sdk.compose import Call, Chain, Group, chain, group
     from windlass.sdk.context import Context, current
     from windlass.sdk.duration import Duration
-    from windlass.sdk.group_handle import ChainHandle, GroupHandle
-    from windlass.sdk.handle import TaskHandle
-    from windlass.sdk.handler import Handler
-    from windlass.sdk.option import TaskOptions
+    from windlass.sdk.handler.group_handle import ChainHandle, GroupHandle
+    from windlass.sdk.handler.groups import Call, Chain, Group, chain, group
+    from windlass.sdk.handler.handle import TaskHandle
+    from windlass.sdk.handler.handler import Handler
+    from windlass.sdk.handler.options import TaskOptions
     from windlass.sdk.schedule import Schedule
     from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
-    from windlass.sdk.step import StepFunction, StepOptions
-    from windlass.sdk.work_source import WorkSource
-    from windlass.sdk.worker import Worker
-    from windlass.sdk.workflow import WorkflowContext
-    from windlass.sdk.workflow_handler import WorkflowHandler
+    from windlass.sdk.worker.work_source import WorkSource
+    from windlass.sdk.worker.worker import Worker
+    from windlass.sdk.workflow.awaitables import Child, StepFailed
+    from windlass.sdk.workflow.context import WorkflowContext
+    from windlass.sdk.workflow.handler import WorkflowHandler
+    from windlass.sdk.workflow.step import StepFunction, StepOptions
 
-_LATER = {
+_LAZY = {
     "App": "app",
     "AppSettings": "app",
-    "Call": "compose",
+    "Call": "handler.groups",
     "Cancel": "signals",
-    "Chain": "compose",
-    "ChainHandle": "group_handle",
-    "Child": "asked",
+    "Chain": "handler.groups",
+    "ChainHandle": "handler.group_handle",
+    "Child": "workflow.awaitables",
     "Client": "client",
     "Context": "context",
     "Duration": "duration",
     "Fail": "signals",
-    "Group": "compose",
-    "GroupHandle": "group_handle",
-    "Handler": "handler",
+    "Group": "handler.groups",
+    "GroupHandle": "handler.group_handle",
+    "Handler": "handler.handler",
     "Retry": "signals",
     "Schedule": "schedule",
-    "StepFailed": "asked",
-    "StepFunction": "step",
-    "StepOptions": "step",
+    "StepFailed": "workflow.awaitables",
+    "StepFunction": "workflow.step",
+    "StepOptions": "workflow.step",
     "TaskFailed": "signals",
-    "TaskHandle": "handle",
-    "TaskOptions": "option",
-    "WorkSource": "work_source",
-    "Worker": "worker",
-    "WorkflowContext": "workflow",
-    "WorkflowHandler": "workflow_handler",
-    "chain": "compose",
+    "TaskHandle": "handler.handle",
+    "TaskOptions": "handler.options",
+    "WorkSource": "worker.work_source",
+    "Worker": "worker.worker",
+    "WorkflowContext": "workflow.context",
+    "WorkflowHandler": "workflow.handler",
+    "chain": "handler.groups",
     "current": "context",
-    "group": "compose",
+    "group": "handler.groups",
 }
 
 __all__ = [
@@ -94,8 +94,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        found = globals()[name] = getattr(import_module(f"windlass.sdk.{_LATER[name]}"), name)
+    if name in _LAZY:
+        found = globals()[name] = getattr(import_module(f"windlass.sdk.{_LAZY[name]}"), name)
         return found
     raise AttributeError(f"module 'windlass.sdk' has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""What an app needs of an engine, wherever that runs. The engine in this process is one; a far one may follow."""
+"""What an app needs of an engine: one in this process, or a client of a remote server."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from concurrent.futures import Executor
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
-from windlass.core.error import InvalidState, WindlassError
-from windlass.core.note import Note, Progress
+from windlass.core.progress import Progress, ProgressReport
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
 from windlass.core.task import Task
-from windlass.sdk.work_source import WorkSource
+from windlass.errors import InvalidState, WindlassError
+from windlass.sdk.worker.work_source import WorkSource
 
 T = TypeVar("T")
 
@@ -21,26 +21,26 @@ T = TypeVar("T")
 class WorkflowSource(Protocol):
     """What a workflow needs of an engine. One beside its database has `transact_step` as well."""
 
-    async def record_step(self, said: StepCommand) -> Step: ...
+    async def record_step(self, command: StepCommand) -> Step: ...
     async def load_steps(self, task_id: UUID) -> list[Step]: ...
     async def submit(self, submission: Submission) -> UUID: ...
 
 
 class WorkflowClient(WorkflowSource, Protocol):
-    """And what clients of a workflow need."""
+    """What clients of a workflow need as well."""
 
     async def signal(self, task_id: UUID, name: str, payload: bytes = b"null", *,
                      signal_id: UUID | None = None) -> Task: ...  # fmt: skip
 
 
 def workflow_source(client: object) -> WorkflowClient:
-    """The client, if workflows can be run through it."""
+    """The client, if it can run workflows. Raises InvalidState otherwise."""
     if not hasattr(client, "record_step"):
         raise InvalidState("workflows need an engine beside the database; this client works through a server")
     return cast("WorkflowClient", client)
 
 
-class TaskSeen(Protocol):
+class TaskView(Protocol):
     @property
     def task(self) -> Task: ...
 
@@ -51,17 +51,17 @@ class Client(WorkSource, Protocol):
     async def submit(self, submission: Submission) -> UUID: ...
     async def submit_many(self, submissions: Sequence[Submission]) -> list[UUID]: ...
     async def submit_batch(self, submission: Submission, payloads: Sequence[bytes]) -> list[UUID]: ...
-    async def wait(self, task_id: UUID, timeout_s: float) -> TaskSeen: ...
+    async def wait(self, task_id: UUID, timeout_s: float) -> TaskView: ...
     async def cancel(self, task_id: UUID, reason: str = "", *, force: bool = False) -> Task: ...
     async def cancel_run(self, run_id: UUID, reason: str = "") -> int: ...
     async def results(self, ids: Sequence[UUID], namespace: str | None = None) -> dict[UUID, bytes]: ...
     async def progress(self, task_id: UUID) -> Progress | None: ...
-    async def note(self, notes: Sequence[Note]) -> Sequence[WindlassError | None]: ...
+    async def note(self, notes: Sequence[ProgressReport]) -> Sequence[WindlassError | None]: ...
     async def checkpoint(self, task_id: UUID) -> bytes | None: ...
 
 
 class Caller(Protocol):
-    """An app, as handles see it: the way to its engine, with and without an event loop."""
+    """An app, as handles use it: its client, and calls from code without an event loop."""
 
     @property
     def client(self) -> Client: ...
@@ -70,7 +70,7 @@ class Caller(Protocol):
 
 
 class Host(Caller, Protocol):
-    """An app, as workflows see it: where their blocking steps run too."""
+    """An app, as workflows use it: also the threads for their blocking steps."""
 
     @property
     def threads(self) -> Executor: ...

@@ -1,4 +1,4 @@
-"""What a handler can know about the attempt that it runs in. `current()` gives it anywhere below the handler."""
+"""The context of a handler: the attempt that it runs in. `current()` returns it anywhere below the handler."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from functools import cached_property
 from typing import Any, TypeVar, overload
 from uuid import UUID
 
-from windlass.core.check import check_able, check_payload, check_type
 from windlass.core.command import Claimed
-from windlass.core.error import Invalid, InvalidState
-from windlass.core.note import LEVELS, LINE_MAX, check_checkpoint, checked_amount
+from windlass.core.progress import LEVELS, LINE_MAX, check_checkpoint, checked_amount
 from windlass.core.task import Task
 from windlass.core.text import clean
-from windlass.sdk.note import AttemptNotes, Saved, Saying
-from windlass.sdk.schema import from_json, to_json
+from windlass.core.validation import check_able, check_payload, check_type
+from windlass.errors import Invalid, InvalidState
+from windlass.sdk.handler.schema import from_json, to_json
 from windlass.sdk.signals import trace_of
+from windlass.sdk.worker.progress import AttemptProgress, ProgressSink, Saved
 
 T = TypeVar("T")
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 
-# Attempts that somebody asked to stop, while they run here. The worker adds to it, from the event loop or from the
-# thread that hears the heartbeat process, so that a handler that blocks the loop can still ask.
-told_to_cancel: set[tuple[UUID, int]] = set()
+# Attempts that run here and were asked to stop. The worker adds to it, from the event loop or from the thread that
+# reads the heartbeat process, so that a handler that blocks the loop still sees `ctx.cancelled`.
+cancel_requests: set[tuple[UUID, int]] = set()
 
 
 class Context:
-    """One attempt at one task, as its handler sees it."""
+    """One attempt at one task, for its handler."""
 
-    def __init__(self, claimed: Claimed, saying: Saying | None = None, left_behind: bytes | None = None) -> None:
+    def __init__(self, claimed: Claimed, sink: ProgressSink | None = None, checkpoint: bytes | None = None) -> None:
         if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
             raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
-        if saying is not None and saying.__class__ is not AttemptNotes:  # which is our own
-            check_able("saying", saying, "line")
-        if left_behind is not None:
-            check_payload("left_behind", left_behind)
-        self._task, self._saying, self._left_behind = claimed.task, saying, left_behind
+        if sink is not None and sink.__class__ is not AttemptProgress:  # which is our own
+            check_able("sink", sink, "line")
+        if checkpoint is not None:
+            check_payload("checkpoint", checkpoint)
+        self._task, self._sink, self._checkpoint = claimed.task, sink, checkpoint
         self._cancelled = False
 
     @cached_property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """Log lines that say which task and attempt they belong to. From INFO up they are kept with the attempt."""
+        """A logger whose lines carry the task and the attempt. From INFO up they are stored with the attempt."""
         return _AttemptLog(logging.getLogger(f"windlass.task.{self._task.kind}"), self)
 
     @property
@@ -55,12 +55,12 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """1 for the first try. Goes up with each new try, whatever became of the last one."""
+        """1 for the first attempt; each further attempt adds 1, however the last one ended."""
         return self._task.attempt
 
     @property
     def failures(self) -> int:
-        """How many tries have failed so far; a worker that died does not count."""
+        """How many attempts have failed so far; a worker that died does not count."""
         return self._task.failures
 
     @property
@@ -77,40 +77,40 @@ class Context:
 
     @property
     def deadline_at(self) -> datetime | None:
-        """When the engine takes this attempt away, if it does: its timeout or the task's deadline."""
+        """When the engine ends this attempt, if it does: at its timeout or the task's deadline."""
         return self._task.timer_at
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt at this task: hand it to services that recognise a repeated request."""
+        """The same for every attempt at this task: pass it to services that recognise a repeated request."""
         return f"windlass-{self._task.id}"
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked to stop. For functions in threads, which cannot be interrupted and have to ask."""
-        return self._cancelled or (self._task.id, self._task.attempt) in told_to_cancel
+        """Whether a cancel was requested. For functions in threads, which cannot be interrupted and have to check."""
+        return self._cancelled or (self._task.id, self._task.attempt) in cancel_requests
 
-    def tell_cancelled(self) -> None:
+    def set_cancelled(self) -> None:
         self._cancelled = True
 
-    # ----------------------------------------------------------------------------------------- saying
+    # ----------------------------------------------------------------------------------------- progress
 
     def progress(self, current: float, maximum: float | None = None, message: str = "") -> None:
-        """Say how far it is. Never waits; of many in a short time, the last one is written."""
+        """Report how far it is. Never waits; of many in a short time, only the last one is written."""
         amount = checked_amount(current, maximum, message)
-        if self._saying is not None:
-            self._saying.progress(amount)
+        if self._sink is not None:
+            self._sink.progress(amount)
 
     def checkpoint(self, data: object) -> Saved:
-        """Leave something for the next attempt, should this one not come to its end; the last one counts. It is written
-        soon: `await` what this returns (in a thread: `.wait()`) where the work may only go on when it has been."""
+        """Store data for the next attempt, should this one not finish; the last checkpoint counts. It is written soon:
+        `await` what this returns (in a thread: `.wait()`) where the work must not go on before it is stored."""
         text = to_json("checkpoint", data)
         check_checkpoint(text)
-        self._left_behind = text
-        if self._saying is not None:
-            return self._saying.checkpoint(text)
+        self._checkpoint = text
+        if self._sink is not None:
+            return self._sink.checkpoint(text)
         saved = Saved()
-        saved.tell(None)
+        saved.resolve(None)
         return saved
 
     @overload
@@ -119,22 +119,21 @@ class Context:
     def last_checkpoint(self, kind: type[T]) -> T | None: ...
 
     def last_checkpoint(self, kind: Any = Any) -> Any:
-        """What this attempt or an earlier one left with `checkpoint`, with the type that is asked for; None if nothing
-        was left."""
-        return None if self._left_behind is None else from_json("checkpoint", self._left_behind, kind)
+        """The last `checkpoint` of this attempt or an earlier one, as `kind`; None if there is none."""
+        return None if self._checkpoint is None else from_json("checkpoint", self._checkpoint, kind)
 
     def say(self, level: str, message: str) -> None:
-        """Keep a line of the log with the attempt."""
+        """Store a log line with the attempt."""
         if level not in LEVELS:
             raise Invalid(f"{level!r} is not a level", field="level")
         check_type("message", message, str)
-        if self._saying is not None:
-            self._saying.line(level, clean(message, LINE_MAX))
+        if self._sink is not None:
+            self._sink.line(level, clean(message, LINE_MAX))
 
 
 class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
-    """Log lines that say which task and attempt they belong to. From INFO up they are kept with the attempt, whatever
-    the program does with its logs."""
+    """Adds the task and the attempt to log lines. From INFO up they are stored with the attempt, whatever the program
+    does with its logs."""
 
     def __init__(self, logger: logging.Logger, context: Context) -> None:
         super().__init__(logger, {"task_id": str(context._task.id), "attempt": context._task.attempt})
@@ -145,7 +144,7 @@ class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
             return
         try:
             text = str(msg) % args if args else str(msg)
-        except Exception:  # what is logged is code of others: it may not fit, or have no words
+        except Exception:  # the message is the user's code: its arguments may not match, or its `__str__` may raise
             text = " ".join(_shown(part) for part in (msg, *args))
             msg, args = "%s", (text,)
         self._context.say(_level(level), text + _trace(kwargs.get("exc_info")))
@@ -158,7 +157,7 @@ class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
 
 
 def _level(number: int) -> str:
-    """The name of a level, or of the next one below that has one."""
+    """The name of a level, or of the next lower one that has a name."""
     return LEVELS[max(0, min(number // 10, len(LEVELS)) - 1)]
 
 
@@ -183,8 +182,8 @@ def current() -> Context:
 
 
 @contextmanager
-def entered(context: Context) -> Iterator[None]:
-    """Make it the current one for a while."""
+def use_context(context: Context) -> Iterator[None]:
+    """Make it the current context inside the `with` block."""
     token = _current.set(context)
     try:
         yield
@@ -192,6 +191,6 @@ def entered(context: Context) -> Iterator[None]:
         _current.reset(token)
 
 
-def enter(context: Context) -> None:
-    """Make it the current one, for this asyncio task or thread."""
+def set_current(context: Context) -> None:
+    """Make it the current context of this asyncio task or thread."""
     _current.set(context)

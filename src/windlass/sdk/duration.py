@@ -1,12 +1,12 @@
-"""Lengths of time as people write them: "90s", "10m", "1h30m", "2d", a timedelta, or a number of seconds."""
+"""Durations: text such as "90s", "10m", "1h30m" or "2d", a timedelta, or a number of seconds."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 
-from windlass.core.check import check_seconds
-from windlass.core.error import Invalid
+from windlass.core.validation import check_seconds
+from windlass.errors import Invalid
 
 Duration = str | int | float | timedelta
 
@@ -15,18 +15,18 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 
 
 def seconds(field: str, duration: Duration, *, least: float = 0.0) -> float:
-    """The length in seconds; Invalid names the field."""
+    """The duration in seconds. Raises Invalid, with this field."""
     if isinstance(duration, timedelta):
         value: float = duration.total_seconds()
     elif isinstance(duration, str):
-        value = _parsed(field, duration)
+        value = _parse(field, duration)
     else:
         value = duration
     check_seconds(field, value, least=least)
     return float(value)
 
 
-def _parsed(field: str, text: str) -> float:
+def _parse(field: str, text: str) -> float:
     total, position, text = 0.0, 0, text.strip()
     while position < len(text):
         part = _PART.match(text, position)

@@ -1,7 +1,7 @@
 """Schedules that an app declares: which handler, when, with which arguments; checked where they are declared.
 
-A worker says when it starts what its app declares, and again every minute: the engine makes and changes schedules by
-the first, and knows by the second which are still declared by code that runs.
+A worker sends the declarations of its app when it starts, and again every minute: the engine creates and changes
+schedules by the first, and knows by the others which schedules are still declared by running code.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from windlass.core.check import check_mapping, check_name
 from windlass.core.cron import Cron, parse_cron
-from windlass.core.error import Invalid, NotFound, Unavailable, WindlassError
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.schedule import Overlap, ScheduleSpec, check_spec
-from windlass.sdk.complaint import Complaint
-from windlass.sdk.handler import Handler
+from windlass.core.validation import check_mapping, check_name
+from windlass.errors import Invalid, NotFound, Unavailable, WindlassError
+from windlass.sdk.handler.handler import Handler
+from windlass.sdk.worker.log_throttle import LogThrottle
 
 log = logging.getLogger("windlass.worker")
 
@@ -28,7 +28,7 @@ AGAIN_S, AFTER_ERROR_S = 60.0, 1.0
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A task that is to be submitted again and again."""
+    """A task that is submitted at the times of a cron expression."""
 
     name: str
     cron: Cron
@@ -38,7 +38,7 @@ class Schedule(msgspec.Struct, frozen=True):
     spec: ScheduleSpec
 
 
-def made_schedule(
+def make_schedule(
     handler: Handler[..., Any],
     cron: str,
     name: str | None,
@@ -47,7 +47,7 @@ def made_schedule(
     overlap: str,
     max_catchup: int,
 ) -> Schedule:
-    """Everything that can be wrong with it is said where it is declared."""
+    """A checked schedule, so that errors are raised where it is declared."""
     name = handler.kind if name is None else name
     check_name("name", name)
     check_name("timezone", timezone)
@@ -57,10 +57,10 @@ def made_schedule(
         raise Invalid(f"there is no time zone {timezone!r}", field="timezone") from None
     if overlap not in Overlap.__members__.values():
         raise Invalid(f"must be one of {', '.join(Overlap)}", field="overlap")
-    given = {} if arguments is None else check_mapping("arguments", arguments)
-    for word in given:
-        check_name("arguments", word)
-    task = handler.submission((), given)
+    arguments = {} if arguments is None else check_mapping("arguments", arguments)
+    for parameter in arguments:
+        check_name("arguments", parameter)
+    task = handler.submission((), dict(arguments))
     spec = ScheduleSpec(
         name=name, cron=cron, timezone=timezone, kind=task.kind, queue=task.queue, payload=task.payload,
         priority=task.priority, concurrency_key=task.concurrency_key,
@@ -71,8 +71,8 @@ def made_schedule(
     return Schedule(name, parse_cron(cron), timezone, handler.kind, task.payload, spec)
 
 
-class Calendar(Protocol):
-    """Where schedules are declared: an engine in this process, or a server far away."""
+class DeclarationTarget(Protocol):
+    """Where schedules are declared: an engine in this process, or a remote server."""
 
     async def declare_schedules(
         self, app: str, specs: Sequence[ScheduleSpec], *, namespace: str = "default", anew: bool = True
@@ -84,48 +84,48 @@ class Calendar(Protocol):
 
 
 class Declaration:
-    """What a worker of an app says while it runs: which schedules there are, and what its kinds are allowed."""
+    """Declares the schedules of an app and the retry policies of its kinds while a worker runs."""
 
     def __init__(
         self,
-        calendar: Calendar,
+        target: DeclarationTarget,
         app: str,
         namespace: str,
         specs: Sequence[ScheduleSpec],
         kinds: Mapping[str, Policy | None] | None = None,
     ) -> None:
         self._kinds = kinds
-        self._calendar, self._app, self._namespace, self._specs = calendar, app, namespace, list(specs)
-        self._left = 0
-        self._complain = Complaint(log)
+        self._target, self._app, self._namespace, self._specs = target, app, namespace, list(specs)
+        self._remaining = 0
+        self._warn = LogThrottle(log)
 
     async def begin(self) -> None:
-        """Until it was heard. Raises Conflict if a name is taken by what others made."""
+        """Repeat until the engine has answered. Raises Conflict if a name belongs to a schedule made elsewhere."""
         while True:
-            if await self._say(anew=True):
+            if await self._declare(anew=True):
                 return
             await asyncio.sleep(AFTER_ERROR_S)
 
     async def keep(self) -> None:
-        """For as long as there is something to say: what is declared, or what once was and is there still."""
-        while self._specs or self._left:
+        """Repeat while there is a schedule: one that is declared, or one that was and still exists."""
+        while self._specs or self._remaining:
             await asyncio.sleep(AGAIN_S)
             try:
-                await self._say(anew=False)
+                await self._declare(anew=False)
             except WindlassError as error:
-                log.warning("cannot tell which schedules %s declares: %s", self._app, error)
+                log.warning("cannot declare the schedules of %s: %s", self._app, error)
 
-    async def _say(self, *, anew: bool) -> bool:
+    async def _declare(self, *, anew: bool) -> bool:
         try:
             if anew and self._kinds is not None:
-                await self._calendar.declare_kinds(self._app, self._kinds, namespace=self._namespace)
-            self._left = await self._calendar.declare_schedules(
+                await self._target.declare_kinds(self._app, self._kinds, namespace=self._namespace)
+            self._remaining = await self._target.declare_schedules(
                 self._app, self._specs, namespace=self._namespace, anew=anew
             )
         except Unavailable as error:
-            self._complain("cannot tell what %s declares, trying again: %s", self._app, error)
+            self._warn("cannot declare the schedules of %s, trying again: %s", self._app, error)
             return False
         except NotFound:
-            log.warning("the server knows nothing of what apps declare: schedules of %s do not fire", self._app)
-            self._specs, self._left = [], 0
+            log.warning("the server does not support declared schedules: those of %s do not fire", self._app)
+            self._specs, self._remaining = [], 0
         return True

@@ -1,7 +1,7 @@
-"""What a handler may raise to say how its attempt is to end, and what a caller gets when a task did not succeed.
+"""Exceptions that a handler raises to end its attempt, and the one that a caller gets when a task did not succeed.
 
-`Retry`, `Fail` and `Cancel` are for handlers. Any other exception is a failure of the user's code, which is tried again
-unless the handler's `retry_on` says otherwise.
+`Retry`, `Fail` and `Cancel` are for handlers. Any other exception is a failure of the user's code, which is retried
+unless the handler's `retry_on` leaves it out.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import traceback
 from types import TracebackType
 from uuid import UUID
 
-from windlass.core.check import check_type
-from windlass.core.error import Invalid, TooLarge, WindlassError
 from windlass.core.failure import Category, Failure
+from windlass.core.states import State
 from windlass.core.task import Task
 from windlass.core.text import line_of, words_of
-from windlass.core.transition import State
+from windlass.core.validation import check_type
+from windlass.errors import Invalid, TooLarge, WindlassError
 from windlass.sdk.duration import Duration, seconds
 
 
 class Retry(Exception):
-    """Try again, after a while of your choice or as the policy says. Counts as a failed attempt."""
+    """Try again, after a delay of your choice or that of the policy. Counts as a failed attempt."""
 
     def __init__(self, message: str = "the handler asked for another try", *, after: Duration | None = None) -> None:
         check_type("message", message, str)
@@ -45,28 +45,28 @@ class Cancel(Exception):
 
 
 def failure_of(error: BaseException, retryable: bool | None = None) -> Failure:
-    """What an exception of a handler means: the user's code is to blame unless the exception says otherwise."""
+    """The failure that an exception means: of the user's code, unless the exception names another category."""
     reason = type(error).__name__
     message, trace = words_of(error) or reason, trace_of(error)
     if isinstance(error, Retry):
         return Failure(Category.USER_CODE, message, reason, trace, retryable=True, retry_after_s=error.after_s)
     if isinstance(error, Fail):
         return Failure(error.category, message, reason, trace, retryable=error.retryable)
-    if isinstance(error, TooLarge):  # and will be the next time
+    if isinstance(error, TooLarge):  # it will be too large the next time, too
         retryable = False
     return Failure(Category.USER_CODE, message, reason, trace, retryable=retryable)
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback as text. Exceptions may be nested more deeply than it can be written."""
+    """The traceback as text; only the outermost one if exceptions are nested too deeply to format."""
     try:
         return "".join(traceback.format_exception(error))
     except Exception:
         return "".join(traceback.format_tb(error.__traceback__)) + line_of(error)
 
 
-class _UnfitIsBadData:
-    """Entered several times in every attempt: as a generator it would be a tenth of what an attempt costs."""
+class _InvalidIsBadData:
+    """Entered several times in every attempt: a generator would take a tenth of an attempt's time."""
 
     __slots__ = ()
 
@@ -79,13 +79,13 @@ class _UnfitIsBadData:
             raise Fail(error.message, category=Category.DATA_QUALITY) from None
 
 
-_UNFIT_IS_BAD_DATA = _UnfitIsBadData()
+_INVALID_IS_BAD_DATA = _InvalidIsBadData()
 
 
-def unfit_is_bad_data() -> _UnfitIsBadData:
-    """A payload that does not fit its handler will not fit it the next time either, and so will a result that cannot be
-    kept."""
-    return _UNFIT_IS_BAD_DATA
+def invalid_is_bad_data() -> _InvalidIsBadData:
+    """Turn Invalid into a Fail without a retry: a payload that does not match its handler, or a result that cannot be
+    stored, will be no better the next time."""
+    return _INVALID_IS_BAD_DATA
 
 
 class TaskFailed(WindlassError):
@@ -98,11 +98,11 @@ class TaskFailed(WindlassError):
 
     @classmethod
     def of(cls, task: Task) -> TaskFailed:
-        """What is raised for a task that has ended, and not in success."""
-        said = task.error.line if task.error is not None else "no reason was given"
-        made = cls(f"task {task.id} {_PAST[task.state]}: {said}", task_id=task.id, state=task.state)
-        made.task_id, made.state, made.failure = task.id, task.state, task.error
-        return made
+        """The exception for a task that has ended without success."""
+        reason = task.error.line if task.error is not None else "no reason was given"
+        error = cls(f"task {task.id} {_PAST[task.state]}: {reason}", task_id=task.id, state=task.state)
+        error.task_id, error.state, error.failure = task.id, task.state, task.error
+        return error
 
     @property
     def category(self) -> Category | None:

@@ -1,8 +1,7 @@
-"""Spans, for programs that use OpenTelemetry: one where a task is submitted, one an attempt, one a step; one trace.
+"""OpenTelemetry spans: one for each submission, attempt and step, all in one trace.
 
-OpenTelemetry is never imported here. A program that traces has imported it, and then it is found; for all others a look
-into a dictionary is the whole cost. Attribute names follow OpenTelemetry's messaging conventions, and our own words for
-the rest.
+OpenTelemetry is never imported here. A program that uses it has imported it already; for all others the cost is one
+dictionary lookup. Attribute names follow OpenTelemetry's messaging conventions where there is one.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ T = TypeVar("T")
 SYSTEM = "windlass"
 
 
-NOBODY_TRACES = nullcontext()
+NO_SPAN = nullcontext()
 
 
-def submitting(kind: str, queue: str, count: int = 1) -> AbstractContextManager[str | None]:
-    """A producer's span around a submission; yields what the tasks carry, None where nobody traces."""
+def submit_span(kind: str, queue: str, count: int = 1) -> AbstractContextManager[str | None]:
+    """A producer's span around a submission; yields the traceparent for its tasks, None without OpenTelemetry."""
     otel = _opentelemetry()
-    return NOBODY_TRACES if otel is None else _submitting(otel, kind, queue, count)
+    return NO_SPAN if otel is None else _submit_span(otel, kind, queue, count)
 
 
 @contextmanager
-def _submitting(otel: Any, kind: str, queue: str, count: int) -> Iterator[str | None]:
+def _submit_span(otel: Any, kind: str, queue: str, count: int) -> Iterator[str | None]:
     attributes = _attributes(kind, queue, "send") | ({"messaging.batch.message_count": count} if count > 1 else {})
     with _span(otel, f"submit {kind}", otel.SpanKind.PRODUCER, attributes) as span:
         yield traceparent(span.get_span_context())
 
 
-def attempting(task: Task) -> AbstractContextManager[Any]:
+def attempt_span(task: Task) -> AbstractContextManager[Any]:
     """A consumer's span around an attempt, below the span that submitted the task."""
     otel = _opentelemetry()
     if otel is None:
-        return NOBODY_TRACES
+        return NO_SPAN
     attributes = _attributes(task.kind, task.queue, "process") | {
         "messaging.message.id": str(task.id),
         "windlass.task.attempt": task.attempt,
@@ -52,24 +51,24 @@ def attempting(task: Task) -> AbstractContextManager[Any]:
     return _span(otel, f"run {task.kind}", otel.SpanKind.CONSUMER, attributes, _parent(otel, task.trace))
 
 
-def stepping(name: str, occurrence: int = 1) -> AbstractContextManager[Any]:
-    """A span around a step that is really run; one that is replayed has had its own."""
+def step_span(name: str, occurrence: int = 1) -> AbstractContextManager[Any]:
+    """A span around a step that runs. A step that is replayed had its span when it ran."""
     otel = _opentelemetry()
     if otel is None:
-        return NOBODY_TRACES
+        return NO_SPAN
     attributes = {"windlass.step.name": name, "windlass.step.occurrence": occurrence}
     return _span(otel, f"step {name}", otel.SpanKind.INTERNAL, attributes)
 
 
 def traceparent(context: Any) -> str | None:
-    """None where no provider was set: then spans have no identity."""
+    """The span's id as a traceparent header; None if no provider was set."""
     if not context.is_valid:
         return None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
 def _opentelemetry() -> Any:
-    """Its trace module, if this program uses it."""
+    """OpenTelemetry's trace module, if this program has imported it."""
     return sys.modules.get("opentelemetry.trace")
 
 
@@ -83,7 +82,7 @@ def _span(
 
 
 def _parent(otel: Any, trace: str | None) -> Any:
-    """The submitting span, far away. None: whatever is current here, which for a worker is nothing."""
+    """A context with the submitting span. None means the current span, and a worker has none."""
     if trace is None or not is_traceparent(trace):
         return None
     _, trace_id, span_id, flags = trace.split("-")
@@ -101,12 +100,12 @@ def _attributes(kind: str, queue: str, operation: str) -> dict[str, Any]:
     }
 
 
-def traced(submission: Submission, trace: str | None) -> Submission:
+def with_trace(submission: Submission, trace: str | None) -> Submission:
     """The submission with the span that submits it, unless it names another."""
     return submission if trace is None or submission.trace is not None else replace(submission, trace=trace)
 
 
-async def submit_traced(submit: Callable[[Submission], Awaitable[T]], submission: Submission) -> T:
+async def submit_with_trace(submit: Callable[[Submission], Awaitable[T]], submission: Submission) -> T:
     """Submit one task within a producer's span."""
-    with submitting(submission.kind, submission.queue) as trace:
-        return await submit(traced(submission, trace))
+    with submit_span(submission.kind, submission.queue) as trace:
+        return await submit(with_trace(submission, trace))

@@ -1,11 +1,11 @@
-"""Submit inside a transaction of the caller's own, on the caller's own connection: a rollback leaves nothing.
+"""Submit on the caller's own connection, inside its transaction: a rollback removes the task.
 
-Speaks to whatever connection it is handed, and so imports no driver: asyncpg, psycopg 3 (async and sync), connections
-and sessions of SQLAlchemy (async and sync), or anything with cursors as in DB-API 2 (psycopg2, Django's `connection`).
-The SQL function `windlass.submit` does the rest, and wakes workers when the caller commits. No engine is needed for it.
+Works with any of these connections without importing a driver: asyncpg, psycopg 3 (async and sync), connections and
+sessions of SQLAlchemy (async and sync), or anything with DB-API 2 cursors (psycopg2, Django's `connection`).
+The SQL function `windlass.submit` does the rest, and wakes workers when the caller commits. No engine is needed.
 
 A connection that is not in a transaction is refused: the task would stay when the caller's changes are rolled back.
-Some drivers say whether a transaction has begun. Where they do not, a savepoint tells: PostgreSQL takes none outside of
+Some drivers know whether a transaction has begun. For the others we try a savepoint: PostgreSQL refuses it outside of
 a transaction, and a driver that begins its transactions late begins one for it.
 """
 
@@ -20,12 +20,12 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.error import Conflict, Invalid, InvalidState
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.submission import Submission, check_submission
+from windlass.errors import Conflict, Invalid, InvalidState
 
-# What the function takes, with types that no codec of the caller's connection changes.
-_TAKES = {
+# The parameters of the function, with types that no codec of the caller's connection changes.
+_PARAMETERS = {
     "kind": "{}::text",
     "payload": "{}::text::jsonb",
     "queue": "{}::text",
@@ -38,7 +38,7 @@ _TAKES = {
     "idempotency_key": "{}::text",
     "policy": "{}::text::jsonb",
 }
-_NOT_HERE = ("id", "requires", "run_id", "after")
+_UNSUPPORTED = ("id", "requires", "run_id", "after")
 _NO_SCHEMA = {"3F000", "42883"}
 _NO_TRANSACTION = "25P01"
 _OPEN = (2, 3)  # libpq: in a transaction, in one that has failed
@@ -49,7 +49,7 @@ _RELEASE = "release savepoint windlass_submit"
 
 _HOW_TO_BEGIN = {
     "asyncpg": "begin one with `async with connection.transaction():`. SQLAlchemy begins its transactions late: "
-    "give its AsyncConnection or AsyncSession, not the connection of the driver",
+    "pass its AsyncConnection or AsyncSession, not the connection of the driver",
     "psycopg": "begin one with `with connection.transaction():` (`async with` for an async one)",
     "psycopg2": "turn its autocommit off",
     "django": "begin one with `with transaction.atomic():`",
@@ -59,35 +59,35 @@ _HOW_TO_BEGIN = {
 T = TypeVar("T")
 
 
-class _Way(NamedTuple):
-    """How to talk to a connection: a statement without values gives nothing, one with values gives one value."""
+class _Driver(NamedTuple):
+    """How to use a connection: `execute` returns None for a statement without values, one value for one with values."""
 
-    ask: Callable[..., Awaitable[Any]]
+    execute: Callable[..., Awaitable[Any]]
     submit: str
-    in_transaction: bool | None  # None: nobody knows but the database
+    in_transaction: bool | None  # None: only the database knows
 
 
 async def submit_in(connection: Any, submission: Submission) -> UUID:
     """On a connection for async code."""
-    return await _submit(connection, _async_way, submission)
+    return await _submit(connection, _async_driver, submission)
 
 
 async def submit_many_in(connection: Any, submissions: Sequence[Submission]) -> list[UUID]:
-    """All or none, also if the caller goes on after an error."""
-    return await _submit_many(connection, _async_way, submissions)
+    """All or none, even if the caller goes on after an error."""
+    return await _submit_many(connection, _async_driver, submissions)
 
 
 def submit_in_sync(connection: Any, submission: Submission) -> UUID:
     """On a connection that blocks."""
-    return _run(_submit(connection, _sync_way, submission))
+    return _run(_submit(connection, _sync_driver, submission))
 
 
 def submit_many_in_sync(connection: Any, submissions: Sequence[Submission]) -> list[UUID]:
-    return _run(_submit_many(connection, _sync_way, submissions))
+    return _run(_submit_many(connection, _sync_driver, submissions))
 
 
 def _run(blocking: Coroutine[Any, Any, T]) -> T:
-    """A coroutine that waits for nothing but calls that block, to its end; no event loop is needed for it."""
+    """Run a coroutine whose calls all block to its end; it needs no event loop."""
     try:
         blocking.send(None)
     except StopIteration as end:
@@ -96,87 +96,86 @@ def _run(blocking: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a call on a connection that blocks was awaited")
 
 
-_FindWay = Callable[[Any], Awaitable[_Way]]
+_FindDriver = Callable[[Any], Awaitable[_Driver]]
 
 
-async def _submit(connection: Any, find_way: _FindWay, submission: Submission) -> UUID:
+async def _submit(connection: Any, find_driver: _FindDriver, submission: Submission) -> UUID:
     values = _values(submission)
-    with _translated(connection):
-        way = await find_way(connection)
-        if way.in_transaction is None:
-            await way.ask(_SAVEPOINT)
-            await way.ask(_RELEASE)
-        return _id(await way.ask(way.submit, *values))
+    with _translate_errors(connection):
+        driver = await find_driver(connection)
+        if driver.in_transaction is None:
+            await driver.execute(_SAVEPOINT)
+            await driver.execute(_RELEASE)
+        return _id(await driver.execute(driver.submit, *values))
 
 
-async def _submit_many(connection: Any, find_way: _FindWay, submissions: Sequence[Submission]) -> list[UUID]:
+async def _submit_many(connection: Any, find_driver: _FindDriver, submissions: Sequence[Submission]) -> list[UUID]:
     rows = [_values(submission) for submission in submissions]
-    with _translated(connection):
-        way = await find_way(connection)
-        await way.ask(_SAVEPOINT)
+    with _translate_errors(connection):
+        driver = await find_driver(connection)
+        await driver.execute(_SAVEPOINT)
         try:
-            ids = [_id(await way.ask(way.submit, *values)) for values in rows]
+            ids = [_id(await driver.execute(driver.submit, *values)) for values in rows]
         except BaseException as error:
-            if _state(error) != _NO_TRANSACTION:
-                with suppress(Exception):  # the caller hears of the first error
-                    await way.ask(_UNDO)
-                    await way.ask(_RELEASE)
+            if _sqlstate(error) != _NO_TRANSACTION:
+                with suppress(Exception):  # the caller gets the first error
+                    await driver.execute(_UNDO)
+                    await driver.execute(_RELEASE)
             raise
-        await way.ask(_RELEASE)
+        await driver.execute(_RELEASE)
         return ids
 
 
 # --------------------------------------------------------------------------------------------- kinds of connections
 
 
-async def _async_way(connection: Any) -> _Way:
+async def _async_driver(connection: Any) -> _Driver:
     if not inspect.iscoroutinefunction(getattr(connection, "execute", None)) and not _is_asyncpg(connection):
-        kinds = "asyncpg, psycopg or SQLAlchemy, or submit_sync for one that blocks"
-        raise Invalid(_wanted(connection, kinds), field="connection")
+        raise _wrong_connection(connection, "asyncpg, psycopg or SQLAlchemy, or submit_sync for one that blocks")
     if _is_asyncpg(connection):
         if not connection.is_in_transaction():
             raise _no_transaction(connection)
-        return _Way(partial(_ask_asyncpg, connection), _DOLLAR, True)
+        return _Driver(partial(_execute_asyncpg, connection), _DOLLAR, True)
     if _is_session(connection):
-        return _sqlalchemy_way(await connection.connection())
+        return _sqlalchemy_driver(await connection.connection())
     if _is_sqlalchemy(connection):
-        return _sqlalchemy_way(connection)
-    return _Way(partial(_ask_psycopg, connection), _PERCENT, _knows_transaction(connection))
+        return _sqlalchemy_driver(connection)
+    return _Driver(partial(_execute_psycopg, connection), _PERCENT, _in_transaction(connection))
 
 
-async def _sync_way(connection: Any) -> _Way:
+async def _sync_driver(connection: Any) -> _Driver:
     if not inspect.iscoroutinefunction(getattr(connection, "execute", None)) and not _is_asyncpg(connection):
         if _is_session(connection):
-            return _sqlalchemy_way(connection.connection())
+            return _sqlalchemy_driver(connection.connection())
         if _is_sqlalchemy(connection):
-            return _sqlalchemy_way(connection)
+            return _sqlalchemy_driver(connection)
         if callable(getattr(connection, "cursor", None)):
-            return _Way(partial(_ask_cursor, connection), _PERCENT, _knows_transaction(connection))
-    raise Invalid(_wanted(connection, "psycopg, Django or SQLAlchemy, or submit for an async one"), field="connection")
+            return _Driver(partial(_execute_cursor, connection), _PERCENT, _in_transaction(connection))
+    raise _wrong_connection(connection, "psycopg, Django or SQLAlchemy, or submit for an async one")
 
 
-def _sqlalchemy_way(connection: Any) -> _Way:
+def _sqlalchemy_driver(connection: Any) -> _Driver:
     submit = _DOLLAR if connection.dialect.driver == "asyncpg" else _PERCENT
-    return _Way(partial(_ask_sqlalchemy, connection), submit, None)
+    return _Driver(partial(_execute_sqlalchemy, connection), submit, None)
 
 
-async def _ask_asyncpg(connection: Any, statement: str, *values: object) -> Any:
+async def _execute_asyncpg(connection: Any, statement: str, *values: object) -> Any:
     return await (connection.fetchval(statement, *values) if values else connection.execute(statement))
 
 
-async def _ask_psycopg(connection: Any, statement: str, *values: object) -> Any:
+async def _execute_psycopg(connection: Any, statement: str, *values: object) -> Any:
     cursor = await connection.execute(statement, values or None)
     return (await cursor.fetchone())[0] if values else None
 
 
-async def _ask_sqlalchemy(connection: Any, statement: str, *values: object) -> Any:
+async def _execute_sqlalchemy(connection: Any, statement: str, *values: object) -> Any:
     result = connection.exec_driver_sql(statement, values or None)
     if inspect.isawaitable(result):
         result = await result
     return result.scalar_one() if values else None
 
 
-async def _ask_cursor(connection: Any, statement: str, *values: object) -> Any:
+async def _execute_cursor(connection: Any, statement: str, *values: object) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(statement, values or None)
         return cursor.fetchone()[0] if values else None
@@ -192,12 +191,12 @@ def _is_sqlalchemy(connection: object) -> bool:
 
 def _is_session(connection: object) -> bool:
     """Of SQLAlchemy: the connection behind it has, or begins, the transaction of the session."""
-    known = (getattr(connection, name, None) for name in ("get_bind", "connection", "execute"))
-    return all(map(callable, known)) and not isinstance(connection, type)
+    methods = (getattr(connection, name, None) for name in ("get_bind", "connection", "execute"))
+    return all(map(callable, methods)) and not isinstance(connection, type)
 
 
-def _knows_transaction(connection: Any) -> bool | None:
-    """What Django's wrapper and libpq's drivers say. One that is not open yet may be begun with the first statement."""
+def _in_transaction(connection: Any) -> bool | None:
+    """True if Django's wrapper or a libpq driver reports one. Otherwise None: the first statement may begin one."""
     status = getattr(getattr(connection, "info", None), "transaction_status", None)
     return True if getattr(connection, "in_atomic_block", None) is True or status in _OPEN else None
 
@@ -205,15 +204,17 @@ def _knows_transaction(connection: Any) -> bool | None:
 def _no_transaction(connection: object) -> Invalid:
     modules = [base.__module__.partition(".")[0] for base in type(connection).__mro__]
     how = next((_HOW_TO_BEGIN[module] for module in modules if module in _HOW_TO_BEGIN), "begin one first")
-    problem = "is not in a transaction, so that a rollback of your changes would leave the task"
+    problem = "is not in a transaction, so a rollback of your changes would leave the task"
     return Invalid(f"{problem}: {how}; or submit without a connection", field="connection")
 
 
-# --------------------------------------------------------------------------------------------- what is said
+# --------------------------------------------------------------------------------------------- statements and errors
 
 
 def _statement(placeholder: Callable[[int], str]) -> str:
-    arguments = (f"{name} => {form.format(placeholder(i))}" for i, (name, form) in enumerate(_TAKES.items(), start=1))
+    arguments = (
+        f"{name} => {form.format(placeholder(i))}" for i, (name, form) in enumerate(_PARAMETERS.items(), start=1)
+    )
     return f"select windlass.submit({', '.join(arguments)})"
 
 
@@ -223,11 +224,12 @@ _PERCENT = _statement(lambda _: "%s")
 
 def _values(s: Submission) -> list[object]:
     check_submission(s)
-    for field in _NOT_HERE:
+    for field in _UNSUPPORTED:
         if getattr(s, field):
-            raise Invalid("cannot be given together with a connection", field=field)
+            raise Invalid("cannot be used together with a connection", field=field)
     if rb"\u0000" in s.payload:
-        raise Invalid("cannot hold a NUL character here", field="payload")  # jsonb has none, and all would be undone
+        # jsonb has no NUL character, and the error would abort the caller's transaction
+        raise Invalid("must not contain a NUL character when submitted on a connection", field="payload")
     policy = None if s.policy == DEFAULT_POLICY else msgspec.json.encode(s.policy).decode()
     return [
         s.kind, s.payload.decode(), s.queue, s.namespace, s.priority, s.delay_s, s.available_at, s.deadline_at,
@@ -239,23 +241,24 @@ def _id(value: object) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
-def _wanted(connection: object, kinds: str) -> str:
-    return f"must be a connection of {kinds}; this is {type(connection).__module__}.{type(connection).__qualname__}"
+def _wrong_connection(connection: object, kinds: str) -> Invalid:
+    found = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    return Invalid(f"must be a connection of {kinds}; this is {found}", field="connection")
 
 
-def _state(error: BaseException) -> object:
-    """The SQLSTATE that the driver gave; Django and SQLAlchemy wrap what it raised."""
+def _sqlstate(error: BaseException) -> object:
+    """The SQLSTATE of the driver's error, which Django and SQLAlchemy wrap in their own."""
     known = (getattr(one, name, None) for one in (error, error.__cause__) for name in ("sqlstate", "pgcode"))
     return next((state for state in known if state), None)
 
 
 @contextmanager
-def _translated(connection: object) -> Iterator[None]:
-    """What the function says becomes an error of ours; all else is between the caller and its database."""
+def _translate_errors(connection: object) -> Iterator[None]:
+    """Turn errors of the SQL function into ours; all others reach the caller unchanged."""
     try:
         yield
     except Exception as error:
-        state = _state(error)
+        state = _sqlstate(error)
         if state == "22023":
             raise Invalid(str(error), field="submission") from error
         if state == "23505" and "idempotency key" in str(error):
@@ -263,5 +266,5 @@ def _translated(connection: object) -> Iterator[None]:
         if state == _NO_TRANSACTION:
             raise _no_transaction(connection) from error
         if state in _NO_SCHEMA:
-            raise InvalidState("the database of this connection has no Windlass: run `windlass migrate`") from error
+            raise InvalidState("this database has no windlass schema: run `windlass migrate`") from error
         raise

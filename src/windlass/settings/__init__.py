@@ -1,4 +1,4 @@
-"""Settings: what can be set (`table`), what its value may be (`value`), and where it was set (`source`)."""
+"""Settings: the list of them (`table`), their values (`value`), and the places where they are set (`source`)."""
 
 from windlass.settings.source import MASK, PREFIX, Loaded, Origin, load, misspelt, names, setting
 from windlass.settings.table import BLOBS_FOLDER, Setting, Settings

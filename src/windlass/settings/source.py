@@ -1,8 +1,8 @@
-"""Where settings come from, and which of those that said something wins.
+"""Where settings come from, and which source wins.
 
 A flag beats the environment, the environment beats `windlass.toml`, that beats `[tool.windlass]` in `pyproject.toml`,
-and all beat the default. Every value knows its origin, so that a wrong one is named together with the place to mend.
-Nothing is read when this module is imported, and nothing here knows a setting by its name.
+and all beat the default. Every value keeps its origin, so that an error names the place to change. Nothing is read when
+this module is imported, and nothing here knows a setting by its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 import msgspec
 
-from windlass.core.error import Invalid
+from windlass.errors import Invalid
 from windlass.settings.table import Setting, Settings
 from windlass.settings.value import read_value
 
@@ -29,7 +29,7 @@ MASK = "********"
 
 
 class Origin(NamedTuple):
-    """Who said it: `place` is what a person has to look at."""
+    """Where a value was set: `place` is the flag, the variable or the key to change."""
 
     kind: Literal["flag", "environment", "file", "default"]
     place: str
@@ -48,14 +48,14 @@ class Loaded(msgspec.Struct, frozen=True):
     origins: Mapping[str, Origin]
 
     def shown(self, name: str) -> object:
-        """The value for a screen or a log: plain, and without what is secret."""
+        """The value for a screen or a log, without secrets."""
         value = getattr(self.settings, name)
         if value is None or isinstance(value, bool | int | float):
             return value
-        told = setting(name)
-        if told.shown is not None:
-            return told.shown(value)
-        return MASK if told.secret else str(value)
+        about = setting(name)
+        if about.shown is not None:
+            return about.shown(value)
+        return MASK if about.secret else str(value)
 
 
 def load(
@@ -68,7 +68,7 @@ def load(
     variables = os.environ if environment is None else environment
     values: dict[str, object] = {}
     origins = dict.fromkeys(names(), DEFAULT)
-    for origin, name, raw in _said(flags or {}, variables, folder or Path.cwd()):
+    for origin, name, raw in _entries(flags or {}, variables, folder or Path.cwd()):
         values[name], origins[name] = _read(name, raw, origin), origin
     return Loaded(Settings(**values), origins)  # type: ignore[arg-type]
 
@@ -78,14 +78,14 @@ def names() -> tuple[str, ...]:
 
 
 def setting(name: str) -> Setting:
-    """What there is to know of it."""
+    """The description of a setting."""
     found = _hints()[name].__metadata__[0]
     assert isinstance(found, Setting), name
     return found
 
 
 def _type_of(name: str) -> Any:
-    """Without None."""
+    """The type of a setting, without None."""
     kind = get_args(_hints()[name])[0]
     if get_origin(kind) in (Union, types.UnionType):
         return next(part for part in get_args(kind) if part is not type(None))
@@ -97,27 +97,27 @@ def _hints() -> dict[str, Any]:
     return get_type_hints(Settings, include_extras=True)
 
 
-# --------------------------------------------------------------------------------------------- what was said, and where
+# --------------------------------------------------------------------------------------------- the sources
 
-Said = tuple[Origin, str, object]
+Entry = tuple[Origin, str, object]  # origin, name and raw value
 
 
-def _said(flags: Mapping[str, object], variables: Mapping[str, str], folder: Path) -> list[Said]:
-    """Everything that somebody set, the strongest last."""
-    said = [item for file in _files(variables, folder) for item in _in_file(*file)]
-    said += [item for name in names() for item in _in_environment(name, variables)]
+def _entries(flags: Mapping[str, object], variables: Mapping[str, str], folder: Path) -> list[Entry]:
+    """Everything that is set, the strongest last."""
+    entries = [entry for file in _files(variables, folder) for entry in _in_file(*file)]
+    entries += [entry for name in names() for entry in _in_environment(name, variables)]
     for name, value in flags.items():
         if value is not None:
-            said.append((Origin("flag", f"--{name.replace('_', '-')}"), name, value))
-    return said
+            entries.append((Origin("flag", f"--{name.replace('_', '-')}"), name, value))
+    return entries
 
 
 def _files(variables: Mapping[str, str], folder: Path) -> list[tuple[Path, Mapping[str, object], str]]:
     """The tables to read, the weakest first, each with the prefix of its keys."""
-    if named := variables.get(CONFIG):
-        if not Path(named).is_file():
-            raise Invalid(f"there is no file {named} (set by {CONFIG})")
-        return [(Path(named), _table(Path(named)), "")]
+    if path := variables.get(CONFIG):
+        if not Path(path).is_file():
+            raise Invalid(f"there is no file {path} (set by {CONFIG})")
+        return [(Path(path), _table(Path(path)), "")]
     found: list[tuple[Path, Mapping[str, object], str]] = []
     if (shared := folder / SHARED_FILE).is_file():
         tool = _table(shared).get("tool", {})
@@ -137,24 +137,24 @@ def _table(file: Path) -> dict[str, Any]:
         raise Invalid(f"{file.name} cannot be read as TOML: {error}") from None
 
 
-def _in_file(file: Path, table: Mapping[str, object], prefix: str) -> list[Said]:
-    said: list[Said] = []
+def _in_file(file: Path, table: Mapping[str, object], prefix: str) -> list[Entry]:
+    entries: list[Entry] = []
     for key, value in table.items():
         name = key.replace("-", "_")
         origin = Origin("file", f"{prefix}{key} in {file.name}")
         base = name.removesuffix(FROM_FILE.lower())
         if name in names():
-            said.append((origin, name, value))
+            entries.append((origin, name, value))
         elif base != name and base in names() and setting(base).secret:
-            said.append((origin, base, _secret(base, file.parent / str(value), origin)))
+            entries.append((origin, base, _secret(base, file.parent / str(value), origin)))
         else:
-            raise Invalid(f"{prefix}{key} in {file.name} is not a setting{_perhaps(name, names())}")
-    return said
+            raise Invalid(f"{prefix}{key} in {file.name} is not a setting{_suggestion(name, names())}")
+    return entries
 
 
-def _in_environment(name: str, variables: Mapping[str, str]) -> list[Said]:
-    """The variable of another's making first, so that ours beats it. One that is empty counts as not set."""
-    said: list[Said] = []
+def _in_environment(name: str, variables: Mapping[str, str]) -> list[Entry]:
+    """The alias first, so that our own variable beats it. An empty variable counts as not set."""
+    entries: list[Entry] = []
     for variable in (setting(name).alias, PREFIX + name.upper()):
         if variable is None:
             continue
@@ -162,15 +162,15 @@ def _in_environment(name: str, variables: Mapping[str, str]) -> list[Said]:
         if plain is not None and mounted is not None and setting(name).secret:
             raise Invalid(f"both {variable} and {variable + FROM_FILE} are set: keep one", field=name)
         if plain is not None:
-            said.append((Origin("environment", variable), name, plain))
+            entries.append((Origin("environment", variable), name, plain))
         elif mounted is not None and setting(name).secret:
             origin = Origin("environment", variable + FROM_FILE)
-            said.append((origin, name, _secret(name, Path(mounted), origin)))
-    return said
+            entries.append((origin, name, _secret(name, Path(mounted), origin)))
+    return entries
 
 
 def _secret(name: str, file: Path, origin: Origin) -> str:
-    """A secret that is mounted as a file; the line's end is not part of it."""
+    """A secret that is mounted as a file, without its last newline."""
     try:
         return file.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -178,25 +178,25 @@ def _secret(name: str, file: Path, origin: Origin) -> str:
         raise Invalid(f"the file {file} cannot be read: {why} (set by {origin})", field=name) from None
 
 
-# Read by others than servers and commands: the exporter of MODS, the test kit, our own tests.
+# Not settings of servers and commands: read by the MODS exporter, the test kit, and our own tests.
 NO_SETTINGS = ("WINDLASS_MODS_WEB_URL", "WINDLASS_TEST_DATABASE_URL", "WINDLASS_TEST_PG", "WINDLASS_GOLDEN")
 
 
 def misspelt(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables that begin like ours, mean nothing, and are nearly one that does."""
+    """Unknown variables with our prefix that are nearly a known one, each with that one."""
     known = {PREFIX + name.upper() for name in names()} | {CONFIG, *NO_SETTINGS}
     known |= {PREFIX + name.upper() + FROM_FILE for name in names() if setting(name).secret}
     ours = [name for name in variables if name.startswith(PREFIX) and name not in known]
     return {name: near[0] for name in ours if (near := get_close_matches(name, known, n=1, cutoff=0.85))}
 
 
-def _perhaps(name: str, known: tuple[str, ...]) -> str:
+def _suggestion(name: str, known: tuple[str, ...]) -> str:
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f". Settings are: {', '.join(known)}"
 
 
 def _read(name: str, raw: object, origin: Origin) -> object:
-    """The value that was meant. Raises Invalid with the place to mend."""
+    """The value of the setting. Raises Invalid with the place to change."""
     check = setting(name).check
     try:
         value = read_value(_type_of(name), raw)

@@ -1,6 +1,6 @@
-"""What the value of a setting may be: from what was written to what it means, and what is wrong with it.
+"""Values of settings: reads them from text, and checks them.
 
-Every reader and every check raises `Invalid` without a field; whoever asks knows which setting it was, and where.
+Every reader and every check raises `Invalid` without a field; the caller knows the setting and where it was set.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 from urllib.parse import urlsplit, urlunsplit
 
-from windlass.core.check import COUNT_MAX, SECONDS_MAX, check_count, check_name, check_seconds
-from windlass.core.error import Invalid
-from windlass.core.target import read_targets
+from windlass.core.validation import COUNT_MAX, SECONDS_MAX, check_count, check_name, check_seconds
+from windlass.errors import Invalid
+from windlass.net.targets import read_targets
 
 Check = Callable[[Any], None]
 
-_PASSWORD_ASKED = re.compile(r"(?<![^&])(password|sslpassword)=[^&]*", re.IGNORECASE)
+_PASSWORD_OPTION = re.compile(r"(?<![^&])(password|sslpassword)=[^&]*", re.IGNORECASE)
 
 
 class Address(NamedTuple):
@@ -48,25 +48,25 @@ def is_loopback(address: Address) -> bool:
 
 
 def listed(names: str | None) -> list[str]:
-    """What is written with commas between."""
+    """The parts of a comma-separated list."""
     return [part.strip() for part in (names or "").split(",") if part.strip()]
 
 
 def without_password(url: str) -> str:
-    """A URL that may be shown, wherever in it the password was."""
+    """A URL without its password, wherever it stands."""
     parts = urlsplit(url)
     netloc = parts.netloc
     if parts.password is not None:
         user, _, place = netloc.rpartition("@")
         netloc = f"{user.partition(':')[0]}:***@{place}"
-    query = _PASSWORD_ASKED.sub(r"\1=***", parts.query)
+    query = _PASSWORD_OPTION.sub(r"\1=***", parts.query)
     if (netloc, query) == (parts.netloc, parts.query):
         return url
     return urlunsplit(parts._replace(netloc=netloc, query=query))
 
 
 def without_options(url: str) -> str:
-    """A URL that may be shown, where everything behind its question mark is to be kept from view."""
+    """A URL without its password and its query."""
     return without_password(url).partition("?")[0]
 
 
@@ -74,7 +74,7 @@ def without_options(url: str) -> str:
 
 
 def read_value(kind: Any, raw: object) -> Any:
-    """What was written, as a value of this type."""
+    """The raw value as a value of this type."""
     if get_origin(kind) is Literal:
         return _choice(raw, get_args(kind))
     return _READERS[kind](raw)
@@ -93,10 +93,10 @@ def _text(raw: object) -> str:
 
 
 def _truth(raw: object) -> bool:
-    said = raw.lower() if isinstance(raw, str) else raw
-    if said in (True, "true", "yes", "on", "1"):
+    word = raw.lower() if isinstance(raw, str) else raw
+    if word in (True, "true", "yes", "on", "1"):
         return True
-    if said in (False, "false", "no", "off", "0"):
+    if word in (False, "false", "no", "off", "0"):
         return False
     raise Invalid("must be true or false")
 
@@ -134,7 +134,7 @@ _READERS: dict[Any, Callable[[object], object]] = {
 }
 
 
-# --------------------------------------------------------------------------------------------- what a value must be
+# --------------------------------------------------------------------------------------------- checks
 
 
 def name(value: str) -> None:
@@ -150,7 +150,7 @@ def count(least: int = 1, most: int = COUNT_MAX) -> Check:
 
 
 def names_of(*allowed: str) -> Check:
-    """Some of these, with commas between."""
+    """A comma-separated list of some of these."""
 
     def check(names: str) -> None:
         for name in listed(names):

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .environment import Environment
-    from .proxy import Proxy
-    from .service import Service
-    from .shm import NDArray, SharedMemory, share
-    from .task import Task, TaskError, Update
+    from windlass.contracts.stdio.protocol.environment import Environment
+    from windlass.contracts.stdio.protocol.proxy import Proxy
+    from windlass.contracts.stdio.protocol.service import Service
+    from windlass.contracts.stdio.protocol.shm import NDArray, SharedMemory, share
+    from windlass.contracts.stdio.protocol.task import Task, TaskError, Update
 
 _LATER = {
     "Environment": "environment",
@@ -32,7 +32,7 @@ __all__ = ["Environment", "NDArray", "Proxy", "Service", "SharedMemory", "Task",
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        return getattr(import_module(f"windlass.contracts.stdio.protocol.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .worker import main
+from windlass.contracts.stdio.protocol.worker import main
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,1 @@
+"""PostgreSQL for the kernel. Nothing else knows the database."""

@@ -1,8 +1,9 @@
 """Brings the schema from one version to the next, and tells when code and schema do not fit.
 
-The rule of this file: a migration that was applied never changes. Its checksum is recorded with it, in the transaction
-that applies it, under a lock that makes any number of processes take turns. It does not know what the migrations say;
-the schema `windlass` and the table `windlass.migration` are its own, and are there before the first of them runs.
+Version 1 is `schema.sql`; later versions are the files in `migrations`. The rule of this file: a migration that was
+applied never changes. Its checksum is recorded with it, in the transaction that applies it, under a lock that makes any
+number of processes take turns. It does not know what the migrations say; the schema `windlass` and the table
+`windlass.migration` are its own, and are there before the first of them runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from importlib.resources.abc import Traversable
 
 import asyncpg
 
-from windlass.core.error import Invalid, Rejected, StoreBusy
+from windlass.errors import Invalid, Rejected, StoreBusy
 
 SERVER_MAJOR_MIN = 14
 _LOCK_KEY = int.from_bytes(b"windlass")
@@ -64,29 +65,26 @@ class _Applied:
     checksum: str
 
 
-def load_migrations(folder: Traversable | None = None) -> tuple[Migration, ...]:
-    """All migrations in order; those of the package, or those of a folder."""
-    return _packaged() if folder is None else _load(folder)
-
-
 @cache
-def _packaged() -> tuple[Migration, ...]:
-    return _load(resources.files("windlass.store") / "migrations")
+def load_migrations() -> tuple[Migration, ...]:
+    """All migrations in order, the first of which is the schema."""
+    return read_migrations(resources.files("windlass.store"))
 
 
-def _load(folder: Traversable) -> tuple[Migration, ...]:
-    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
-    found = tuple(_read(folder / name) for name in names)
-    expected = list(range(1, len(found) + 1))
-    if [migration.version for migration in found] != expected:
-        raise Invalid(f"{', '.join(names)} are not numbered 0001, 0002, … without gaps", field="migrations")
+def read_migrations(folder: Traversable) -> tuple[Migration, ...]:
+    """`schema.sql` and the folder `migrations` beside it."""
+    schema = Migration(1, "schema", (folder / "schema.sql").read_text(encoding="utf-8"))
+    names = sorted(file.name for file in (folder / "migrations").iterdir() if file.name.endswith(".sql"))
+    found = (schema, *(_read(folder / "migrations" / name) for name in names))
+    if [migration.version for migration in found] != list(range(1, len(found) + 1)):
+        raise Invalid(f"{', '.join(names)} are not numbered 0002, 0003, … without gaps", field="migrations")
     return found
 
 
 def _read(file: Traversable) -> Migration:
     match = _FILE_NAME.fullmatch(file.name)
     if match is None:
-        raise Invalid(f"{file.name!r} is not named like 0001_first_tables.sql", field="migrations")
+        raise Invalid(f"{file.name!r} is not named like 0002_what_it_does.sql", field="migrations")
     return Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
 
 
@@ -166,7 +164,14 @@ async def _applied(connection: asyncpg.Connection) -> list[_Applied]:
 
 
 def _compare(applied: Sequence[_Applied], known: Sequence[Migration]) -> None:
-    """What was applied must be the beginning of what is known, text by text."""
+    """What was applied must be the beginning of what is known, text by text. A released schema never changes, so that a
+    database that began with another one was made by an unreleased Windlass."""
+    if applied and known and applied[0].checksum != known[0].checksum:
+        raise Rejected(
+            f"this database was made by a development version of Windlass ({applied[0].version:04}_{applied[0].name}) "
+            "and cannot be upgraded: remove the development folder (.windlass), or start with an empty database",
+            reason="development",
+        )
     if len(applied) > len(known):
         raise Rejected(
             f"the schema is at version {applied[-1].version}, newer than this Windlass, which knows {len(known)}: "

@@ -13,15 +13,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from windlass.core.error import Unavailable
-from windlass.core.transition import Transition
+from windlass.core.states import Transition
+from windlass.errors import Unavailable
 from windlass.store import migrate
-from windlass.store.fault import translated
-from windlass.store.session import Pool, Session
-from windlass.store.task_table import Finished
-from windlass.store.tx import Tx
-from windlass.store.view import Views
-from windlass.store.wake import Wakes, parse
+from windlass.store.errors import translated
+from windlass.store.notify import PendingNotifications, parse
+from windlass.store.pool import Pool, Session
+from windlass.store.tables.task import Finished
+from windlass.store.tables.view import Views
+from windlass.store.transaction import Transaction
 
 log = logging.getLogger("windlass.store")
 
@@ -29,7 +29,7 @@ RECONNECT_S = 1.0
 
 
 class Observer(Protocol):
-    """Is told what was committed."""
+    """Gets what was committed."""
 
     def moved(self, moves: Sequence[Transition]) -> None: ...
     def finished(self, finished: Sequence[Finished]) -> None: ...
@@ -41,7 +41,7 @@ class Store:
     def __init__(self, dsn: str, *, pooled: bool = False, connections: int = 10) -> None:
         self._pool = Pool(dsn, pooled=pooled, size=connections)
         self.dsn, self.pooled = dsn, pooled
-        self.announce: Callable[[Wakes], None] = lambda _: None
+        self.announce: Callable[[PendingNotifications], None] = lambda _: None
         self.observer: Observer | None = None
 
     async def close(self) -> None:
@@ -54,11 +54,11 @@ class Store:
         self._pool.release(session)
 
     @asynccontextmanager
-    async def begin(self) -> AsyncIterator[Tx]:
+    async def begin(self) -> AsyncIterator[Transaction]:
         """A transaction: committed when the block ends, rolled back when it raises."""
         session = await self.session()
         try:
-            tx = Tx(session, counted=self.observer is not None)
+            tx = Transaction(session, counted=self.observer is not None)
             await session.begin()
             try:
                 yield tx
@@ -72,7 +72,7 @@ class Store:
         self._tell(tx)
 
     @asynccontextmanager
-    async def single(self) -> AsyncIterator[Tx]:
+    async def single(self) -> AsyncIterator[Transaction]:
         """For exactly one statement, which commits itself where that is safe: it saves two round trips."""
         if self.pooled:
             async with self.begin() as tx:
@@ -80,14 +80,14 @@ class Store:
             return
         session = await self.session()
         try:
-            tx = Tx(session, counted=self.observer is not None)
+            tx = Transaction(session, counted=self.observer is not None)
             yield tx
         finally:
             self.release(session)
         self._tell(tx)
 
-    def _tell(self, tx: Tx) -> None:
-        """It is committed: wake who waits for it, and let it be counted."""
+    def _tell(self, tx: Transaction) -> None:
+        """After the commit: announce its notifications, and count it."""
         if tx.wakes:
             self.announce(tx.wakes)
         if self.observer is not None:
@@ -112,27 +112,29 @@ class Store:
         finally:
             connection.terminate()
 
-    async def listen(self, heard: Callable[[Wakes], None], ready: Callable[[], None] = lambda: None) -> None:
-        """Tell `heard` what other processes announce, for ever. After a gap, everybody is woken."""
+    async def listen(
+        self, receive: Callable[[PendingNotifications], None], ready: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call `receive` with what other processes announce, for ever. After a gap, everything is announced."""
         while True:
             try:
-                await self._listen_once(heard, ready)
+                await self._listen_once(receive, ready)
             except Unavailable as error:
                 log.warning("not listening for wake-ups, trying again: %s", error)
                 await asyncio.sleep(RECONNECT_S)
 
-    async def _listen_once(self, heard: Callable[[Wakes], None], ready: Callable[[], None]) -> None:
+    async def _listen_once(self, receive: Callable[[PendingNotifications], None], ready: Callable[[], None]) -> None:
         connection = await self._pool.dedicated()
         try:
             closed = asyncio.Event()
             connection.add_termination_listener(lambda _: closed.set())
 
             def on_message(_connection: Any, _pid: int, _channel: str, message: str) -> None:
-                heard(parse(message))
+                receive(parse(message))
 
             with translated():
                 await connection.add_listener("windlass", on_message)
-            heard(Wakes(everything=True))
+            receive(PendingNotifications(everything=True))
             ready()
             await closed.wait()
         finally:

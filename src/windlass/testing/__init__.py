@@ -1,8 +1,8 @@
-"""Tests of programs that use Windlass: a real engine in the process of the test, a clock that jumps, faults by name.
+"""For tests of programs that use Windlass: a real engine in the process of the test, a clock that jumps, faults.
 
-With pytest, ask for the fixture `windlass_kit`, or `windlass_kit_sync` in a test without an event loop; without it, use
-`open_kit`, `open_kit_sync` and `open_test_server`. Names are imported
-when they are first used: pytest imports this package with its plugin, also where nobody asks for it.
+With pytest, use the fixture `windlass_kit`, or `windlass_kit_sync` in a test without an event loop; without pytest,
+`open_kit`, `open_kit_sync` and `open_test_server`. Names are imported when they are first used, since pytest imports
+this package with its plugin even where no test uses it.
 """
 
 from __future__ import annotations

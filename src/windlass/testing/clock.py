@@ -74,7 +74,7 @@ class VirtualClock:
         return self._elapsed_s
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Alarm:
-        """Ring when the clock was moved this far; without a delay, as soon as the event loop comes to it."""
+        """Ring when the clock was moved this far; without a delay, in the next iteration of the event loop."""
         alarm = Alarm(self._elapsed_s + delay_s, callback)
         if delay_s <= 0:
             asyncio.get_running_loop().call_soon(alarm.ring)
@@ -85,16 +85,16 @@ class VirtualClock:
 
     @property
     def alarms(self) -> list[float]:
-        """In how many seconds each alarm that is set will ring, the next one first."""
+        """Seconds until each alarm rings, the next one first."""
         return sorted(due_s - self._elapsed_s for due_s, _, alarm in self._alarms if not alarm.cancelled)
 
     async def close(self) -> None:
-        """Let go of the database; its clock stays where it is."""
+        """Close the connection; the clock of the database keeps its time."""
         await self._connection.close()
 
 
 async def virtual_clock(dsn: str) -> VirtualClock:
-    """Stop the time of this database, for whoever uses it. For databases of tests only: there is no way back."""
+    """Stop the time of this database, for all its clients. For databases of tests only: it cannot be undone."""
     connection = await asyncpg.connect(dsn, statement_cache_size=0)
     await connection.execute(_REPLACE)
     return VirtualClock(connection)

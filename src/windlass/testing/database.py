@@ -14,14 +14,14 @@ from urllib.parse import quote, urlsplit
 
 import asyncpg
 
-from windlass.app import migrate_database
+from windlass.serve import migrate_database
 
-# A test's data may die with the machine, so it need not wait for the disk.
+# A test's data need not survive a crash of the machine, so commits need not wait for the disk.
 FAST_SETTINGS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
 
 class TestServer:
-    """Where databases are made: `maintenance` is the database from which one makes others."""
+    """Creates databases; `maintenance` is the database to connect to for that."""
 
     __test__ = False  # not a class of tests, whatever its name
 
@@ -31,7 +31,7 @@ class TestServer:
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[str]:
-        """The URL of a database with the current schema, gone at the end."""
+        """The URL of a new database with the current schema, dropped at the end."""
         if self._template is None:
             self._template = await self._create("template0")
             await migrate_database(self._url(self._template))
@@ -64,12 +64,12 @@ class TestServer:
 
 @contextmanager
 def open_test_server() -> Iterator[TestServer]:
-    """That of WINDLASS_TEST_DATABASE_URL (a role that may create databases), else an embedded one in a folder of its
-    own."""
-    if given := os.environ.get("WINDLASS_TEST_DATABASE_URL"):
-        yield TestServer(given)
+    """The server of WINDLASS_TEST_DATABASE_URL (its role must be allowed to create databases), else an embedded one in
+    a temporary folder."""
+    if url := os.environ.get("WINDLASS_TEST_DATABASE_URL"):
+        yield TestServer(url)
         return
-    from windlass.store.embedded import EmbeddedServer  # an extra that production does not carry
+    from windlass.store.embedded.server import EmbeddedServer  # an extra that production does not install
 
     folder = Path(tempfile.mkdtemp(prefix=f"windlass-test-{os.getpid()}-"))
     folder.chmod(0o711)  # so that the unprivileged server of a root user can reach it

@@ -1,7 +1,7 @@
-"""A kit whose event loop is not that of the code under test: that of a web server which a test client runs in a thread.
+"""A kit for code that runs in another event loop, such as a web server that a test client runs in a thread.
 
-Calls of the app cross over to the loop of the kit, whichever loop or thread asks. A test without an event loop gets the
-kit in a thread of its own.
+Calls of the app run in the loop of the kit, whichever loop or thread they come from. For a test without an event loop,
+the kit runs in its own thread.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from windlass.core.error import InvalidState
-from windlass.core.transition import State
+from windlass.core.states import State
+from windlass.errors import InvalidState
 from windlass.sdk import App, Duration, TaskHandle
-from windlass.sdk.portal import Calls, Portal
+from windlass.sdk.sync import LoopCalls, SyncBridge
 from windlass.testing.database import TestServer
 
 if TYPE_CHECKING:
@@ -47,22 +47,22 @@ class AnyLoop:
         async def call(*args: Any, **kwargs: Any) -> Any:
             if asyncio.get_running_loop() is self._loop:
                 return await found(*args, **kwargs)
-            await self._turns()
+            await self._check_responsive()
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(found(*args, **kwargs), self._loop))
 
         return call
 
-    async def _turns(self) -> None:
-        """To wait for a loop that waits for us would take for ever."""
-        turned = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
+    async def _check_responsive(self) -> None:
+        """Raise InvalidState if the loop is blocked: to wait for a loop that waits for us would take for ever."""
+        responded = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
         try:
-            await asyncio.wait_for(turned, BLOCKED_S)
+            await asyncio.wait_for(responded, BLOCKED_S)
         except TimeoutError:
             raise InvalidState(BLOCKED) from None
 
 
 class OpenSyncKit(Protocol):
-    """What the fixture `windlass_kit_sync` gives: `with windlass_kit_sync(app) as kit:`."""
+    """The fixture `windlass_kit_sync`: `with windlass_kit_sync(app) as kit:`."""
 
     def __call__(self, app: App) -> AbstractContextManager[SyncKit]: ...
 
@@ -70,50 +70,50 @@ class OpenSyncKit(Protocol):
 class SyncKit:
     """A kit for tests without an event loop. Get it from the fixture `windlass_kit_sync`, or from `open_kit_sync`."""
 
-    def __init__(self, kit: Kit, calls: Calls) -> None:
+    def __init__(self, kit: Kit, calls: LoopCalls) -> None:
         self.kit, self._calls = kit, calls
 
     def now(self) -> datetime:
         return self.call(self.kit.now)
 
     def advance(self, duration: Duration) -> None:
-        """Let this much time go by, and carry out what becomes due on the way."""
+        """Let this much time pass, and run what becomes due."""
         self.call(lambda: self.kit.advance(duration))
 
     def settle(self) -> None:
-        """Until all that can be done at this moment has been done."""
+        """Wait until all that is due now has been done."""
         self.call(self.kit.settle)
 
     def result(self, handle: TaskHandle[R]) -> R:
-        """Let as much time go by as it takes, and return what the handler returned. Raises TaskFailed if it failed."""
+        """Let time pass until the task has ended, and return its result. Raises TaskFailed if it failed."""
         return self.call(lambda: self.kit.result(handle))
 
     def until(self, handle: TaskHandle[Any], state: State | str) -> None:
-        """Let as much time go by as it takes until the task is in this state."""
+        """Let time pass until the task is in this state."""
         self.call(lambda: self.kit.until(handle, state))
 
     def call(self, call: Callable[[], Awaitable[R]]) -> R:
-        """Anything else of the kit, in its own event loop: `kit.call(lambda: kit.kit.engine.views.get(task_id))`."""
+        """Anything else of the kit, in its own event loop: `kit.call(lambda: kit.kit.engine.tasks.get(task_id))`."""
         return self._calls.call(call)
 
 
 @contextmanager
 def open_kit_sync(app: App, server: TestServer) -> Iterator[SyncKit]:
-    """The same as `open_kit`, in an event loop of its own, in a thread of its own."""
+    """The same as `open_kit`, in an event loop in a separate thread."""
     from windlass.testing.kit import open_kit
 
     opened = _Opened(open_kit(app, server))
-    portal = Portal(opened)
+    bridge = SyncBridge(opened)
     try:
         assert opened.kit is not None
         assert opened.loop is not None
-        yield SyncKit(opened.kit, Calls(opened.loop))
+        yield SyncKit(opened.kit, LoopCalls(opened.loop))
     finally:
-        portal.close()
+        bridge.close()
 
 
 class _Opened:
-    """Remembers what was opened, and where."""
+    """Opens a kit, and keeps it with its event loop."""
 
     def __init__(self, opening: AbstractAsyncContextManager[Kit]) -> None:
         self._opening = opening

@@ -1,7 +1,7 @@
-"""The pytest plugin: `windlass_kit` gives a test an app on a real engine with a virtual clock. See `testing.kit`.
+"""The pytest plugin: `windlass_kit` runs an app on a real engine with a virtual clock. See `testing.kit`.
 
 The fixtures are plain functions, so that they work with any plugin for async tests, or with none. pytest imports this
-in every program that has Windlass installed, so that what the kit needs is imported when a test asks for it.
+module in every environment with Windlass installed, so the kit itself is imported when a test uses it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def windlass_server() -> Iterator[TestServer]:
 
 @pytest.fixture
 def windlass_kit(windlass_server: TestServer) -> OpenKit:
-    """`async with windlass_kit(app) as kit:` opens the app on a database of its own, with a worker and a clock."""
+    """`async with windlass_kit(app) as kit:` opens the app on a new database, with a worker and a clock."""
     from windlass.testing.kit import open_kit
 
     return lambda app: open_kit(app, windlass_server)

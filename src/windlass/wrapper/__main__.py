@@ -1,5 +1,5 @@
 """`python -m windlass.wrapper`: the same as `windlass wrapper`, where only the plain package is installed."""
 
-from windlass.wrapper.command import main
+from windlass.contracts.lease.worker.command import main
 
 main()

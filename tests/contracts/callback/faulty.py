@@ -27,7 +27,7 @@ Attempt, call, post, accept, work = (
 
 
 def never_heartbeats() -> None:
-    Attempt.beat = lambda self: None
+    Attempt.send_heartbeats = lambda self: None
 
 
 def says_another_attempt() -> None:

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from windlass import App, Context, current
-from windlass.sdk.callback import CallbackWorker
+from windlass.contracts.callback.worker import CallbackWorker
 
 app = App("service", threads=64)
 

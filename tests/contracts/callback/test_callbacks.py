@@ -7,12 +7,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contracts.callback.world import Attempt, World, refused
+from tests.contracts.callback.world import Attempt, World
+from tests.kit.world import refused
 
 from windlass import Category, State
-from windlass.contracts.callback.form import kept_json
+from windlass.contracts.callback.callbacks import Callbacks
+from windlass.contracts.callback.server.forms import kept_json
 from windlass.core.delivery import RetryForm
-from windlass.engine.metrics import Tally
+from windlass.engine.read.metrics import Tally
+
+pytestmark = pytest.mark.slow
 
 AT = "2025-01-15T10:00:00Z"
 
@@ -48,7 +52,7 @@ async def test_started_may_be_repeated_while_running(world: World) -> None:
     attempt = await world.started()
 
     assert (await attempt.call("started")).status_code == 200
-    assert (await world.history(attempt)).count("taken_up") == 1
+    assert (await world.history(attempt)).count("worker_started") == 1
 
 
 async def test_started_tells_who_was_first(world: World) -> None:
@@ -60,7 +64,7 @@ async def test_started_tells_who_was_first(world: World) -> None:
     first = (await world.task(attempt)).worker
     told = {f"process-{n}": answer.json().get("workerId") for n, answer in enumerate(answers)}
     assert told == {name: None if name == first else first for name in told}
-    assert (await world.history(attempt)).count("taken_up") == 1
+    assert (await world.history(attempt)).count("worker_started") == 1
     assert (await attempt.call("started", workerId="late")).json()["workerId"] == first
     assert "workerId" not in (await attempt.call("started", workerId=first)).json()
 
@@ -97,9 +101,9 @@ async def test_when_a_worker_says_it_began_is_kept_and_far_off_clocks_are_noted(
     assert world.engine.tally is not None
     assert world.engine.tally.clock_skews == 1
 
-    detail = (await world.entry(attempt, "taken_up")).detail
-    assert detail["startedAt"] == AT
-    assert detail["clockSkewS"] < -300
+    detail = ((await world.entries(attempt, "worker_started"))[0]).detail
+    assert detail["worker_time"] == AT
+    assert detail["clock_skew_s"] < -300
     assert (await world.task(attempt)).started_at != AT
 
 
@@ -127,7 +131,7 @@ async def test_receipt_counts_and_not_what_the_clock_of_a_worker_says(world: Wor
     await world.clock.advance(80)
     await attempt.heartbeat(heartbeatAt="2001-01-01T00:00:00Z")
     await world.clock.advance(80)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
 
     assert (await world.task(attempt)).state is State.RUNNING
 
@@ -153,7 +157,7 @@ async def test_heartbeats_of_many_tasks_share_one_statement(world: World) -> Non
         await attempt.call("started")
     await world.clock.advance(20)
     batches: list[int] = []
-    beats = world.engine.callbacks._beats
+    beats = world.engine.service(Callbacks)._heartbeats
     commit = beats._commit
 
     async def counted(batch: list[Any]) -> Any:
@@ -189,11 +193,11 @@ async def test_a_heartbeat_of_an_attempt_that_waits_for_its_retry_is_410(world: 
 async def test_a_worker_that_is_not_heard_of_is_a_zombie_and_the_task_is_tried_again(world: World) -> None:
     attempt = await world.started()
     await world.clock.advance(90)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
     assert (await world.task(attempt)).state is State.RUNNING
 
     await world.clock.advance(16)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
 
     task = await world.task(attempt)
     assert (task.state, task.losses, task.failures) == (State.QUEUED, 1, 0)
@@ -209,11 +213,11 @@ async def test_a_heartbeat_after_the_timeout_counts_until_somebody_has_looked(wo
     attempt = await world.started()
     await world.clock.advance(106)
     assert (await attempt.heartbeat()).status_code == 200
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
     assert (await world.task(attempt)).state is State.RUNNING
 
     await world.clock.advance(106)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
     refused(await attempt.heartbeat(), 410, "task_expired")
 
 
@@ -221,7 +225,7 @@ async def test_the_loss_that_reaches_the_most_allowed_ends_the_task(world: World
     await world.queue(retry=RetryForm(max_losses=1))
     attempt = await world.started()
     await world.clock.advance(106)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
 
     task = await world.task(attempt)
     assert task.error is not None
@@ -231,7 +235,7 @@ async def test_the_loss_that_reaches_the_most_allowed_ends_the_task(world: World
 async def test_what_was_delivered_and_nobody_began_is_lost(world: World) -> None:
     attempt = await world.dispatched()
     await world.clock.advance(31)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
 
     task = await world.task(attempt)
     assert task.error is not None
@@ -241,7 +245,7 @@ async def test_what_was_delivered_and_nobody_began_is_lost(world: World) -> None
 async def test_a_worker_that_comes_back_in_time_may_still_report(world: World) -> None:
     attempt = await world.started()
     await world.clock.advance(106)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
 
     assert (await attempt.completed(output=7)).json()["finalState"] == "SUCCEEDED"
     assert (await world.task(attempt)).result == b"7"
@@ -252,7 +256,7 @@ async def test_a_worker_that_comes_back_after_its_attempt_was_given_away_is_refu
 ) -> None:
     old = await world.started()
     await world.clock.advance(106)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
     await world.clock.advance(2)
     new = await world.next_attempt()
     assert new.number == 2
@@ -287,7 +291,10 @@ async def test_everything_that_is_said_of_a_success_is_kept_and_shown(world: Wor
 
     shown = await shown_task(world, attempt)
     assert (shown["state"], shown["result"]) == ("succeeded", output)
-    assert (shown["report"]["metrics"], shown["report"]["completed_at"]) == (metrics, AT)
+    assert shown["report"]["metrics"] == {
+        "cpu_time_ms": 45000, "peak_memory_bytes": 2147483648, "io_read_bytes": 10485760, "io_write_bytes": 52428800,
+    }  # fmt: skip
+    assert shown["report"]["completed_at"] == AT
     assert shown["report"]["outcome"] == "succeeded"
 
 
@@ -304,7 +311,7 @@ async def test_everything_that_is_said_of_a_failure_is_kept_and_shown(world: Wor
         False,
     )
     assert (shown["error"]["message"], shown["error"]["trace"]) == (error["message"], error["stackTrace"])
-    assert (shown["report"]["metrics"], shown["report"]["output"]) == ({"cpuTimeMs": 5}, {"partial": 1})
+    assert (shown["report"]["metrics"], shown["report"]["output"]) == ({"cpu_time_ms": 5}, {"partial": 1})
 
 
 async def test_everything_that_is_said_of_a_cancel_is_kept_and_shown(world: World) -> None:
@@ -412,7 +419,7 @@ async def test_another_report_on_a_finished_task_is_409_and_kept_for_audit(world
     assert refused(await attempt.completed(output=2), 409, "task_already_terminal")["state"] == "SUCCEEDED"
     refused(await attempt.completed("FAILED", workerId="liar"), 409, "task_already_terminal")
     assert (await world.task(attempt)).result == b"1"
-    timeline = await world.engine.views.timeline(attempt.task_id)
+    timeline = await world.engine.tasks.timeline(attempt.task_id)
     assert [entry.worker for entry in timeline if entry.what == "refused"] == ["worker-abc123", "liar"]
 
 
@@ -483,7 +490,7 @@ async def test_a_worker_that_vanishes_after_a_cancel_ends_it_as_cancelled(world:
     attempt = await world.started()
     await world.engine.cancel(attempt.task_id)
     await world.clock.advance(106)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
 
     assert (await world.task(attempt)).state is State.CANCELLED
 

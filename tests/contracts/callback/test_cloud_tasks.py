@@ -14,12 +14,14 @@ from google.protobuf.json_format import ParseDict
 from tests.contracts.callback.world import Recorder, World
 
 from windlass import State
-from windlass.contracts.callback.mount import make_pusher
-from windlass.contracts.callback.option import PushOptions
-from windlass.core.delivery import CloudTasks
-from windlass.core.error import Invalid
-from windlass.http.server import listening
-from windlass.wire.dispatch import cloud_task_id
+from windlass.contracts.callback.delivery import CloudTasks
+from windlass.contracts.callback.server.mount import make_pusher
+from windlass.contracts.callback.server.options import PushOptions
+from windlass.contracts.callback.wire.names import cloud_task_id
+from windlass.errors import Invalid
+from windlass.net.server.server import listening
+
+pytestmark = pytest.mark.slow
 
 VIA = CloudTasks(project="acme", location="europe-west1", queue="push", service_account_email="push@acme.example")
 PARENT = "projects/acme/locations/europe-west1/queues/push"
@@ -57,7 +59,7 @@ async def google(world: World) -> AsyncIterator[Google]:
 async def pushing_through(world: World, server: Google) -> AsyncIterator[None]:
     async with listening(server, "127.0.0.1", 0) as url:
         options = PushOptions(loopback=True, google_token="ya29.token", google_url=url)
-        world.engine.effects["push"] = make_pusher(world.engine, world.service, options, world.url).push
+        world.engine.parts.effects["push"] = make_pusher(world.engine, world.service, options, world.url).push
         await world.queue(cloud_tasks=VIA)
         yield
 
@@ -98,8 +100,8 @@ async def test_the_same_attempt_again_has_the_same_name_and_a_name_that_is_taken
     first, second = google.created()
     assert first.name == second.name
     await world.clock.advance(31)
-    await world.engine.sent.silence_tick()
-    task = (await world.engine.views.get(task_id)).task
+    await world.engine.parts.outgoing.silence_tick()
+    task = (await world.engine.tasks.get(task_id)).task
     assert task.error is not None
     assert (task.state, task.error.reason) == (State.QUEUED, "DISPATCH_TIMEOUT")  # it had been delivered
 

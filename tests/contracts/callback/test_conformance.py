@@ -6,12 +6,14 @@ import json
 
 import pytest
 from tests.contracts.callback.process import ROOT, SECRET, running
-from tests.support.conformance import at_once, missed, problems, untested
+from tests.kit.conformance import at_once, missed, problems, untested
 
 from windlass.cli.commands import run
-from windlass.core.error import Invalid
-from windlass.testing.callback import KIT, check_worker
-from windlass.testing.conformance import Level, Result
+from windlass.contracts.callback.conformance import KIT, check_worker
+from windlass.errors import Invalid
+from windlass.testing.conformance.kit import Level, Result
+
+pytestmark = pytest.mark.slow
 
 # Each fault with the cases that must find it.
 FAULTS: dict[str, tuple[int, ...]] = {
@@ -60,7 +62,7 @@ def test_every_planted_fault_is_found_by_its_cases() -> None:
         with running("tests/contracts/callback/faulty.py", fault) as worker:
             for interval_ms in (100, 500, 2000):
                 results = check_worker(
-                    worker.url, SECRET, only=FAULTS[fault], interval_ms=interval_ms, patience_s=3, parallel=4
+                    worker.url, SECRET, only=FAULTS[fault], interval_ms=interval_ms, timeout_s=3, parallel=4
                 )
                 if not any(result.passed for result in results):
                     break
@@ -75,7 +77,7 @@ def test_services_that_use_the_sdk_pass_every_case(pace: float) -> None:
     def examine(service: str) -> list[Result]:
         server, kind = SERVICES[service]
         with running("tests/contracts/callback/service.py", server) as worker:
-            return check_worker(worker.url, SECRET, kind=kind, interval_ms=int(150 * pace), patience_s=20, parallel=9)
+            return check_worker(worker.url, SECRET, kind=kind, interval_ms=int(150 * pace), timeout_s=20, parallel=9)
 
     results = at_once(examine, SERVICES, len(SERVICES))
 
@@ -89,7 +91,7 @@ def test_every_case_has_found_a_fault() -> None:
 
 def test_the_worker_of_the_examples_passes_and_is_small(pace: float) -> None:
     with running("examples/callback_worker.py", "0") as worker:
-        results = check_worker(worker.url, SECRET, interval_ms=int(100 * pace), patience_s=20, parallel=8)
+        results = check_worker(worker.url, SECRET, interval_ms=int(100 * pace), timeout_s=20, parallel=8)
     lines = (ROOT / "examples/callback_worker.py").read_text().splitlines()
 
     assert problems(results) == []

@@ -11,19 +11,22 @@ import asyncpg
 import httpx
 import msgspec
 import pytest
-from tests.contracts.callback.world import QUEUE, ROOT, World, refused
-from tests.support.work import soon, until
+from tests.contracts.callback.world import QUEUE, World
+from tests.kit.work import soon, until
+from tests.kit.world import ROOT, refused
 
 from windlass import Engine, State
-from windlass.app import open_server
-from windlass.contracts.callback.mount import make_pusher
-from windlass.contracts.callback.option import PushOptions
+from windlass.contracts.callback.delivery import Push
+from windlass.contracts.callback.server.mount import make_pusher
+from windlass.contracts.callback.server.options import PushOptions
 from windlass.core.access import Role
-from windlass.core.delivery import Push
-from windlass.core.error import Forbidden, Invalid, StoreBusy
 from windlass.core.queue import QueueConfig
-from windlass.core.target import read_targets
+from windlass.errors import Forbidden, Invalid, StoreBusy
+from windlass.net.targets import read_targets
+from windlass.serve import open_server
 from windlass.store.store import Store
+
+pytestmark = pytest.mark.slow
 
 ADMIN = {"Authorization": f"Bearer {ROOT}"}
 
@@ -80,7 +83,7 @@ async def test_while_a_secret_is_rotated_a_push_has_both_signatures(world: World
     assert len(world.worker.pushes[-1].headers["webhook-signature"].split(" ")) == 2
 
     await world.clock.advance(3601)
-    world.engine.sent.dispatcher.notice(None)
+    world.engine.parts.outgoing.dispatcher.mark(None)
     await world.dispatched()
     assert len(world.worker.pushes[-1].headers["webhook-signature"].split(" ")) == 1
 
@@ -166,7 +169,7 @@ async def test_a_worker_that_began_though_its_answer_was_lost_is_left_alone(worl
 
 async def test_what_was_cancelled_meanwhile_is_not_pushed(world: World) -> None:
     task_id = await world.submit()
-    assert await world.engine.sent.dispatch_tick() == 1
+    assert await world.engine.parts.outgoing.dispatch_tick() == 1
     await world.engine.cancel(task_id)
     await world.engine.loops.effects_tick()
 
@@ -175,20 +178,38 @@ async def test_what_was_cancelled_meanwhile_is_not_pushed(world: World) -> None:
         assert await tx.session.connection.fetchval("select count(*) from windlass.heartbeat") == 0
 
 
-async def test_a_push_is_written_with_the_attempt_or_not_at_all(world: World, somebody: asyncpg.Connection) -> None:
+async def test_a_push_is_written_with_the_attempt_or_not_at_all(
+    world: World, other_connection: asyncpg.Connection
+) -> None:
     await world.submit()
-    await somebody.execute("alter table windlass.heartbeat rename to hidden")
+    await other_connection.execute("alter table windlass.heartbeat rename to hidden")
     with pytest.raises(StoreBusy):
-        await world.engine.sent.dispatch_tick()
-    assert await somebody.fetchval("select state from windlass.task") == "queued"
-    assert await somebody.fetchval("select count(*) from windlass.outbox") == 0
+        await world.engine.parts.outgoing.dispatch_tick()
+    assert await other_connection.fetchval("select state from windlass.task") == "queued"
+    assert await other_connection.fetchval("select count(*) from windlass.outbox") == 0
 
-    await somebody.execute("alter table windlass.hidden rename to heartbeat")
+    await other_connection.execute("alter table windlass.hidden rename to heartbeat")
     await world.send_out()
     assert len(world.worker.pushes) == 1
 
 
 # --------------------------------------------------------------------------------------------- limits and wake-ups
+
+
+async def test_a_task_is_updated_once_when_it_is_dispatched(world: World, other_connection: asyncpg.Connection) -> None:
+    """Its token, its attempt and its effect are decided together, so that its row is written once."""
+    await other_connection.execute(
+        """create table updates (id uuid);
+           create function count_update() returns trigger language plpgsql as
+           $$ begin insert into updates values (new.id); return new; end $$;
+           create trigger count_update after update on windlass.task for each row execute function count_update()"""
+    )
+    await world.queue()
+    for _ in range(3):
+        await world.submit()
+    await world.engine.parts.outgoing.dispatch_tick()
+    [[updates, tasks]] = await other_connection.fetch("select count(*), count(distinct id) from updates")
+    assert (updates, tasks) == (3, 3)
 
 
 async def test_limits_and_pauses_hold_for_what_is_pushed(world: World) -> None:
@@ -200,7 +221,7 @@ async def test_limits_and_pauses_hold_for_what_is_pushed(world: World) -> None:
     assert len(world.worker.pushes) == 2
 
     await world.engine.queues.pause(QUEUE)
-    await world.engine.sent.dispatch_tick()
+    await world.engine.parts.outgoing.dispatch_tick()
     first = world.worker.pushes[0].envelope
     headers = {"Authorization": f"Bearer {first['taskToken']}"}
     body = {"attempt": 1, "workerId": "w", "outcome": "SUCCEEDED"}
@@ -217,7 +238,7 @@ async def test_a_task_that_waits_to_be_pushed_says_why(world: World) -> None:
     await world.engine.queues.pause(QUEUE)
     task_id = await world.submit()
 
-    assert [waiting.reason for waiting in await world.engine.views.why_waiting(task_id)] == ["paused"]
+    assert [waiting.reason for waiting in await world.engine.tasks.why_waiting(task_id)] == ["paused"]
 
 
 async def test_submitting_is_enough_nothing_is_polled(database: str, world: World) -> None:
@@ -336,12 +357,12 @@ async def test_private_networks_are_called_when_they_are_allowed(database: str) 
 
 async def test_a_url_is_checked_again_at_each_delivery(world: World) -> None:
     attempt_of = make_pusher(world.engine, world.service, PushOptions(loopback=False), world.url)
-    world.engine.effects["push"] = attempt_of.push
+    world.engine.parts.effects["push"] = attempt_of.push
     task_id = await world.submit()
     await world.send_out()
 
     assert world.worker.pushes == []
-    task = (await world.engine.views.get(task_id)).task
+    task = (await world.engine.tasks.get(task_id)).task
     assert task.error is not None
     assert task.error.reason == "EFFECT_UNDELIVERABLE"
 
@@ -363,7 +384,7 @@ SECRETS = {"SHOP_TOKEN": "hunter2-hunter2", "BROKEN": "line\nbreak"}
 
 def with_secrets(world: World) -> None:
     options = PushOptions(loopback=True, secrets=SECRETS)
-    world.engine.effects["push"] = make_pusher(world.engine, world.service, options, world.url).push
+    world.engine.parts.effects["push"] = make_pusher(world.engine, world.service, options, world.url).push
 
 
 async def test_headers_of_a_queue_go_with_each_push_and_may_name_secrets_of_the_server(world: World) -> None:
@@ -389,7 +410,7 @@ async def test_a_secret_that_is_not_there_or_is_no_header_is_said_and_shown_to_n
     await world.send_out()
 
     assert world.worker.pushes == []
-    [why] = await world.engine.views.why_waiting(task_id)
+    [why] = await world.engine.tasks.why_waiting(task_id)
     assert ("PUSH_SECRET_" in why.message) != ("not printable" in why.message)
     assert "line" not in why.message
 
@@ -402,7 +423,7 @@ async def test_a_worker_that_repeats_a_secret_does_not_get_it_into_the_task(worl
     task_id = await world.submit()
     await world.send_out()
 
-    [why] = await world.engine.views.why_waiting(task_id)
+    [why] = await world.engine.tasks.why_waiting(task_id)
     assert "who is Bearer ***?" in why.message
 
 
@@ -419,7 +440,7 @@ async def test_what_is_no_header_or_is_ours_is_refused(world: World, headers: di
 
 async def test_headers_are_hidden_and_secrets_are_named_by_admins_of_all_namespaces_only(world: World) -> None:
     keys = [
-        (await world.engine.access.create_key(name=str(role), role=role, namespace="default"))[1]
+        (await world.engine.keys.create_key(name=str(role), role=role, namespace="default"))[1]
         for role in (Role.ADMIN, Role.VIEWER)
     ]
     plain, named = ({"Authorization": value} for value in ("Bearer x", "Bearer ${SHOP_TOKEN}"))
@@ -446,15 +467,15 @@ async def test_the_documents_are_served_to_whoever_has_a_key(world: World) -> No
 async def test_why_a_task_waits_that_was_sent_and_not_taken(world: World) -> None:
     world.worker.answers = [(401, {}), (202, {})]
     task_id = await world.submit()
-    assert [wait.reason for wait in await world.engine.views.why_waiting(task_id)] == ["in_line"]
+    assert [wait.reason for wait in await world.engine.tasks.why_waiting(task_id)] == ["in_line"]
 
-    await world.engine.sent.dispatch_tick()
-    (on_its_way,) = await world.engine.views.why_waiting(task_id)
+    await world.engine.parts.outgoing.dispatch_tick()
+    (on_its_way,) = await world.engine.tasks.why_waiting(task_id)
     await world.engine.loops.effects_tick()
-    (refused_,) = await world.engine.views.why_waiting(task_id)
+    (refused_,) = await world.engine.tasks.why_waiting(task_id)
     await world.clock.advance(10)
     await world.engine.loops.effects_tick()
-    (taken,) = await world.engine.views.why_waiting(task_id)
+    (taken,) = await world.engine.tasks.why_waiting(task_id)
 
     assert (on_its_way.reason, on_its_way.until) == ("not_delivered", None)
     assert refused_.reason == "not_delivered"

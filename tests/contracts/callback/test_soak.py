@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from bench.heartbeats import rate, soak
+
+pytestmark = pytest.mark.slow
 
 
 async def test_many_running_tasks_with_heartbeats_lose_nothing(database: str, pace: float) -> None:

@@ -9,11 +9,14 @@ from uuid import uuid4
 
 import jwt
 import pytest
-from tests.contracts.callback.world import ROOT, Attempt, World, refused
+from tests.contracts.callback.world import Attempt, World
+from tests.kit.world import ROOT, refused
 
 from windlass import Policy
-from windlass.wire.id import ulid
-from windlass.wire.token import AUDIENCE, ISSUER
+from windlass.contracts.callback.wire.token import AUDIENCE, ISSUER
+from windlass.net.ids import ulid
+
+pytestmark = pytest.mark.slow
 
 SAYINGS: dict[str, dict[str, Any]] = {"started": {}, "heartbeat": {}, "completed": {"outcome": "SUCCEEDED"}}
 
@@ -67,7 +70,7 @@ async def without_a_claim(world: World, attempt: Attempt) -> str:
 
 async def own(world: World, attempt: Attempt, **claims: Any) -> str:
     """Signed with our own key, but saying something else."""
-    [(id_, secret), *_] = await world.engine.callbacks.token_keys()
+    [(id_, secret), *_] = await world.engine.parts.token_keys.all()
     return signed(attempt, secret, kid=str(id_), **claims)
 
 
@@ -182,15 +185,15 @@ async def test_the_key_of_tokens_is_rotated_and_both_open_until_the_old_tokens_a
     new = await world.dispatched()
     assert jwt.get_unverified_header(new.token)["kid"] == kid != jwt.get_unverified_header(attempt.token)["kid"]
     assert (await new.call("started")).status_code == 200
-    assert len(await world.engine.callbacks.token_keys()) == 2
+    assert len(await world.engine.parts.token_keys.all()) == 2
     await world.clock.advance(7500)
-    assert [str(id_) for id_, _ in await world.engine.callbacks.token_keys()] == [kid]
+    assert [str(id_) for id_, _ in await world.engine.parts.token_keys.all()] == [kid]
 
 
 async def test_a_key_that_was_rotated_elsewhere_is_known_at_once(world: World) -> None:
     attempt = await world.started()
     await world.clock.advance(2)
-    await world.engine.callbacks.rotate_token_key()
+    await world.engine.parts.token_keys.rotate()
     fresh = await own(world, attempt)
 
     assert (await attempt.heartbeat(token=fresh)).status_code == 200
@@ -289,8 +292,8 @@ async def test_unknown_fields_are_ignored_and_hostile_text_is_kept_as_it_can_be(
     )
 
     assert answer.status_code == 200
-    report = (await world.entry(attempt, "reported")).detail
-    assert report["partialProgress"] == {"a\ufffdb\u202e</script>": ["a\ufffdb\u202e</script>", 0.5, None]}
+    report = ((await world.entries(attempt, "reported"))[0]).detail
+    assert report["partial_progress"] == {"a\ufffdb\u202e</script>": ["a\ufffdb\u202e</script>", 0.5, None]}
 
 
 async def test_other_paths_and_methods_are_refused_in_the_same_words(world: World) -> None:

@@ -8,26 +8,27 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import httpx
 import msgspec
+from tests.kit import world as kit
 
-from windlass import Engine, Submission, Task
-from windlass.contracts.callback.app import PREFIX
-from windlass.contracts.callback.mount import make_callbacks, make_pusher
-from windlass.contracts.callback.option import PushOptions
-from windlass.contracts.callback.service import Service
-from windlass.core.delivery import PUSH, Push, RetryForm
+from windlass import Engine
+from windlass.api.app import make_api
+from windlass.contracts.callback.delivery import PUSH, Push
+from windlass.contracts.callback.server.app import PREFIX
+from windlass.contracts.callback.server.mount import make_callbacks, make_pusher
+from windlass.contracts.callback.server.options import PushOptions
+from windlass.contracts.callback.server.service import Service
+from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig
-from windlass.http.api import make_api
-from windlass.http.front import Front
-from windlass.http.server import listening
+from windlass.net.ids import parse_id, ulid
+from windlass.net.server.path_router import PathRouter
+from windlass.net.server.server import listening
 from windlass.testing.clock import VirtualClock
-from windlass.wire.id import parse_id, ulid
 
-ROOT = "root-key-of-this-test"
 QUEUE = "remote"
 WORKER = "worker-abc123"
 
@@ -73,11 +74,12 @@ class Recorder:
 
 
 @dataclass
-class World:
-    """All of it, with the words that the tests use."""
+class World(kit.World["Attempt"]):
+    """A server of callbacks, and a worker that receives pushes."""
 
-    engine: Engine
-    clock: VirtualClock
+    SUBMISSION: ClassVar[dict[str, Any]] = {"kind": "export", "payload": b"{}", "queue": QUEUE}
+    TABLES = (*kit.World.TABLES, "progress", "checkpoint")
+
     service: Service
     worker: Recorder
     url: str
@@ -88,14 +90,8 @@ class World:
         limits = QueueConfig()
         await self.engine.queues.put(name, delivery=push, retry=retry, limits=limits)
 
-    async def submit(self, **fields: Any) -> UUID:
-        return await self.engine.submit(Submission(**{"kind": "export", "payload": b"{}", "queue": QUEUE, **fields}))
-
-    async def send_out(self) -> None:
-        """Until everything that can be pushed was pushed once."""
-        while await self.engine.sent.dispatch_tick():
-            pass
-        await self.engine.loops.effects_tick()
+    def task_id(self, handle: Attempt) -> UUID:
+        return handle.task_id
 
     async def dispatched(self, **fields: Any) -> Attempt:
         """A task that was pushed, as its worker sees it."""
@@ -113,29 +109,11 @@ class World:
         (await attempt.call("started")).raise_for_status()
         return attempt
 
-    async def task(self, attempt: Attempt) -> Task:
-        return (await self.engine.views.get(attempt.task_id)).task
-
     async def token(self, attempt: Attempt, /, **changes: Any) -> str:
         """A token that we signed ourselves, for something else than it should be."""
         tokens = await self.service.tokens()
         scope = msgspec.structs.replace(tokens.read(attempt.token), **changes)
         return tokens.make(scope)
-
-    async def history(self, attempt: Attempt) -> list[str]:
-        return [str(entry.what) for entry in await self.engine.views.timeline(attempt.task_id)]
-
-    async def entry(self, attempt: Attempt, what: str) -> Any:
-        return next(e for e in await self.engine.views.timeline(attempt.task_id) if e.what == what)
-
-    async def rows(self) -> Any:
-        """Everything that a refused callback must not have changed."""
-        async with self.engine.store.begin() as tx:
-            connection = tx.session.connection
-            return [
-                [tuple(row) for row in await connection.fetch(f"select * from windlass.{table} order by 1, 2")]
-                for table in ("task", "heartbeat", "history", "outbox", "progress", "checkpoint")
-            ]
 
 
 @dataclass
@@ -158,11 +136,11 @@ class Attempt:
     async def call(
         self, what: str, *, token: str | None = None, task: str | None = None, **body: Any
     ) -> httpx.Response:
-        said = {"attempt": self.number, "workerId": WORKER, **body}
+        request = {"attempt": self.number, "workerId": WORKER, **body}
         path = f"/v1/tasks/{task or self.envelope['taskId']}/{what}"
         headers = {"Authorization": f"Bearer {token or self.token}"}
-        said = {name: value for name, value in said.items() if value is not ...}
-        return await self.world.http.post(path, json=said, headers=headers)
+        request = {name: value for name, value in request.items() if value is not ...}
+        return await self.world.http.post(path, json=request, headers=headers)
 
     async def send(self, what: str, body: bytes) -> httpx.Response:
         """The same with a body that was written by hand."""
@@ -179,14 +157,6 @@ class Attempt:
         return await self.completed("FAILED", error={"category": category, "message": message, **error})
 
 
-def refused(answer: httpx.Response, status: int, error: str) -> dict[str, Any]:
-    """The body of a refusal, which is this one."""
-    body: dict[str, Any] = answer.json()
-    assert (answer.status_code, body["error"]) == (status, error), (answer.status_code, body)
-    assert body["message"]
-    return body
-
-
 def later(instant: datetime, seconds: float) -> datetime:
     return instant + timedelta(seconds=seconds)
 
@@ -197,18 +167,17 @@ def ulid_of(id_: UUID) -> str:
 
 @asynccontextmanager
 async def open_world(engine: Engine, clock: VirtualClock) -> AsyncIterator[World]:
-    engine.access.accept_root(ROOT)
     service, callbacks = make_callbacks(engine, "test")
     service._stopwatch = clock.stopwatch
     api = make_api(engine)
     worker = Recorder()
     async with (
-        listening(Front(api, (PREFIX, callbacks)), "127.0.0.1", 0) as url,
+        listening(PathRouter(api, (PREFIX, callbacks)), "127.0.0.1", 0) as url,
         listening(worker, "127.0.0.1", 0) as worker_url,
         httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         worker.url = f"{worker_url}/dispatch"
         pusher = make_pusher(engine, service, PushOptions(loopback=True), url)
-        engine.effects[PUSH] = pusher.push
+        engine.parts.effects[PUSH] = pusher.push
         yield World(engine, clock, service, worker, url, http)
         worker.state.closing.set()

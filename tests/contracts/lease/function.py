@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.http.server import listening
+from windlass.net.server.server import listening
 
 
 class Function:

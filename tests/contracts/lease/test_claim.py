@@ -8,16 +8,19 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from tests.contracts.lease.world import LEASE_S, QUEUE, SCRATCH, WORKER, Holder, World, client, nobody, ok, refused
+from tests.contracts.lease.world import LEASE_S, QUEUE, SCRATCH, WORKER, Holder, World, client, nobody
+from tests.kit.world import ok, refused
 
 from windlass import Engine, State
-from windlass.core.handover import FROM, results_payload
-from windlass.core.holder import Caller
+from windlass.contracts.lease.claim_by_id import Held, Holders
+from windlass.contracts.lease.rules import Caller
+from windlass.core.lease_token import delivery_of
 from windlass.core.queue import Rate
-from windlass.core.token import delivery_of
-from windlass.engine.holder import Held
+from windlass.core.upstream import FROM, results_payload
+from windlass.net.ids import ulid
 from windlass.store.store import Store
-from windlass.wire.id import ulid
+
+pytestmark = pytest.mark.slow
 
 HOLDER = Caller("CN=wrapper", "ab" * 32)
 
@@ -54,8 +57,8 @@ async def test_a_claim_whose_answer_was_lost_is_told_what_it_began(world: World)
     assert {name: first[name] for name in ("attempt", "lease_token", "task", "lease_expires_at")} == {
         name: again[name] for name in ("attempt", "lease_token", "task", "lease_expires_at")
     }
-    assert len(await world.history(task_id, "claimed")) == 1
-    async with client(world.url, world.papers, world.papers.second) as other:
+    assert len(await world.entries(task_id, "claimed")) == 1
+    async with client(world.url, world.tls_files, world.tls_files.second) as other:
         told = ok(await world.post("task-claim", said, other))  # another's chance, overheard
     assert told == {"status": "NotClaimed", "reason": "AlreadyRunning"}
     told = ok(await world.post("task-claim", {**said, "claim_id": nobody()}))
@@ -85,9 +88,9 @@ async def test_what_other_tasks_returned_stands_in_the_task(world: World) -> Non
 
     holder = await world.held(payload=payload)
 
-    assert holder.told["task"]["config"] == {"add": 3, "numbers": [1, 2]}
+    assert holder.reply["task"]["config"] == {"add": 3, "numbers": [1, 2]}
     told = ok(await world.http.get("/internal/task-fetch", params={"task_id": str(holder.task_id)}))
-    assert told["config"] == holder.told["task"]["config"]
+    assert told["config"] == holder.reply["task"]["config"]
 
 
 async def test_the_id_is_read_in_both_spellings(world: World) -> None:
@@ -105,7 +108,7 @@ async def test_two_hundred_concurrent_claims_give_one_lease(world: World) -> Non
     assert len(claimed) == 1
     assert {one["reason"] for one in told if one["status"] == "NotClaimed"} == {"AlreadyRunning"}
     assert (await world.task(task_id)).attempt == 1
-    assert len(await world.history(task_id, "claimed")) == 1
+    assert len(await world.entries(task_id, "claimed")) == 1
 
 
 async def test_claims_through_many_engines_give_one_lease(world: World, database: str) -> None:
@@ -113,7 +116,7 @@ async def test_claims_through_many_engines_give_one_lease(world: World, database
     engines = [Engine(Store(database), listen=False) for _ in range(4)]
     try:
         found = await asyncio.gather(
-            *(engines[n % 4].holders.claim(task_id, f"worker {n}", HOLDER) for n in range(200))
+            *(engines[n % 4].service(Holders).claim(task_id, f"worker {n}", HOLDER) for n in range(200))
         )
     finally:
         for engine in engines:
@@ -145,13 +148,13 @@ async def test_a_claim_at_once_writes_what_the_rule_says(world: World) -> None:
         one, other = [
             {
                 k: v
-                for k, v in (await world.engine.views.get(id_)).task.__rich_repr__()
+                for k, v in (await world.engine.tasks.get(id_)).task.__rich_repr__()
                 if k not in ("id", "queue", "lease_id")
             }
             for id_ in (at_once, by_rule)
         ]
         assert one == other
-        first, second = [(await world.history(id_, "claimed"))[0] for id_ in (at_once, by_rule)]
+        first, second = [(await world.entries(id_, "claimed"))[0] for id_ in (at_once, by_rule)]
         assert (first.at, first.attempt, first.worker, first.detail) == (
             second.at, second.attempt, second.worker, second.detail,
         )  # fmt: skip
@@ -230,7 +233,7 @@ async def test_limits_hold_exactly_with_claims_through_many_engines(
     engines = [Engine(Store(database), listen=False) for _ in range(3)]
     try:
         found = await asyncio.gather(
-            *(engines[n % 3].holders.claim(id_, "worker", HOLDER) for n, id_ in enumerate(ids))
+            *(engines[n % 3].service(Holders).claim(id_, "worker", HOLDER) for n, id_ in enumerate(ids))
         )
     finally:
         for engine in engines:
@@ -295,13 +298,13 @@ async def test_a_lost_lease_goes_to_the_next_who_claims_with_another_token(world
     assert (task.state, task.failures, task.losses) == (State.QUEUED, 1, 0)
     assert task.error is not None
     assert task.error.reason == "LEASE_EXPIRED"
-    assert str(task.lease_id) == holder.told["lease_token"]  # kept for a late reply
+    assert str(task.lease_id) == holder.reply["lease_token"]  # kept for a late reply
     await world.clock.advance(600)
 
     second = await world.hold(holder.task_id)
 
-    assert second.told["attempt"] == 2
-    assert second.told["lease_token"] != holder.told["lease_token"]
+    assert second.reply["attempt"] == 2
+    assert second.reply["lease_token"] != holder.reply["lease_token"]
 
 
 async def test_lost_leases_count_like_failed_attempts_of_which_there_are_three(world: World) -> None:
@@ -350,15 +353,15 @@ async def test_every_fenced_call_of_a_superseded_attempt_or_with_another_token_i
 
 async def test_the_caller_is_kept_with_each_call(world: World) -> None:
     holder = await world.held()
-    async with client(world.url, world.papers, world.papers.second) as second:
+    async with client(world.url, world.tls_files, world.tls_files.second) as second:
         ok(await holder.say("heartbeat", second))
         ok(await holder.say("heartbeat", second))
         ok(await holder.heartbeat())
         ok(await holder.say("task-complete", second, status="Completed"))
 
-    [claimed] = await world.history(holder.task_id, "claimed")
-    heard = await world.history(holder.task_id, "heard")
-    [reported] = await world.history(holder.task_id, "reported")
+    [claimed] = await world.entries(holder.task_id, "claimed")
+    heard = await world.entries(holder.task_id, "heard")
+    [reported] = await world.entries(holder.task_id, "reported")
     told = claimed.detail["caller"]
     assert told["subject"] == "O=Windlass development,CN=wrapper-1"
     assert told["names"] == ["URI:windlass:worker:wrapper-1"]
@@ -386,8 +389,8 @@ async def test_a_task_is_fetched_without_what_only_its_holder_knows(world: World
     told = ok(await world.http.get("/internal/task-fetch", params={"task_id": str(holder.task_id)}))
 
     assert told["status"] == "Running"
-    assert {**holder.told["task"], "status": "Running"} == told
-    assert holder.told["lease_token"] not in str(told)
+    assert {**holder.reply["task"], "status": "Running"} == told
+    assert holder.reply["lease_token"] not in str(told)
 
 
 async def test_fetch_says_how_a_task_is(world: World) -> None:

@@ -21,16 +21,18 @@ from tests.contracts.lease.world import (
     client,
     nobody,
     of_partition,
-    ok,
-    refused,
 )
+from tests.kit.world import ok, refused
 
 from windlass import Category, State
-from windlass.core.dataset import ROUTE
-from windlass.core.delivery import PUSH, Push, RetryForm
-from windlass.core.id import derived_id
+from windlass.contracts.callback.delivery import PUSH, Push
+from windlass.core.delivery import RetryForm
+from windlass.core.ids import derived_id
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import Policy
+from windlass.datasets.rules.events import ROUTE
+
+pytestmark = pytest.mark.slow
 
 OUTPUTS: list[dict[str, Any]] = [
     {"output_index": 0, "dataset_uuid": str(DATASET), "dataset_version": str(VERSION),
@@ -61,7 +63,7 @@ async def test_a_result_of_its_own_may_be_given(world: World) -> None:
     ok(await holder.complete(result={"sum": 3}, outputs=OUTPUTS))
 
     assert (await holder.task()).result == b'{"sum":3}'
-    [report] = await world.history(holder.task_id, "reported")
+    [report] = await world.entries(holder.task_id, "reported")
     assert report.detail["outputs"] == OUTPUTS
 
 
@@ -77,7 +79,7 @@ async def test_a_completion_at_once_writes_what_the_rule_says(world: World) -> N
     for holder in (at_once, by_rule):
         task = dict((await holder.task()).__rich_repr__())
         kept.append({name: value for name, value in task.items() if name not in ("id", "lease_id", "awaited")})
-        [entry] = await world.history(holder.task_id, "reported")
+        [entry] = await world.entries(holder.task_id, "reported")
         kept[-1]["entry"] = (entry.at, entry.attempt, entry.worker, entry.detail)
     assert kept[0] == kept[1]
 
@@ -165,7 +167,7 @@ async def test_the_same_report_many_times_at_once_is_one(world: World) -> None:
     told = await asyncio.gather(*(holder.complete(events=[at_cursor()], outputs=OUTPUTS) for _ in range(20)))
 
     assert {answer.status_code for answer in told} == {200}
-    assert len(await world.history(holder.task_id, "reported")) == 1
+    assert len(await world.entries(holder.task_id, "reported")) == 1
     assert len(await world.outbox(ROUTE)) == 1
 
 
@@ -191,7 +193,7 @@ async def test_another_report_is_a_conflict_and_kept_for_audit(
     assert told["current_attempt"] == 1
     assert await holder.task() == before
     assert await world.rows("event", "outbox") == events
-    [audit] = await world.history(holder.task_id, "refused")
+    [audit] = await world.entries(holder.task_id, "refused")
     assert audit.detail["caller"]["subject"].endswith("CN=wrapper-1")
 
 
@@ -335,7 +337,7 @@ async def test_outputs_and_events_of_what_did_not_succeed_are_kept_for_audit_and
 
     assert told == {"status": status}
     assert await world.rows("event") == [[]]
-    [report] = await world.history(holder.task_id, "reported")
+    [report] = await world.entries(holder.task_id, "reported")
     assert report.detail["outputs"] == OUTPUTS
     assert [event["cursor"] for event in report.detail["events"]] == [12345, 12345]
 
@@ -522,7 +524,7 @@ async def test_a_certificate_of_another_namespace_says_nothing_with_a_token_that
     holder = await world.writing()
     before = await world.rows()
 
-    async with client(world.url, world.papers, world.papers.bound) as http:
+    async with client(world.url, world.tls_files, world.tls_files.bound) as http:
         refused(await holder.say(route, http, **body), 404, "task_not_found")
 
     assert await world.rows() == before
@@ -538,10 +540,10 @@ async def test_an_attempt_that_was_pushed_is_not_reported_here(
     async def nowhere(_: Any) -> None: ...
 
     await world.engine.queues.put("out", delivery=Push(url="https://example.com/").checked(), limits=QueueConfig())
-    world.engine.effects[PUSH] = nowhere
-    world.engine.sent.dispatcher.notice(None)
+    world.engine.parts.effects[PUSH] = nowhere
+    world.engine.parts.outgoing.dispatcher.mark(None)
     task_id = await world.submit(queue="out")
-    await world.engine.sent.dispatch_tick()
+    await world.engine.parts.outgoing.dispatch_tick()
     pushed = await world.task(task_id)
     token = derived_id("attempt", task_id, 1) if how == "computed" else pushed.lease_id
     before = await world.rows()

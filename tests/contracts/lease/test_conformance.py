@@ -6,13 +6,15 @@ import json
 import sys
 
 import pytest
+from tests.kit.conformance import at_once, missed, problems, untested
 from tests.shape.source import ROOT
-from tests.support.conformance import at_once, missed, problems, untested
 
 from windlass.cli.commands import run
-from windlass.core.error import Invalid
-from windlass.testing.conformance import Result
-from windlass.testing.lease import KIT, check_worker
+from windlass.contracts.lease.conformance import KIT, check_worker
+from windlass.errors import Invalid
+from windlass.testing.conformance.kit import Result
+
+pytestmark = pytest.mark.slow
 
 WORKER = [sys.executable, str(ROOT / "tests/contracts/lease/faulty.py")]
 FLAGS = (
@@ -63,7 +65,7 @@ def test_good_workers_pass_every_case(pace: float) -> None:
 
     def examine(name: str) -> list[Result]:
         command = WRAPPER if name == "wrapper" else WORKER
-        return check_worker(command, lease_s=min(2 * pace, 30), patience_s=30, parallel=8)
+        return check_worker(command, lease_s=min(2 * pace, 30), timeout_s=30, parallel=8)
 
     results = at_once(examine, ("plain", "wrapper"), 2)
 
@@ -73,7 +75,7 @@ def test_good_workers_pass_every_case(pace: float) -> None:
 
 def test_every_planted_fault_is_found_by_its_cases() -> None:
     def examine(fault: str) -> list[Result]:
-        return check_worker([*WORKER, fault], only=FAULTS[fault], patience_s=4, parallel=2)
+        return check_worker([*WORKER, fault], only=FAULTS[fault], timeout_s=4, parallel=2)
 
     assert missed(examine, FAULTS, 10) == {}
 
@@ -92,7 +94,7 @@ def test_the_command_says_which_case_failed_and_what_the_worker_should_have_done
     capsys.readouterr()
     assert run([*command, "--json", "--", *WORKER, "gives garbage back"]) == 1
 
-    assert "failed 22  hardening  puts away what is no wake-up" in told
+    assert "failed 22  hardening  discards a malformed wake-up" in told
     assert "1 of 2 cases failed: 0 required, 1 hardening." in told
     assert [case["passed"] for case in json.loads(capsys.readouterr().out)["cases"]] == [True, False]
 

@@ -6,7 +6,10 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from tests.contracts.lease.world import World, at_cursor, nobody, of_partition, ok
+from tests.contracts.lease.world import World, at_cursor, nobody, of_partition
+from tests.kit.world import ok
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def holds(document: dict[str, Any], path: str, status: int, body: Any) -> None:
 async def test_every_answer_is_as_the_document_says(world: World, document: dict[str, Any]) -> None:
     holder = await world.writing()
     claim = "/internal/task-claim"
-    holds(document, claim, 200, holder.told)
+    holds(document, claim, 200, holder.reply)
     for task_id in (str(holder.task_id), nobody(), str(await world.submit(delay_s=5))):
         holds(document, claim, 200, await world.claim(task_id))
     fetched = await world.http.get("/internal/task-fetch", params={"task_id": str(holder.task_id)})

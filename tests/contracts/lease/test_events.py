@@ -7,21 +7,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.contracts.lease.world import (
-    DATASET,
-    OTHER_DATASET,
-    SCRATCH,
-    VERSION,
-    World,
-    at_cursor,
-    nobody,
-    of_partition,
-    ok,
-    refused,
-)
+from tests.contracts.lease.world import DATASET, OTHER_DATASET, SCRATCH, VERSION, World, at_cursor, nobody, of_partition
+from tests.kit.world import ok, refused
 
 from windlass import State
-from windlass.core.dataset import BUFFER, ROUTE
+from windlass.datasets.read import Datasets
+from windlass.datasets.rules.events import BUFFER, ROUTE
+
+pytestmark = pytest.mark.slow
 
 
 async def test_single_partitioned_and_batched_events_are_recorded_and_go_through_the_outbox(world: World) -> None:
@@ -31,7 +24,7 @@ async def test_single_partitioned_and_batched_events_are_recorded_and_go_through
     assert ok(await holder.events(of_partition(1000000, 1010000)))["accepted"] == 1
     assert ok(await holder.events(at_cursor(2), at_cursor(3)))["accepted"] == 2
 
-    told = (await world.engine.datasets.events(holder.task_id)).items
+    told = (await Datasets(world.engine.store).events(holder.task_id)).items
     assert [(one.cursor, one.partition_key, one.first, one.last) for one in told if one.cursor is None] == [
         (None, "1000000-1010000", 1000000, 1010000)
     ]
@@ -49,9 +42,9 @@ async def test_the_outbox_drains_and_the_events_stay(world: World) -> None:
     await world.engine.loops.effects_tick()
 
     assert await world.outbox(ROUTE) == await world.outbox(BUFFER) == []
-    told = (await world.engine.datasets.events(holder.task_id)).items
+    told = (await Datasets(world.engine.store).events(holder.task_id)).items
     assert [one.routed_at for one in told] == [await world.clock.now()] * 2
-    [batch] = (await world.engine.datasets.publishes(holder.task_id)).items
+    [batch] = (await Datasets(world.engine.store).publishes(holder.task_id)).items
     assert batch.queued_at == await world.clock.now()
 
 
@@ -67,7 +60,7 @@ async def test_the_same_event_again_is_one_also_in_another_attempt_and_with_the_
     ok(await second.events(at_cursor(1)))
     ok(await second.complete(events=[at_cursor(1), at_cursor(2)]))
 
-    told = (await world.engine.datasets.events(first.task_id)).items
+    told = (await Datasets(world.engine.store).events(first.task_id)).items
     assert [(one.cursor, one.attempt) for one in told] == [(1, 1), (2, 2)]
     assert len(await world.outbox(ROUTE)) == 1  # of the second event: the first was carried out
 
@@ -99,7 +92,7 @@ async def test_events_of_datasets_that_were_not_declared_are_kept_for_audit_only
 
     ok(await holder.events(at_cursor(1, OTHER_DATASET), old_version))
 
-    told = (await world.engine.datasets.events(holder.task_id)).items
+    told = (await Datasets(world.engine.store).events(holder.task_id)).items
     assert [one.declared for one in told] == [False, False]
     assert await world.outbox(ROUTE) == []
 
@@ -108,10 +101,10 @@ async def test_producer_and_caller_stand_with_each_record(world: World) -> None:
     holder = await world.writing()
     ok(await holder.events(at_cursor()))
     ok(await holder.publish())
-    [claimed] = await world.history(holder.task_id, "claimed")
+    [claimed] = await world.entries(holder.task_id, "claimed")
 
-    [event] = (await world.engine.datasets.events(holder.task_id)).items
-    [batch] = (await world.engine.datasets.publishes(holder.task_id)).items
+    [event] = (await Datasets(world.engine.store).events(holder.task_id)).items
+    [batch] = (await Datasets(world.engine.store).publishes(holder.task_id)).items
 
     for one in (event, batch):
         assert (one.task_id, one.attempt, one.namespace) == (holder.task_id, 1, "default")
@@ -126,7 +119,7 @@ async def test_a_batch_is_recorded_and_its_message_goes_through_the_outbox(world
 
     told = ok(await holder.publish())
 
-    [batch] = (await world.engine.datasets.publishes(holder.task_id)).items
+    [batch] = (await Datasets(world.engine.store).publishes(holder.task_id)).items
     assert told == {"status": "Accepted", "publish_id": str(batch.id)}
     assert (batch.batch_uri, batch.record_count, batch.queued_at) == (holder.batch_uri(), 1000, None)
     [message] = await world.outbox(BUFFER)
@@ -158,7 +151,7 @@ async def test_a_duplicate_batch_is_one_and_one_that_says_otherwise_is_a_conflic
 async def test_the_scratch_folder_of_the_attempt_is_its_own_too(world: World) -> None:
     holder = await world.writing()
 
-    ok(await holder.publish(batch_uri=holder.told["scratch_uri"] + "deep/batch.jsonl"))
+    ok(await holder.publish(batch_uri=holder.reply["scratch_uri"] + "deep/batch.jsonl"))
 
 
 async def test_a_batch_outside_of_what_the_task_may_write_is_refused(world: World) -> None:

@@ -15,22 +15,25 @@ from uuid import UUID
 import httpx
 import pytest
 from tests.contracts.lease.function import Function, function
-from tests.contracts.lease.world import SCRATCH, Holder, World, ok, refused
-from tests.support.ports import free_port
+from tests.contracts.lease.world import SCRATCH, Holder, World
+from tests.kit.ports import free_port
+from tests.kit.world import ok, refused
 
 from windlass import State
-from windlass.contracts.lease.invoke import Invoker
-from windlass.core.delivery import INVOKE, Invoke
-from windlass.core.error import NotFound, Unauthenticated
+from windlass.contracts.lease.delivery import INVOKE, Invoke
+from windlass.contracts.lease.server.invoke import Invoker
+from windlass.contracts.lease.server.lambda_function import Lambda
+from windlass.contracts.lease.wakeups.carriers.aws import AwsClient
+from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS, CarrierOptions
+from windlass.contracts.lease.wakeups.doctor import examine_carriers
 from windlass.core.queue import QueueConfig
-from windlass.core.target import Targets, read_targets
-from windlass.engine.doctor import Level
-from windlass.engine.outbox import NotNow
-from windlass.queues.aws import AwsClient
-from windlass.queues.examine import examine_carriers
-from windlass.queues.function import Lambda
-from windlass.queues.option import NO_CARRIERS, CarrierOptions
-from windlass.wire.signature import check_signature, signing_key
+from windlass.engine.read.doctor import Level
+from windlass.engine.send.outbox import NotNow
+from windlass.errors import NotFound, Unauthenticated
+from windlass.net.signature import check_signature, signing_key
+from windlass.net.targets import Targets, read_targets
+
+pytestmark = pytest.mark.slow
 
 QUEUE = "functions"
 LEASE_S = 120
@@ -41,7 +44,7 @@ async def called(world: World) -> AsyncIterator[Function]:
     """A function at a URL, and an engine that calls it when a test lets it."""
     async with function() as made:
         await set_up(world, Invoke(url=made.url, lease_ms=LEASE_S * 1000))
-        world.engine.effects[INVOKE] = Invoker(
+        world.engine.parts.effects[INVOKE] = Invoker(
             world.engine, scratch_uri=SCRATCH, targets=read_targets("loopback")
         ).invoke
         yield made
@@ -52,7 +55,7 @@ async def set_up(world: World, delivery: Invoke, **limits: Any) -> None:
 
 
 async def send_out(world: World) -> None:
-    while await world.engine.sent.dispatch_tick() + await world.engine.loops.effects_tick():
+    while await world.engine.parts.outgoing.dispatch_tick() + await world.engine.loops.effects_tick():
         pass
 
 
@@ -84,7 +87,7 @@ async def test_a_function_gets_all_that_it_needs_and_reports_like_any_worker(wor
 
 async def test_the_lease_is_taken_before_the_function_is_called(world: World, called: Function) -> None:
     task_id = await world.submit(queue=QUEUE)
-    await world.engine.sent.dispatch_tick()
+    await world.engine.parts.outgoing.dispatch_tick()
 
     assert called.calls == []
     assert (await world.task(task_id)).state is State.RUNNING
@@ -187,7 +190,7 @@ async def test_a_secret_of_calls_is_rotated_without_a_moment_in_which_one_is_ref
     assert signed_by(now, called, 0, old) == signed_by(now, called, 0, str(new))
 
     await world.clock.advance(61.0)
-    world.engine.sent.dispatcher.notice(None)
+    world.engine.parts.outgoing.dispatcher.mark(None)
     await submit(world)
     now = await world.clock.now()
     assert signed_by(now, called, 1, str(new))
@@ -203,11 +206,11 @@ async def test_a_function_of_aws_has_no_secret_of_ours(world: World) -> None:
 
 
 async def test_no_call_goes_to_an_address_of_the_machine_itself(world: World, called: Function) -> None:
-    world.engine.effects[INVOKE] = Invoker(world.engine, scratch_uri=SCRATCH, targets=Targets()).invoke
+    world.engine.parts.effects[INVOKE] = Invoker(world.engine, scratch_uri=SCRATCH, targets=Targets()).invoke
     task_id = await submit(world)
 
     assert called.calls == []
-    [dead] = await world.engine.repair.effects(dead=True)
+    [dead] = await world.engine.parts.repair.effects(dead=True)
     assert "push_targets" in (dead.error or "")
     assert (await world.task(task_id)).state is State.QUEUED
 
@@ -243,7 +246,7 @@ async def resize(aws: CarrierOptions) -> AsyncIterator[str]:
 async def test_a_function_of_lambda_is_called_through_its_api(world: World, aws: CarrierOptions, resize: str) -> None:
     await set_up(world, Invoke(function=resize, lease_ms=LEASE_S * 1000))
     client = Lambda(aws)
-    world.engine.effects[INVOKE] = Invoker(
+    world.engine.parts.effects[INVOKE] = Invoker(
         world.engine, scratch_uri=SCRATCH, targets=Targets(), call_function=client.call
     ).invoke
     recorder = f"{aws.aws_endpoint_url}/moto-api/recorder"

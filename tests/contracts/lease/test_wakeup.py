@@ -10,19 +10,23 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.contracts.lease.world import QUEUE, SCRATCH, World, client, ok, refused
-from tests.support.work import soon, until
+from tests.contracts.lease.world import QUEUE, SCRATCH, World, client
+from tests.kit.work import soon, until
+from tests.kit.world import ok, refused
 
-from windlass.contracts.lease.app import LeaseApp
-from windlass.contracts.lease.mount import make_lease_app
-from windlass.core.delivery import Wakeup
-from windlass.core.error import Invalid, NotFound, Unavailable
-from windlass.core.holder import Caller
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.rules import Caller
+from windlass.contracts.lease.server.mount import make_lease_app
+from windlass.contracts.lease.wakeups.carriers.consume import ask_route, make_consumer
+from windlass.contracts.lease.wakeups.carriers.port import Call, Consumer
+from windlass.contracts.lease.wakeups.carriers.postgres import PostgresSender
+from windlass.contracts.lease.wakeups.messages import Messages
+from windlass.contracts.lease.wakeups.planner import Wakeups
+from windlass.contracts.lease.wire.wakeup import task_of
 from windlass.core.queue import QueueConfig
-from windlass.queues.consume import ask_route, make_consumer
-from windlass.queues.port import Call, Consumer
-from windlass.queues.postgres import PostgresSender
-from windlass.wire.wakeup import task_of
+from windlass.errors import Invalid, NotFound, Unavailable
+
+pytestmark = pytest.mark.slow
 
 
 def calling(http: httpx.AsyncClient) -> Call:
@@ -39,17 +43,19 @@ def calling(http: httpx.AsyncClient) -> Call:
 @pytest.fixture
 async def consumer(world: World) -> AsyncIterator[Consumer]:
     call = calling(world.http)
-    async with world.engine.wakeups.carrying({"postgres": PostgresSender(world.engine.messages)}, loop=False):
+    async with world.engine.service(Wakeups).carrying(
+        {"postgres": PostgresSender(world.engine.service(Messages))}, loop=False
+    ):
         yield make_consumer(await ask_route(call, QUEUE), call)
 
 
 async def speak(world: World) -> None:
-    while await world.engine.wakeups.tick() + await world.engine.loops.effects_tick():
+    while await world.engine.service(Wakeups).tick() + await world.engine.loops.effects_tick():
         pass
 
 
 def receivers(world: World) -> int:
-    return sum(ticket.idle for ticket in world.engine.hub._lines.get(("message", "default", QUEUE), ()))
+    return sum(waiter.idle for waiter in world.engine.parts.notifications._lines.get(("message", "default", QUEUE), ()))
 
 
 async def test_a_worker_receives_extends_and_acknowledges_over_mtls(world: World, consumer: Consumer) -> None:
@@ -88,8 +94,8 @@ async def test_a_message_is_not_kept_for_a_worker_that_has_gone(world: World, co
 async def test_without_a_certificate_there_is_no_message(world: World, consumer: Consumer) -> None:
     await world.submit()
     await speak(world)
-    for shown in (None, world.papers.foreign, world.papers.expired):
-        async with client(world.url, world.papers, shown) as http:
+    for shown in (None, world.tls_files.foreign, world.tls_files.expired):
+        async with client(world.url, world.tls_files, shown) as http:
             with pytest.raises(Unavailable):
                 await ask_route(calling(http), QUEUE)
     assert len(await consumer.receive(1, 0.0)) == 1
@@ -126,7 +132,7 @@ async def test_a_server_that_ends_still_answers_what_is_no_wait(world: World) ->
     assert await soon(answered(app, "/internal/wakeups/receive", waits)) == {"messages": []}
 
 
-async def answered(app: LeaseApp, path: str, body: dict[str, Any]) -> Any:
+async def answered(app: Any, path: str, body: dict[str, Any]) -> Any:
     sent: list[Any] = []
     given = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
 
@@ -151,7 +157,7 @@ async def test_a_certificate_that_is_bound_to_namespaces_hears_of_no_task_of_oth
     await world.engine.queues.put(QUEUE, namespace="shop", delivery=Wakeup(), limits=QueueConfig())
     ours, theirs = await world.submit(namespace="shop"), await world.submit()
     await speak(world)
-    async with client(world.url, world.papers, world.papers.bound) as http:
+    async with client(world.url, world.tls_files, world.tls_files.bound) as http:
         for name, more in (("route", {}), ("receive", {}), ("unheard", {}),
                            ("bury", {"message_id": "1", "body": "", "deliveries": 1, "reason": ""})):  # fmt: skip
             told = refused(await world.post(f"wakeups/{name}", {"queue": QUEUE, **more}, http), 403, "not_allowed")
@@ -227,11 +233,11 @@ async def test_a_letter_whose_body_is_no_base64_is_refused(world: World, body: s
 async def test_a_letter_may_say_anything(world: World) -> None:
     answer = await world.post("wakeups/bury", letter(message_id="\u65e5", reason="\u00e9\x00" * 5000))
     assert ok(answer) == {"kept": True}
-    [kept] = await world.engine.wakeups.dead_messages()
+    [kept] = await world.engine.service(Wakeups).dead_messages()
     assert kept.message_id == "\u65e5"
     assert len(kept.reason) == 2000
 
 
 async def test_a_letter_for_a_queue_that_nobody_made_is_refused(world: World) -> None:
     refused(await world.post("wakeups/bury", letter(queue="nobody made it")), 404, "task_not_found")
-    assert await world.engine.wakeups.dead_messages() == []
+    assert await world.engine.service(Wakeups).dead_messages() == []

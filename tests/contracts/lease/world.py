@@ -8,22 +8,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 import httpx
 import msgspec
+from tests.kit import world as kit
+from tests.kit.world import ok
 
-from windlass import Engine, Submission, Task
-from windlass.contracts.lease.mount import make_lease_app
-from windlass.core.dataset import BUFFER, ROUTE
-from windlass.core.delivery import RetryForm, Wakeup
+from windlass import Engine, Task
+from windlass.contracts.lease.claim_by_id import Holders
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.server.mount import make_lease_app
+from windlass.contracts.lease.tls import certificates
+from windlass.contracts.lease.tls.certificates import LOCAL_HOSTS, Files
+from windlass.contracts.lease.tls.server import Certificates, guarded
+from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig
-from windlass.http.certified import Certificates, guarded
-from windlass.http.server import listening
+from windlass.datasets.rules.events import BUFFER, ROUTE
+from windlass.net.server.server import listening
 from windlass.testing.clock import VirtualClock
-from windlass.wire import certificate
-from windlass.wire.certificate import LOCAL_HOSTS, Files
 
 QUEUE = "remote"
 WORKER = "ecs:cluster/service/task"
@@ -34,7 +38,7 @@ OTHER_DATASET = UUID(int=0xD2)
 
 
 @dataclass(frozen=True)
-class Papers:
+class TlsFiles:
     """Files of certificates: what each is good for says its name."""
 
     authority: Path
@@ -51,44 +55,45 @@ class Papers:
         return Certificates(self.server.certificate, self.server.key, self.authority)
 
 
-def make_papers(folder: Path) -> Papers:
+def make_tls_files(folder: Path) -> TlsFiles:
     now = datetime.now(UTC)
-    ours, theirs = certificate.make_authority(now, 10), certificate.make_authority(now, 10)
+    ours, theirs = certificates.make_authority(now, 10), certificates.make_authority(now, 10)
     made = {
         "ca": ours,
         "other-ca": theirs,
-        "server": certificate.issue_server(ours, LOCAL_HOSTS, now, 5),
-        "client": certificate.issue_client(ours, "wrapper-1", now, 5),
-        "second": certificate.issue_client(ours, "wrapper-2", now, 5),
-        "bound": certificate.issue_client(ours, "tenant", now, 5, ["shop", "räume & mehr"]),
-        "expired": certificate.issue_client(ours, "late", now - timedelta(days=9), 5),
-        "foreign": certificate.issue_client(theirs, "wrapper-1", now, 5),
+        "server": certificates.issue_server(ours, LOCAL_HOSTS, now, 5),
+        "client": certificates.issue_client(ours, "wrapper-1", now, 5),
+        "second": certificates.issue_client(ours, "wrapper-2", now, 5),
+        "bound": certificates.issue_client(ours, "tenant", now, 5, ["shop", "räume & mehr"]),
+        "expired": certificates.issue_client(ours, "late", now - timedelta(days=9), 5),
+        "foreign": certificates.issue_client(theirs, "wrapper-1", now, 5),
     }
-    files = {name: certificate.files_of(folder, name) for name in made}
+    files = {name: certificates.files_of(folder, name) for name in made}
     for name, pair in made.items():
-        certificate.write(pair, files[name])
-    return Papers(
+        certificates.write(pair, files[name])
+    return TlsFiles(
         files["ca"].certificate, files["server"], files["client"], files["second"], files["bound"], files["expired"],
         files["foreign"],
         files["other-ca"].certificate,
     )  # fmt: skip
 
 
-def client(url: str, papers: Papers, shown: Files | None, **options: Any) -> httpx.AsyncClient:
-    """Somebody who trusts our authority, and shows this certificate."""
-    context = ssl.create_default_context(cafile=str(papers.authority))
+def client(url: str, tls_files: TlsFiles, shown: Files | None, **options: Any) -> httpx.AsyncClient:
+    """A client that trusts our authority and shows this certificate."""
+    context = ssl.create_default_context(cafile=str(tls_files.authority))
     if shown is not None:
         context.load_cert_chain(shown.certificate, shown.key)
     return httpx.AsyncClient(base_url=url, verify=context, timeout=40.0, **options)
 
 
 @dataclass
-class World:
-    """All of it, with the words that the tests use."""
+class World(kit.World[UUID]):
+    """A server of leases that asks for certificates, and a client that has one."""
 
-    engine: Engine
-    clock: VirtualClock
-    papers: Papers
+    SUBMISSION: ClassVar[dict[str, Any]] = {"kind": "block_follower", "payload": b'{"chain": 1}', "queue": QUEUE}
+    TABLES = (*kit.World.TABLES, "event", "publish")
+
+    tls_files: TlsFiles
     url: str
     http: httpx.AsyncClient
 
@@ -100,50 +105,31 @@ class World:
         wire = fields.pop("wire", None)
         if wire is not None:
             fields["wire"] = msgspec.json.encode(wire)
-        return await self.engine.submit(
-            Submission(**{"kind": "block_follower", "payload": b'{"chain": 1}', "queue": QUEUE, **fields})
-        )
+        return await super().submit(**fields)
 
     async def post(self, route: str, body: Any, http: httpx.AsyncClient | None = None) -> httpx.Response:
         return await (http or self.http).post(f"/internal/{route}", json=body)
 
     async def claim(self, task_id: UUID | str, http: httpx.AsyncClient | None = None) -> Any:
-        answer = await self.post("task-claim", {"task_id": str(task_id), "worker_id": WORKER}, http)
-        assert answer.status_code == 200, (answer.status_code, answer.text)
-        return answer.json()
+        return ok(await self.post("task-claim", {"task_id": str(task_id), "worker_id": WORKER}, http))
 
     async def held(self, **fields: Any) -> Holder:
         """A task that is held by us."""
         return await self.hold(await self.submit(**fields))
 
     async def hold(self, task_id: UUID) -> Holder:
-        told = await self.claim(task_id)
-        assert told["status"] == "Claimed", told
-        return Holder(self, told)
+        reply = await self.claim(task_id)
+        assert reply["status"] == "Claimed", reply
+        return Holder(self, reply)
 
     async def writing(self, **fields: Any) -> Holder:
         """A task that may write a dataset."""
         outputs = [{"dataset_uuid": str(DATASET), "dataset_version": str(VERSION)}]
         return await self.held(wire={"outputs": outputs}, **fields)
 
-    async def task(self, task_id: UUID) -> Task:
-        return (await self.engine.views.get(task_id)).task
-
     async def expire(self, seconds: float = LEASE_S) -> None:
         await self.clock.advance(seconds)
-        await self.engine.sent.silence_tick()
-
-    async def history(self, task_id: UUID, what: str) -> list[Any]:
-        return [entry for entry in await self.engine.views.timeline(task_id) if entry.what == what]
-
-    async def rows(self, *tables: str) -> list[list[tuple[Any, ...]]]:
-        """Everything that a refused call must not have changed."""
-        async with self.engine.store.begin() as tx:
-            connection = tx.session.connection
-            return [
-                [tuple(row) for row in await connection.fetch(f"select * from windlass.{table} order by 1, 2")]
-                for table in tables or ("task", "heartbeat", "history", "outbox", "event", "publish")
-            ]
+        await self.engine.parts.outgoing.silence_tick()
 
     async def outbox(self, kind: str) -> list[dict[str, Any]]:
         async with self.engine.store.begin() as tx:
@@ -153,25 +139,25 @@ class World:
 
 @dataclass
 class Holder:
-    """Somebody who holds a task."""
+    """A worker that holds the lease of a task; `reply` is the answer to its claim."""
 
     world: World
-    told: dict[str, Any]
+    reply: dict[str, Any]
 
     @property
     def task_id(self) -> UUID:
-        return UUID(self.told["task"]["task_id"])
+        return UUID(self.reply["task"]["task_id"])
 
     @property
     def fence(self) -> dict[str, Any]:
         return {
-            "task_id": self.told["task"]["task_id"], "attempt": self.told["attempt"],
-            "lease_token": self.told["lease_token"],
+            "task_id": self.reply["task"]["task_id"], "attempt": self.reply["attempt"],
+            "lease_token": self.reply["lease_token"],
         }  # fmt: skip
 
     async def say(self, route: str, http: httpx.AsyncClient | None = None, **body: Any) -> httpx.Response:
-        said = {**self.fence, **body}
-        return await self.world.post(route, {name: value for name, value in said.items() if value is not ...}, http)
+        request = {**self.fence, **body}
+        return await self.world.post(route, {name: value for name, value in request.items() if value is not ...}, http)
 
     async def heartbeat(self, **body: Any) -> httpx.Response:
         return await self.say("heartbeat", **body)
@@ -190,7 +176,7 @@ class Holder:
         return await self.say("buffer-publish", **batch)
 
     def batch_uri(self, name: str = "batch.jsonl") -> str:
-        return f"{SCRATCH}/buffers/{DATASET}/{self.task_id}/{self.told['attempt']}/{name}"
+        return f"{SCRATCH}/buffers/{DATASET}/{self.task_id}/{self.reply['attempt']}/{name}"
 
     async def task(self) -> Task:
         return await self.world.task(self.task_id)
@@ -207,30 +193,19 @@ def of_partition(start: int, end: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def refused(answer: httpx.Response, status: int, error: str) -> dict[str, Any]:
-    """The body of a refusal, which is this one."""
-    body: dict[str, Any] = answer.json()
-    assert (answer.status_code, body["error"]) == (status, error), (answer.status_code, body)
-    assert body["message"]
-    return body
-
-
-def ok(answer: httpx.Response) -> dict[str, Any]:
-    assert answer.status_code == 200, (answer.status_code, answer.text)
-    body: dict[str, Any] = answer.json()
-    return body
-
-
 def nobody() -> str:
     return str(uuid4())
 
 
 @asynccontextmanager
-async def open_world(engine: Engine, clock: VirtualClock, papers: Papers) -> AsyncIterator[World]:
-    engine.effects[ROUTE], engine.effects[BUFFER] = engine.holders.route, engine.holders.queue_batch
+async def open_world(engine: Engine, clock: VirtualClock, tls_files: TlsFiles) -> AsyncIterator[World]:
+    engine.parts.effects[ROUTE], engine.parts.effects[BUFFER] = (
+        engine.service(Holders).route,
+        engine.service(Holders).queue_batch,
+    )
     app = make_lease_app(engine, "test", SCRATCH)
     async with (
-        listening(app, "127.0.0.1", 0, guarded(papers.certificates)) as url,
-        client(url, papers, papers.client) as http,
+        listening(app, "127.0.0.1", 0, guarded(tls_files.certificates)) as url,
+        client(url, tls_files, tls_files.client) as http,
     ):
-        yield World(engine, clock, papers, url, http)
+        yield World(engine, clock, tls_files, url, http)

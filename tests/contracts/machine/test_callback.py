@@ -10,12 +10,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from tests.contracts.machine.world import DONE, PI, SIZE, World, eventually, json_of, said_success, task_id_of
-from tests.support.processes import files_in
+import pytest
+from tests.contracts.machine.world import DONE, PI, SIZE, World, eventually, json_of, success_report, task_id_of
+from tests.kit.processes import files_in
 
 from windlass import State
+from windlass.contracts.machine.sweeper import Machines
+from windlass.contracts.machine.table import MachineTable
+from windlass.contracts.machine.wire.signature import sign
 from windlass.core.delivery import RetryForm
-from windlass.wire.machine import sign
+
+pytestmark = pytest.mark.slow
 
 WAIT = "wait /never"
 
@@ -31,7 +36,7 @@ async def waiting(world: World) -> str:
 
 async def test_a_success_is_received_and_shown(world: World) -> None:
     name = await waiting(world)
-    answer = await world.call_back(name, **said_success(name, metrics={"entities_exported": 72}))
+    answer = await world.call_back(name, **success_report(name, metrics={"entities_exported": 72}))
 
     assert (answer.status_code, answer.json()) == (200, {"received": True})
     told = await world.status(name)
@@ -52,13 +57,13 @@ async def test_an_error_that_does_not_say_why_is_one_all_the_same(world: World) 
     name = await waiting(world)
     await world.call_back(name, status="error")
 
-    assert (await world.status(name))["error"] == "the machine did not say why"
+    assert (await world.status(name))["error"] == "the machine gave no reason"
 
 
 async def test_the_signature_may_come_as_a_header(world: World) -> None:
     name = await waiting(world)
     path, _, signature = (await world.signed(name)).partition("?sig=")
-    body = {"task_id": name, **said_success(name)}
+    body = {"task_id": name, **success_report(name)}
 
     assert (await world.http.post(path, json=body)).status_code == 401
     answer = await world.http.post(path, json=body, headers={"X-Callback-Signature": signature})
@@ -69,29 +74,29 @@ async def test_a_queue_may_do_without_signatures_but_not_with_wrong_ones(world: 
     await world.queue(callback_auth="optional")
     name = await waiting(world)
 
-    assert (await world.call_back(name, f"/callback/{name}?sig=wrong", **said_success(name))).status_code == 401
-    assert (await world.call_back(name, f"/callback/{name}", **said_success(name))).status_code == 200
+    assert (await world.call_back(name, f"/callback/{name}?sig=wrong", **success_report(name))).status_code == 401
+    assert (await world.call_back(name, f"/callback/{name}", **success_report(name))).status_code == 200
 
 
 async def test_the_same_again_is_received_and_a_different_one_is_409(world: World) -> None:
     name = await waiting(world)
-    first = await world.call_back(name, **said_success(name))
-    again = await world.call_back(name, **said_success(name))
+    first = await world.call_back(name, **success_report(name))
+    again = await world.call_back(name, **success_report(name))
     before = await world.status(name)
     error = await world.call_back(name, status="error", error="no")
-    other = await world.call_back(name, **said_success(name, metrics={"x": 1}))
+    other = await world.call_back(name, **success_report(name, metrics={"x": 1}))
 
     assert [answer.status_code for answer in (first, again, error, other)] == [200, 200, 409, 409]
     assert error.json()["error"] == "attempt 1 has already ended as succeeded"
     assert await world.status(name) == before
-    assert "refused" in await world.history(name)
+    assert "refused" in await world.details(name)
 
 
 async def test_an_error_and_then_a_success_stays_an_error(world: World) -> None:
     name = await waiting(world)
     await world.call_back(name, status="error", error="no")
 
-    assert (await world.call_back(name, **said_success(name))).status_code == 409
+    assert (await world.call_back(name, **success_report(name))).status_code == 409
     assert (await world.call_back(name, status="error", error="no")).status_code == 200
     assert (await world.status(name))["error"] == "no"
 
@@ -99,7 +104,7 @@ async def test_an_error_and_then_a_success_stays_an_error(world: World) -> None:
 async def test_of_two_callbacks_at_once_one_counts(world: World) -> None:
     name = await waiting(world)
     good, bad = await asyncio.gather(
-        world.call_back(name, **said_success(name)), world.call_back(name, status="error", error="no")
+        world.call_back(name, **success_report(name)), world.call_back(name, status="error", error="no")
     )
 
     assert {good.status_code, bad.status_code} == {200, 409}
@@ -109,7 +114,7 @@ async def test_of_two_callbacks_at_once_one_counts(world: World) -> None:
 async def test_a_callback_and_a_sweep_at_once_agree(world: World) -> None:
     name = await world.export("upload", "exit 0")
     await world.exited(name)
-    answer, _ = await asyncio.gather(world.call_back(name, **said_success(name)), world.sweep())
+    answer, _ = await asyncio.gather(world.call_back(name, **success_report(name)), world.sweep())
 
     assert answer.status_code == 200
     assert (await world.status(name))["status"] == "success"
@@ -119,7 +124,7 @@ async def test_a_callback_and_a_cancel_at_once_agree(world: World) -> None:
     """Whichever comes first, what the machine was told and what is shown are the same."""
     name = await waiting(world)
     answer, _ = await asyncio.gather(
-        world.call_back(name, **said_success(name)),
+        world.call_back(name, **success_report(name)),
         world.engine.cancel(task_id_of(name), "not wanted", force=True),
         return_exceptions=True,
     )
@@ -138,7 +143,7 @@ def deep(name: str, good: dict[str, Any], levels: int = 800) -> bytes:
 
 async def bad_callbacks(world: World, name: str, other: str) -> dict[str, httpx.Response]:
     url, http = await world.signed(name), world.http
-    path, good = f"/callback/{name}", {"task_id": name, **said_success(name)}
+    path, good = f"/callback/{name}", {"task_id": name, **success_report(name)}
     elsewhere = (await world.signed(other)).partition("?sig=")[2]
     unsigned = {"Content-Type": "application/json"}
     return {
@@ -171,7 +176,7 @@ async def bad_callbacks(world: World, name: str, other: str) -> dict[str, httpx.
 
 
 EXPECTED = {
-    "no signature": (401, "signature is needed"),
+    "no signature": (401, "signature is required"),
     "wrong signature": (401, "not of this task"),
     "signature of another task": (401, "not of this task"),
     "signature that is no text": (401, "not of this task"),
@@ -193,7 +198,7 @@ EXPECTED = {
     "another name": (400, "output_file_name"),
     "size that is none": (400, "output_file_size"),
     "size as text": (400, "output_file_size"),
-    "deep metrics": (400, "metrics: is nested too deeply"),
+    "deep metrics": (400, "metrics: is nested more than 50 levels deep"),
     "huge metrics": (400, "metrics"),
     "GET": (405, "POST"),
 }
@@ -212,13 +217,13 @@ async def test_bad_callbacks_change_nothing_and_say_why(world: World) -> None:
     }
     assert wrong == {}
     assert await world.rows() == before
-    assert (await world.call_back(name, **said_success(name))).status_code == 200
+    assert (await world.call_back(name, **success_report(name))).status_code == 200
 
 
 async def test_unknown_fields_are_ignored(world: World) -> None:
     name = await waiting(world)
 
-    assert (await world.call_back(name, **said_success(name, colour="blue"))).status_code == 200
+    assert (await world.call_back(name, **success_report(name, colour="blue"))).status_code == 200
 
 
 async def test_hostile_text_is_kept_as_it_can_be(world: World) -> None:
@@ -227,7 +232,7 @@ async def test_hostile_text_is_kept_as_it_can_be(world: World) -> None:
     said = json.dumps({"task_id": name, "status": "error", "error": "nul \x00 and <script>", "metrics": odd})
     assert (await world.http.post(await world.signed(name), content=said)).status_code == 200
     good = await waiting(world)
-    told = said_success(good, metrics=odd, batch_id="\x00")
+    told = success_report(good, metrics=odd, batch_id="\x00")
     assert (await world.call_back(good, **told)).status_code == 200
 
     assert "<script>" in (await world.status(name))["error"]
@@ -246,13 +251,13 @@ async def test_what_is_wrong_is_said_in_the_order_of_the_contract(world: World) 
 
 async def test_an_object_that_is_not_there_or_has_another_size_fails_the_export(world: World) -> None:
     name = await world.export(WAIT)
-    missing = await world.call_back(name, **said_success(name))
+    missing = await world.call_back(name, **success_report(name))
     lied = await waiting(world)
-    await world.call_back(lied, **said_success(lied, size=7))
+    await world.call_back(lied, **success_report(lied, size=7))
 
     assert missing.json() == {"received": True}
     assert (await world.status(name))["error"] == (
-        f"the callback said success, but there is no object exports/{name}/{PI}.xml"
+        f"the callback reported success, but there is no object exports/{name}/{PI}.xml"
     )
     assert (await world.status(lied))["error"].endswith(f"has {SIZE}")
     assert (await world.task(lied)).error.reason == "OBJECT_MISMATCH"  # type: ignore[union-attr]
@@ -270,7 +275,7 @@ async def test_a_superseded_machine_is_refused_and_changes_nothing(world: World)
     await world.send_out()
     before = await world.task(name)
     assert before.attempt == 2
-    answer = await world.call_back(name, old, **said_success(name))
+    answer = await world.call_back(name, old, **success_report(name))
 
     assert answer.status_code == 409
     assert "attempt 1 is not the current one" in answer.json()["error"]
@@ -280,21 +285,21 @@ async def test_a_superseded_machine_is_refused_and_changes_nothing(world: World)
 
 async def test_a_signature_is_of_one_task_and_one_attempt(world: World) -> None:
     name = await waiting(world)
-    key = (await world.engine.callbacks.token_keys())[0][1]
+    key = (await world.engine.parts.token_keys.all())[0][1]
 
     assert (await world.signed(name)).endswith(f"?sig={sign(key, name, 1)}")
     forged = f"/callback/{name}?sig={sign(b'another key', name, 1)}"
-    assert (await world.call_back(name, forged, **said_success(name))).status_code == 401
+    assert (await world.call_back(name, forged, **success_report(name))).status_code == 401
     ahead = f"/callback/{name}?sig={sign(key, name, 2)}"
-    assert (await world.call_back(name, ahead, **said_success(name))).status_code == 401
+    assert (await world.call_back(name, ahead, **success_report(name))).status_code == 401
 
 
 async def test_a_key_that_was_rotated_still_opens_for_machines_that_run(world: World) -> None:
     name = await waiting(world)
-    await world.engine.callbacks.rotate_token_key()
+    await world.engine.parts.token_keys.rotate()
     await world.clock.advance(60)
 
-    assert (await world.call_back(name, **said_success(name))).status_code == 200
+    assert (await world.call_back(name, **success_report(name))).status_code == 200
 
 
 # --------------------------------------------------------------------------------------------- uploads
@@ -354,13 +359,13 @@ async def test_what_arrives_after_the_attempt_was_over_is_refused_and_does_not_s
     await world.engine.cancel(task_id_of(name), "now", force=True)
     await world.sweep()
     async with world.engine.store.begin() as tx:  # as another server does, which does not know of the upload
-        await tx.machines.forget_objects([task_id_of(name)])
+        await MachineTable(tx.session).forget_objects([task_id_of(name)])
     body.go.set()
 
     answer = await sending
-    assert (answer.status_code, answer.json()["error"]) == (409, "the attempt is over")
+    assert (answer.status_code, answer.json()["error"]) == (409, "attempt 1 has ended")
     await world.unread()
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert await world.objects() == []
 
 
@@ -370,11 +375,11 @@ async def test_objects_stay_while_one_of_them_is_written(world: World) -> None:
     await arrived(world)
     await world.engine.cancel(task_id_of(name), "now", force=True)
     await world.sweep()
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     body.go.set()
     assert (await sending).status_code == 409
     await world.unread()
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
 
     assert await world.objects() == []
     assert files_in(world.folder / "blobs" / "exports") == []
@@ -414,7 +419,7 @@ async def test_a_machine_whose_attempt_is_over_uploads_nothing(world: World) -> 
     name = await waiting(world)
     url = next(o.env["UPLOAD_URL"] for o in world.launcher.orders if o.env["TASK_ID"] == name)
     head, _, query = url.partition("?")
-    await world.call_back(name, **said_success(name))
+    await world.call_back(name, **success_report(name))
 
     assert (await world.http.put(f"{head}{PI}.xml?{query}", content=b"other")).status_code == 409
     assert await (await world.blobs()).size(f"exports/{name}/{PI}.xml") == SIZE

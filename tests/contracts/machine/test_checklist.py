@@ -15,15 +15,18 @@ from typing import Any
 import pytest
 from lxml import etree
 from msgspec.structs import replace
+from tests.contracts.machine.export.archive import Archive, open_archive
 from tests.contracts.machine.world import World, eventually, json_of, open_world
-from tests.export.archive import Archive, open_archive
-from tests.support.processes import files_in
-from tests.support.s3 import KEY, SECRET, S3Server, open_s3
+from tests.kit.processes import files_in
+from tests.kit.s3 import KEY, SECRET, S3Server, open_s3
 
 from windlass import State
 from windlass.blobs.address import read_address
-from windlass.contracts.machine.storage import storage_variables
+from windlass.contracts.machine.server.storage import storage_variables
+from windlass.contracts.machine.sweeper import Machines
 from windlass.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.slow
 
 ROOT_PI = "01KAAAAAAAAAAAAAAAAAAAAAAA"
 LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -69,7 +72,7 @@ async def exports(
         "WINDLASS_MODS_API_URL": archive.url, "WINDLASS_MODS_GATEWAY_URL": archive.url, "CALLBACK_PATIENCE_MS": "1000",
     }  # fmt: skip
     storage = storage_variables(read_address(blobs), {})
-    async with open_world(database, clock, tmp_path, blobs=blobs, storage=storage, handed_on=told) as world:
+    async with open_world(database, clock, tmp_path, blobs=blobs, storage=storage, common_env=told) as world:
         yield world
 
 
@@ -192,8 +195,8 @@ async def test_07_worker_sends_success_callback(exports: World, archive: Archive
     entity(archive)
     name = await done(exports)
 
-    said = (await exports.history(name))["reported"]
-    assert (said["status"], said["batch_id"], said["outcome"]) == ("success", "single", "succeeded")
+    report = (await exports.details(name))["reported"]
+    assert (report["batch_id"], report["outcome"]) == ("single", "succeeded")
     told = await exports.status(name)
     assert told["metrics"]["entities_exported"] == 1
     assert {"total_time_ms", "entities_failed", "peak_memory_mb"} <= told["metrics"].keys()
@@ -202,9 +205,9 @@ async def test_07_worker_sends_success_callback(exports: World, archive: Archive
 async def test_08_worker_sends_error_callback_on_failure(exports: World, archive: Archive) -> None:
     name = await done(exports)
 
-    said = (await exports.history(name))["reported"]
-    assert said["status"] == "error"
-    assert (await exports.status(name))["error"] == said["error"]
+    report = (await exports.details(name))["reported"]
+    assert report["outcome"] == "failed"
+    assert (await exports.status(name))["error"] == report["error"]
 
 
 async def test_09_worker_exits_with_correct_code(exports: World, archive: Archive) -> None:
@@ -267,11 +270,11 @@ async def test_14_r2_files_are_cleaned_up_after_download(exports: World, archive
     await exports.sweep()
     await exports.clock.advance(11)
     await exports.sweep()
-    await exports.engine.machines.object_tick()
+    await exports.engine.service(Machines).object_tick()
     assert (len(ours(s3, name)), len(ours(s3, unread))) == (0, 1)
 
     await exports.clock.advance(86_400)
-    await exports.engine.machines.object_tick()
+    await exports.engine.service(Machines).object_tick()
     assert ours(s3, unread) == []
 
 
@@ -327,7 +330,6 @@ def tree(archive: Archive, count: int) -> None:
         entity(archive, ROOT_PI if number == 0 else pi_of(number), children=children)
 
 
-@pytest.mark.slow
 async def test_18_large_exports_of_500_and_more_entities_complete_successfully(
     exports: World, archive: Archive
 ) -> None:
@@ -340,7 +342,6 @@ async def test_18_large_exports_of_500_and_more_entities_complete_successfully(
     assert len(etree.fromstring(content, etree.XMLParser(huge_tree=True))) == 520
 
 
-@pytest.mark.slow
 async def test_19_memory_stays_under_the_1_gb_limit(exports: World, archive: Archive) -> None:
     tree(archive, 200)
     ocr = {"url": "u", "ipfs_cid": "c", "type": "t", "size": 1, "filename": "a", "ocr": "word " * 1_000_000}

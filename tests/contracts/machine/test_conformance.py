@@ -6,17 +6,19 @@ import json
 import sys
 
 import pytest
+from tests.kit.conformance import at_once, missed, problems, untested
 from tests.shape.source import ROOT
-from tests.support.conformance import at_once, missed, problems, untested
 
 from windlass.cli.commands import run
-from windlass.core.error import Invalid
-from windlass.testing.conformance import Result
-from windlass.testing.machine import KIT, check_program
+from windlass.contracts.machine.conformance import KIT, check_program
+from windlass.errors import Invalid
+from windlass.testing.conformance.kit import Result
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = [sys.executable, str(ROOT / "tests/contracts/machine/faulty.py")]
 FRAME = [sys.executable, str(ROOT / "tests/contracts/machine/conformant.py")]
-MODS = [sys.executable, "-m", "windlass.export.mods"]
+MODS = [sys.executable, "-m", "windlass.contracts.machine.export.mods"]
 
 # Each fault with the cases that must find it.
 FAULTS: dict[str, tuple[int, ...]] = {
@@ -53,7 +55,7 @@ def test_good_programs_pass_every_case() -> None:
 
     def examine(name: str) -> list[Result]:
         command, store = {"plain": (PROGRAM, "s3"), "frame": (FRAME, "s3"), "frame, url": (FRAME, "url")}[name]
-        return check_program(command, store=store, patience_s=40, parallel=6)  # type: ignore[arg-type]
+        return check_program(command, store=store, timeout_s=40, parallel=6)  # type: ignore[arg-type]
 
     results = at_once(examine, ("plain", "frame", "frame, url"), 3)
 
@@ -62,12 +64,12 @@ def test_good_programs_pass_every_case() -> None:
 
 
 def test_the_exporter_of_mods_passes_every_case() -> None:
-    assert problems(check_program(MODS, subject="mods", patience_s=60, parallel=6)) == []
+    assert problems(check_program(MODS, subject="mods", timeout_s=60, parallel=6)) == []
 
 
 def test_every_planted_fault_is_found_by_its_cases() -> None:
     def examine(fault: str) -> list[Result]:
-        return check_program([*PROGRAM, fault], only=FAULTS[fault], patience_s=10, parallel=2)
+        return check_program([*PROGRAM, fault], only=FAULTS[fault], timeout_s=10, parallel=2)
 
     assert missed(examine, FAULTS, 6) == {}
 

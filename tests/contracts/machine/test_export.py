@@ -9,14 +9,18 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.contracts.machine.world import DONE, FORMAT, PI, ROOT, SIZE, World, open_world, task_id_of
-from tests.support.processes import gone
+from tests.contracts.machine.world import DONE, FORMAT, PI, SIZE, World, open_world, task_id_of
+from tests.kit.processes import gone
+from tests.kit.world import ROOT
 
 from windlass import State
+from windlass.contracts.machine.delivery import Machine
+from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused
 from windlass.core.access import Role
-from windlass.core.delivery import Machine, RetryForm
-from windlass.engine.launcher import LauncherAway, LaunchRefused
+from windlass.core.delivery import RetryForm
 from windlass.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.slow
 
 
 async def test_an_export_runs_from_the_request_to_the_download(world: World) -> None:
@@ -51,8 +55,8 @@ async def test_it_is_an_ordinary_task_that_is_listed_and_has_a_timeline(world: W
 
     listed = (await world.http.get("/api/v1/tasks", params={"queue": FORMAT})).json()["items"]
     assert [item["id"] for item in listed] == [str(task.id)]
-    assert listed[0]["result"]["output_r2_key"] == f"exports/{name}/{PI}.xml"
-    assert {"launched", "reported"} <= (await world.history(name)).keys()
+    assert listed[0]["result"]["object_key"] == f"exports/{name}/{PI}.xml"
+    assert {"launched", "reported"} <= (await world.details(name)).keys()
     assert (await world.status(str(task.id)))["status"] == "success"
 
 
@@ -79,8 +83,8 @@ BAD: list[tuple[object, str]] = [
     ({}, "Missing required field: pi"),
     ({"pi": ""}, "Missing required field: pi"),
     ({"pi": 7}, "pi: must be"),
-    ({"pi": "01K9XVBAQZF9EHDRXGBEADTZY"}, "pi: must be 26"),
-    ({"pi": "01K9XVBAQZF9EHDRXGBEADTZYI"}, "pi: must be 26"),
+    ({"pi": "01K9XVBAQZF9EHDRXGBEADTZY"}, "pi: must be a ULID"),
+    ({"pi": "01K9XVBAQZF9EHDRXGBEADTZYI"}, "pi: must be a ULID"),
     ({"pi": PI, "options": []}, "options: must be an object"),
     ({"pi": PI, "options": {"recursive": "yes"}}, "options.recursive"),
     ({"pi": PI, "options": {"maxDepth": -1}}, "options.maxDepth"),
@@ -160,8 +164,8 @@ async def test_nobody_without_a_key_gets_anything(world: World) -> None:
 
 async def test_a_viewer_sees_and_a_submitter_of_another_namespace_does_not(world: World) -> None:
     name = await world.finished(*DONE)
-    _, viewer = await world.engine.access.create_key(name="v", role=Role.VIEWER, namespace=None)
-    _, stranger = await world.engine.access.create_key(name="s", role=Role.ADMIN, namespace="elsewhere")
+    _, viewer = await world.engine.keys.create_key(name="v", role=Role.VIEWER, namespace=None)
+    _, stranger = await world.engine.keys.create_key(name="s", role=Role.ADMIN, namespace="elsewhere")
 
     def by(key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
@@ -211,7 +215,7 @@ async def test_the_environment_is_the_documented_one(database: str, clock: Virtu
     }
     variables = {"OTHER_SECRET": "hunter2-hunter2", "NOT_NAMED": "x"}
     mods = {"WINDLASS_MODS_API_URL": "http://entities"}
-    async with open_world(database, clock, tmp_path, storage=storage, variables=variables, handed_on=mods) as world:
+    async with open_world(database, clock, tmp_path, storage=storage, variables=variables, common_env=mods) as world:
         await world.queue(env={"COLOUR": "blue"}, secrets=["OTHER_SECRET"])
         told = world.file("told")
         name = await world.export(f"environment {told}", batch_id="b7")
@@ -249,7 +253,7 @@ async def test_secrets_are_in_no_answer_no_row_and_no_log(
             "tell TOKEN", *(f"tell {variable}" for variable in storage), "tell PASSWORD", "tell CALLBACK_URL", "exit 3"
         )
         task_id = task_id_of(name)
-        _, viewer = await world.engine.access.create_key(name="v", role=Role.VIEWER, namespace=None)
+        _, viewer = await world.engine.keys.create_key(name="v", role=Role.VIEWER, namespace=None)
         by = {"Authorization": f"Bearer {viewer}"}
         signature = (await world.signed(name)).partition("sig=")[2]
         shown = [
@@ -268,7 +272,7 @@ async def test_secrets_are_in_no_answer_no_row_and_no_log(
 
 @pytest.mark.parametrize("failure", [LaunchRefused, LauncherAway])
 async def test_what_a_vendor_repeats_is_told_without_secrets(world: World, failure: type[Exception]) -> None:
-    world.around.variables["TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
+    world.launch_settings.variables["TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
     await world.queue(secrets=["TOKEN"], spawn_timeout_ms=300)
 
     async def refuse() -> None:

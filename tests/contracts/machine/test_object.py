@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contracts.machine.world import DONE, PI, SIZE, World, said_success, task_id_of
+from tests.contracts.machine.world import DONE, PI, SIZE, World, success_report, task_id_of
 
-from windlass.contracts.machine import service
+from windlass.contracts.machine.server import service
+from windlass.contracts.machine.sweeper import Machines
+
+pytestmark = pytest.mark.slow
 
 
 async def test_what_is_not_ready_is_400_and_says_so(world: World) -> None:
@@ -27,15 +30,15 @@ async def test_what_is_not_ready_is_400_and_says_so(world: World) -> None:
 
 async def test_an_object_goes_when_it_was_downloaded(world: World) -> None:
     name = await world.finished(*DONE)
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert await world.objects() == [f"exports/{name}/{PI}.xml"]
     assert (await world.http.head(f"/download/{name}")).headers["content-length"] == str(SIZE)
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert len(await world.objects()) == 1  # whoever only looks has not got it
 
     assert len((await world.http.get(f"/download/{name}")).content) == SIZE
     await world.unread()
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert await world.objects() == []
     again = await world.http.get(f"/download/{name}")
     assert (again.status_code, again.text) == (404, "File not found in R2")
@@ -45,10 +48,10 @@ async def test_an_object_goes_when_it_was_downloaded(world: World) -> None:
 async def test_an_object_that_nobody_fetches_goes_after_a_day(world: World) -> None:
     await world.finished(*DONE)
     await world.clock.advance(86_390)
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert len(await world.objects()) == 1
     await world.clock.advance(20)
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
 
     assert await world.objects() == []
 
@@ -56,7 +59,7 @@ async def test_an_object_that_nobody_fetches_goes_after_a_day(world: World) -> N
 async def test_what_a_failed_export_left_goes_at_once(world: World) -> None:
     name = await world.finished("upload", "error too late", "exit 1")
     assert len(await world.objects()) == 1
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
 
     assert await world.objects() == []
     assert (await world.status(name))["status"] == "error"
@@ -99,12 +102,12 @@ async def test_a_download_that_breaks_off_leaves_the_object(world: World) -> Non
         async for _ in answer.aiter_bytes():
             break
     await world.unread()
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert len(await world.objects()) == 1
 
     assert len((await world.http.get(f"/download/{name}")).content) == 40_000_000
     await world.unread()
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert await world.objects() == []
 
 
@@ -114,13 +117,13 @@ async def test_who_still_reads_is_waited_for(world: World) -> None:
         pieces = slow.aiter_bytes()
         got = len(await anext(pieces))
         assert len((await world.http.get(f"/download/{name}")).content) == 40_000_000
-        await world.engine.machines.object_tick()
+        await world.engine.service(Machines).object_tick()
         assert len(await world.objects()) == 1
         async for piece in pieces:
             got += len(piece)
     assert got == 40_000_000
     await world.unread()
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert await world.objects() == []
 
 
@@ -133,7 +136,7 @@ async def test_who_does_not_read_on_is_cut_off_and_the_object_goes_in_its_time(
         await anext(slow.aiter_bytes())
         await world.clock.advance(86_500)
         await world.unread()
-        await world.engine.machines.object_tick()
+        await world.engine.service(Machines).object_tick()
 
     assert await world.objects() == []
 
@@ -155,7 +158,7 @@ async def test_neither_upload_nor_download_holds_the_object(world: World) -> Non
             yield piece
 
     assert (await world.http.put(f"{head}{PI}.xml?{query}", content=pieces())).json() == {"size": 120_000_000}
-    assert (await world.call_back(name, **said_success(name, size=120_000_000))).status_code == 200
+    assert (await world.call_back(name, **success_report(name, size=120_000_000))).status_code == 200
     got = 0
     async with world.http.stream("GET", f"/download/{name}") as answer:
         async for part in answer.aiter_bytes():

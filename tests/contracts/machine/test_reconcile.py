@@ -20,18 +20,21 @@ from tests.contracts.machine.world import (
     eventually,
     json_of,
     open_world,
-    said_success,
+    success_report,
     task_id_of,
 )
-from tests.support.processes import alive, gone
-from tests.support.work import SOON_S
+from tests.kit.processes import alive, gone
+from tests.kit.work import SOON_S
 
 from windlass import State
+from windlass.contracts.machine.launchers.port import LauncherAway, Order
+from windlass.contracts.machine.rules import machine_name, read_machine_name
+from windlass.contracts.machine.sweeper import Machines
 from windlass.core.delivery import RetryForm
-from windlass.core.error import Unavailable
-from windlass.core.machine import machine_name, read_machine_name
-from windlass.engine.launcher import LauncherAway, Order
+from windlass.errors import Unavailable
 from windlass.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.slow
 
 WAIT = "wait /never"
 
@@ -40,7 +43,7 @@ async def nothing_is_left(world: World, *, objects: int = 0) -> None:
     """After one sweep: no machine, no process, no temporary file, and only the objects that somebody may want."""
     await world.unread()
     await world.sweep()
-    await world.engine.machines.object_tick()
+    await world.engine.service(Machines).object_tick()
     assert world.machines() == []
     assert len(await world.objects()) == objects
     async with world.engine.store.begin() as tx:
@@ -57,15 +60,15 @@ async def test_exit_0_with_its_object_is_a_success_though_the_callback_was_lost(
     told = await world.status(name)
     assert (told["status"], told["output_file_size"]) == ("success", SIZE)
     assert json_of((await world.task(name)).result)["observed"] is True
-    assert (await world.history(name))["machine_ended"]["exit_code"] == 0
+    assert (await world.details(name))["machine_ended"]["exit_code"] == 0
     assert len((await world.http.get(f"/download/{name}")).content) == SIZE
     await nothing_is_left(world)
 
 
 async def test_a_callback_that_comes_after_its_success_was_seen_is_received(world: World) -> None:
     name = await world.finished("upload", "exit 0")
-    late = await world.call_back(name, **said_success(name, metrics={"entities_exported": 1}))
-    other = await world.call_back(name, **said_success(name, size=5))
+    late = await world.call_back(name, **success_report(name, metrics={"entities_exported": 1}))
+    other = await world.call_back(name, **success_report(name, size=5))
 
     assert (late.status_code, other.status_code) == (200, 409)
 
@@ -99,7 +102,7 @@ async def test_out_of_memory_is_told(world: World) -> None:
 
     assert (await world.status(name))["error"] == "the machine ran out of memory"
     assert (await world.task(name)).error.reason == "OUT_OF_MEMORY"  # type: ignore[union-attr]
-    [row] = await world.engine.machines.of_task(task_id_of(name))
+    [row] = await world.engine.service(Machines).of_task(task_id_of(name))
     assert (row.exit_code, row.reason) == (-9, "out_of_memory")
     await nothing_is_left(world)
 
@@ -113,12 +116,12 @@ async def test_a_machine_that_vanishes_is_a_loss(world: World) -> None:
     assert (await world.task(name)).error.reason == "MACHINE_VANISHED"  # type: ignore[union-attr]
 
 
-async def test_a_keeper_that_is_killed_takes_its_machine_along(world: World) -> None:
+async def test_a_supervisor_that_is_killed_takes_its_machine_along(world: World) -> None:
     began, child = world.file("began"), world.file("child")
     name = await world.export(f"child {child}", f"touch {began}", WAIT)
     pids = [int(await world.appears(file)) for file in (began, child)]
-    keeper = next((world.folder / "machines").glob(f"*/{machine_name(task_id_of(name), 1)}/begun"))
-    os.kill(int(keeper.read_text()), 9)
+    supervisor = next((world.folder / "machines").glob(f"*/{machine_name(task_id_of(name), 1)}/begun"))
+    os.kill(int(supervisor.read_text()), 9)
     await world.exited(name)
     await world.sweep()
 
@@ -164,12 +167,12 @@ async def test_one_that_ended_in_time_and_is_looked_at_late_is_a_success(world: 
 async def test_a_server_that_nobody_replaces_is_noticed_by_any_other(world: World) -> None:
     """Whoever can see the machine is gone: the lease ends it all the same, a little after its time."""
     name = await world.export(WAIT)
-    world.engine.machines.launchers = {}
+    world.engine.service(Machines).launchers = {}
     await world.clock.advance(725)
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
 
     assert (await world.status(name))["status"] == "error"
-    world.engine.machines.launchers = {"process": world.launcher}
+    world.engine.service(Machines).launchers = {"process": world.launcher}
     await nothing_is_left(world)
 
 
@@ -273,12 +276,12 @@ async def test_an_export_whose_queue_is_paused_is_taken_and_waits(world: World, 
 
 
 async def test_a_launcher_that_this_server_does_not_have_is_left_to_others(world: World) -> None:
-    world.engine.machines.launchers = {}
+    world.engine.service(Machines).launchers = {}
     asking = asyncio.create_task(world.http.post("/export/probe", json={"pi": PI, "options": {"steps": DONE}}))
     for _ in range(3):
         await world.send_out()
         await world.clock.advance(1.5)
-    world.engine.machines.launchers = {"process": world.launcher}
+    world.engine.service(Machines).launchers = {"process": world.launcher}
     while not asking.done():
         await world.send_out()
         await asyncio.sleep(0.01)
@@ -290,7 +293,7 @@ async def test_a_launcher_that_this_server_does_not_have_is_left_to_others(world
 
 
 async def test_a_machine_that_belongs_to_no_task_is_removed(world: World) -> None:
-    installation = await world.engine.machines.installation()
+    installation = await world.engine.service(Machines).installation()
     order = Order(name=machine_name(uuid4(), 1), env={}, installation=installation, command=("/bin/sleep", "600"))
     await world.launcher.start(order)
     kept = await world.export(WAIT)
@@ -342,15 +345,15 @@ async def test_a_machine_that_does_not_want_to_end_holds_up_no_sweep(world: Worl
     deaf = await world.export("deaf", f"touch {began}", WAIT)
     pid = int(await world.appears(began))
     await world.engine.cancel(task_id_of(deaf), "not wanted")
-    await world.engine.machines.tick(0.1)  # asked, and not waited for
+    await world.engine.service(Machines).tick(0.1)  # asked, and not waited for
     other = await world.export("upload", "exit 0")
     await world.exited(other)
-    await world.engine.machines.tick(SOON_S)
+    await world.engine.service(Machines).tick(SOON_S)
 
     assert (await world.status(other))["status"] == "success"
     assert (await world.status(deaf))["status"] == "processing"
     assert alive(pid)
-    await world.engine.machines.let_go()
+    await world.engine.service(Machines).let_go()
 
 
 async def test_before_another_attempt_the_old_machine_is_stopped(world: World) -> None:
@@ -360,7 +363,7 @@ async def test_before_another_attempt_the_old_machine_is_stopped(world: World) -
     pid = int(await world.appears(began))
     async with world.engine.store.begin() as tx:  # its lease is lost while the machine goes on
         await tx.session.connection.execute("update windlass.heartbeat set expires_at = windlass.now()")
-    await world.engine.sent.silence_tick()
+    await world.engine.parts.outgoing.silence_tick()
     assert (await world.task(name)).state is State.QUEUED
     await world.clock.advance(1)
     await world.send_out()
@@ -425,7 +428,7 @@ async def test_a_server_that_dies_between_the_launch_and_writing_it_down_launche
         )
     )
     while not began.exists():
-        await world.engine.sent.dispatch_tick()
+        await world.engine.parts.outgoing.dispatch_tick()
         await asyncio.gather(world.engine.loops.effects_tick(), return_exceptions=True)
         await asyncio.sleep(0.01)
     asking.cancel()
@@ -502,11 +505,11 @@ class Away:
 
 
 async def test_a_store_that_is_away_for_the_upload_fails_the_export(world: World) -> None:
-    opened, world.engine.machines.blobs = world.engine.machines.blobs, _away
+    opened, world.engine.service(Machines).blobs = world.engine.service(Machines).blobs, _away
     name = await world.export(*DONE)
     await world.exited(name)
     await world.sweep()
-    world.engine.machines.blobs = opened
+    world.engine.service(Machines).blobs = opened
 
     assert (await world.status(name))["status"] == "error"
     assert "the upload was answered 503" in (await world.status(name))["error"]
@@ -517,12 +520,12 @@ async def test_a_store_that_is_away_for_the_callback_is_asked_again(world: World
     gate, left = world.file("gate"), world.file("left")
     name = await world.export("upload", f"touch {left}", f"wait {gate}", "success", "exit 0")
     await world.appears(left)
-    opened, world.engine.machines.blobs = world.engine.machines.blobs, _away
+    opened, world.engine.service(Machines).blobs = world.engine.service(Machines).blobs, _away
     world.release(gate)
     await world.exited(name)
     await world.sweep()
     assert (await world.status(name))["status"] == "processing"
-    world.engine.machines.blobs = opened
+    world.engine.service(Machines).blobs = opened
     await world.sweep()
 
     assert (await world.status(name))["status"] == "success"
@@ -532,21 +535,21 @@ async def test_a_store_that_is_away_for_the_callback_is_asked_again(world: World
 async def test_a_store_that_stays_away_ends_the_export_when_its_time_is_over(world: World) -> None:
     name = await world.export("upload", "exit 0")
     await world.exited(name)
-    opened, world.engine.machines.blobs = world.engine.machines.blobs, _away
+    opened, world.engine.service(Machines).blobs = world.engine.service(Machines).blobs, _away
     await world.clock.advance(601)
     await world.sweep()
 
-    assert "could not be looked for: the store is away" in (await world.status(name))["error"]
-    world.engine.machines.blobs = opened
+    assert "could not be checked for the object: the store is away" in (await world.status(name))["error"]
+    world.engine.service(Machines).blobs = opened
     await nothing_is_left(world)
 
 
 async def test_a_store_that_is_away_for_the_download_is_503_and_keeps_the_object(world: World) -> None:
     name = await world.finished(*DONE)
-    opened, world.engine.machines.blobs = world.engine.machines.blobs, _away
+    opened, world.engine.service(Machines).blobs = world.engine.service(Machines).blobs, _away
     answer = await world.http.get(f"/download/{name}")
     assert (answer.status_code, answer.json()) == (503, {"error": "the store is away"})
-    world.engine.machines.blobs = opened
+    world.engine.service(Machines).blobs = opened
 
     assert (await world.http.get(f"/download/{name}")).status_code == 200
 
@@ -555,10 +558,10 @@ async def test_a_store_that_is_away_for_the_deletion_is_asked_again(world: World
     name = await world.finished(*DONE)
     await world.http.get(f"/download/{name}")
     await world.unread()
-    opened, world.engine.machines.blobs = world.engine.machines.blobs, _away
+    opened, world.engine.service(Machines).blobs = world.engine.service(Machines).blobs, _away
     with pytest.raises(Unavailable):  # and the loop comes back soon
-        await world.engine.machines.object_tick()
-    world.engine.machines.blobs = opened
+        await world.engine.service(Machines).object_tick()
+    world.engine.service(Machines).blobs = opened
     assert len(await world.objects()) == 1
     await nothing_is_left(world)
 

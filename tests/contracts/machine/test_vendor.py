@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
-from tests.contracts.machine.world import PI, World, said_success, task_id_of
-from tests.launchers.servers import Docker, Fly, Kubernetes, Vendor
-from tests.launchers.test_launchers import MAKE
+from tests.contracts.machine.launchers.servers import Docker, Fly, Kubernetes, Vendor
+from tests.contracts.machine.launchers.test_launchers import MAKE
+from tests.contracts.machine.world import PI, World, success_report, task_id_of
 
 from windlass import State
-from windlass.core.machine import machine_name
-from windlass.http.server import listening
+from windlass.contracts.machine.rules import machine_name
+from windlass.contracts.machine.sweeper import Machines
+from windlass.net.server.server import listening
+
+pytestmark = pytest.mark.slow
 
 LOST = {"docker": "/create", "kubernetes": "/jobs", "fly": "/machines"}
 
@@ -64,11 +67,11 @@ async def far(request: pytest.FixtureRequest, world: World) -> AsyncIterator[Far
     kind, make = MAKE[request.param]
     vendor = kind()
     async with listening(vendor, "127.0.0.1", 0) as url:
-        world.engine.machines.launchers[request.param] = make(url)
+        world.engine.service(Machines).launchers[request.param] = make(url)
         await world.queue("far", launcher=request.param, image="worker:latest", command=None)
         yield Far(world, vendor)
         assert vendor.wrong == []
-        world.engine.machines.launchers = {"process": world.launcher}
+        world.engine.service(Machines).launchers = {"process": world.launcher}
 
 
 async def test_an_export_runs_on_a_machine_of_a_vendor(far: Far) -> None:
@@ -76,7 +79,7 @@ async def test_an_export_runs_on_a_machine_of_a_vendor(far: Far) -> None:
     env = far.env(name)
     assert (env["TASK_ID"], env["PI"], env["EXPORT_FORMAT"]) == (name, PI, "far")
     await far.leaves(name)
-    answer = await far.world.call_back(name, env["CALLBACK_URL"], **said_success(name, size=7))
+    answer = await far.world.call_back(name, env["CALLBACK_URL"], **success_report(name, size=7))
     assert answer.json() == {"received": True}
     far.ends(name, 0)
 
@@ -107,8 +110,8 @@ async def test_it_fails_runs_out_of_memory_or_vanishes_and_says_so(far: Far) -> 
 
 
 async def test_what_a_machine_wrote_is_kept_without_what_it_was_told_in_secret(far: Far) -> None:
-    launcher = next(name for name in far.world.engine.machines.launchers if name != "process")
-    far.world.around.variables["API_TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
+    launcher = next(name for name in far.world.engine.service(Machines).launchers if name != "process")
+    far.world.launch_settings.variables["API_TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
     await far.world.queue("far", launcher=launcher, image="worker:latest", command=None, secrets=["API_TOKEN"])
     wrote, called = await far.export(), await far.export()
     sig = far.env(wrote)["CALLBACK_URL"].partition("sig=")[2]
@@ -118,7 +121,7 @@ async def test_what_a_machine_wrote_is_kept_without_what_it_was_told_in_secret(f
     await far.world.sweep()
 
     for name in (wrote, called):
-        kept = str(await far.world.task(name)) + str(await far.world.history(name)) + str(await far.world.status(name))
+        kept = str(await far.world.task(name)) + str(await far.world.details(name)) + str(await far.world.status(name))
         assert (await far.world.task(name)).state is State.FAILED
         assert "hunter2" not in kept
         assert sig not in kept
@@ -128,7 +131,7 @@ async def test_what_a_machine_wrote_is_kept_without_what_it_was_told_in_secret(f
 
 
 async def test_a_create_whose_answer_was_lost_makes_one_machine(far: Far) -> None:
-    far.vendor.lose = LOST[next(name for name in far.world.engine.machines.launchers if name != "process")]
+    far.vendor.lose = LOST[next(name for name in far.world.engine.service(Machines).launchers if name != "process")]
     name = await far.export()
 
     assert len(far.vendor.boxes) == 1
@@ -136,7 +139,7 @@ async def test_a_create_whose_answer_was_lost_makes_one_machine(far: Far) -> Non
 
 
 async def test_a_cancelled_export_leaves_no_machine(far: Far) -> None:
-    launcher = next(name for name in far.world.engine.machines.launchers if name != "process")
+    launcher = next(name for name in far.world.engine.service(Machines).launchers if name != "process")
     await far.world.queue("far", launcher=launcher, image="worker:latest", command=None, cancel_grace_period_ms=0)
     name = await far.export()
     await far.world.engine.cancel(task_id_of(name), "not wanted")

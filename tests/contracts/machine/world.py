@@ -14,29 +14,30 @@ from uuid import UUID
 
 import httpx
 import msgspec
-from tests.support.processes import everything_in
-from tests.support.work import SOON_S
+from tests.kit import world as kit
+from tests.kit.processes import everything_in
+from tests.kit.work import SOON_S
+from tests.kit.world import ROOT, open_still
 
-from windlass import Engine, Task
-from windlass.app import open_blobs
-from windlass.contracts.machine.app import PREFIXES
-from windlass.contracts.machine.environment import Surroundings
-from windlass.contracts.machine.launch import Launching
-from windlass.contracts.machine.mount import make_machines
-from windlass.core.delivery import LAUNCH, Machine, RetryForm
-from windlass.core.machine import Phase, Sighting, machine_name, read_export_name
+from windlass.api.app import make_api
+from windlass.contracts.machine.delivery import LAUNCH, Machine
+from windlass.contracts.machine.launchers.options import MachineOptions
+from windlass.contracts.machine.launchers.port import Launcher, Order
+from windlass.contracts.machine.launchers.process import ProcessLauncher
+from windlass.contracts.machine.rules import MachineStatus, Phase, machine_name, read_export_name
+from windlass.contracts.machine.server.app import PREFIXES
+from windlass.contracts.machine.server.environment import LaunchSettings
+from windlass.contracts.machine.server.launch import Launching
+from windlass.contracts.machine.server.mount import make_machines
+from windlass.contracts.machine.sweeper import Machines
+from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig
-from windlass.engine.blob import Blobs
-from windlass.engine.launcher import Launcher, Order
-from windlass.http.api import make_api
-from windlass.http.front import Front
-from windlass.http.server import listening
-from windlass.launchers.options import MachineOptions
-from windlass.launchers.process import ProcessLauncher
-from windlass.store.store import Store
+from windlass.engine.payloads.blob_port import Blobs
+from windlass.net.server.path_router import PathRouter
+from windlass.net.server.server import listening
+from windlass.serve import open_blobs
 from windlass.testing.clock import VirtualClock
 
-ROOT = "root-key-of-this-test"
 FORMAT = "probe"
 PI = "01K9XVBAQZF9EHDRXGBEADTZYY"
 PROGRAM = Path(__file__).with_name("program.py")
@@ -45,7 +46,7 @@ DONE = ["upload", "success", "exit 0"]
 
 
 class Watched(ProcessLauncher):
-    """The real one, with what it was asked for; `before` and `after` run around a start, and may raise."""
+    """The real one, which records its orders; `before` and `after` run around a start, and may raise."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -54,7 +55,7 @@ class Watched(ProcessLauncher):
         self.before: Callable[[], Awaitable[None]] = _nothing
         self.after: Callable[[], Awaitable[None]] = _nothing
 
-    async def start(self, order: Order) -> Sighting:
+    async def start(self, order: Order) -> MachineStatus:
         self.orders.append(order)
         await self.before()
         seen = await super().start(order)
@@ -71,15 +72,15 @@ async def _nothing() -> None:
 
 
 @dataclass
-class World:
-    """All of it, with the words that the tests use."""
+class World(kit.World[str]):
+    """A server of exports, a launcher of local processes, and their folder. Exports go by their names."""
 
-    engine: Engine
-    clock: VirtualClock
+    TABLES = (*kit.World.TABLES, "machine", "export_object")
+
     http: httpx.AsyncClient
     launcher: Watched
     folder: Path
-    around: Surroundings
+    launch_settings: LaunchSettings
     waits: int = field(default=0)
 
     # ----------------------------------------------------------------------------------------- clients
@@ -103,23 +104,18 @@ class World:
         assert answer.status_code == 200, answer.text
         return str(answer.json()["task_id"])
 
-    async def send_out(self) -> None:
-        while await self.engine.sent.dispatch_tick():
-            pass
-        await self.engine.loops.effects_tick()
-
     async def status(self, name: str) -> dict[str, Any]:
         answer = await self.http.get(f"/status/{name}")
         assert answer.status_code == 200, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
+        status: dict[str, Any] = answer.json()
+        return status
 
     # ----------------------------------------------------------------------------------------- machines
 
     async def sweep(self) -> int:
-        return await self.engine.machines.tick(SOON_S)
+        return await self.engine.service(Machines).tick(SOON_S)
 
-    async def looked(self, name: str, attempt: int = 1) -> Sighting | None:
+    async def looked(self, name: str, attempt: int = 1) -> MachineStatus | None:
         return await self.launcher.look(machine_name(task_id_of(name), attempt), None)
 
     async def exited(self, name: str, attempt: int = 1) -> None:
@@ -161,18 +157,19 @@ class World:
         """Until nobody reads an object any more."""
 
         async def nobody() -> bool:
-            return not self.engine.machines._used
+            return not self.engine.service(Machines)._used
 
         await eventually(nobody)
 
-    async def task(self, name: str) -> Task:
-        return (await self.engine.views.get(task_id_of(name))).task
+    def task_id(self, handle: str) -> UUID:
+        return task_id_of(handle)
 
-    async def history(self, name: str) -> dict[str, Any]:
-        return {str(e.what): e.detail for e in await self.engine.views.timeline(task_id_of(name))}
+    async def details(self, name: str) -> dict[str, Any]:
+        """What each entry of the history of an export tells, by its word."""
+        return {str(e.what): e.detail for e in await self.engine.tasks.timeline(task_id_of(name))}
 
     async def blobs(self) -> Blobs:
-        return await self.engine.objects.blobs()
+        return await self.engine.parts.objects.blobs()
 
     async def objects(self) -> list[str]:
         return sorted([one.key async for one in (await self.blobs()).list("exports")])
@@ -185,20 +182,9 @@ class World:
         """The callback URL that the newest machine got."""
         return next(o.env["CALLBACK_URL"] for o in reversed(self.launcher.orders) if o.env["TASK_ID"] == name)
 
-    async def call_back(self, name: str, url: str | None = None, **said: Any) -> httpx.Response:
-        body = {"task_id": name, "batch_id": "single", **said}
+    async def call_back(self, name: str, url: str | None = None, **report: Any) -> httpx.Response:
+        body = {"task_id": name, "batch_id": "single", **report}
         return await self.http.post(url or await self.signed(name), json=body)
-
-    async def rows(self) -> Any:
-        """Everything that a refused callback must not have changed."""
-        async with self.engine.store.begin() as tx:
-            return [
-                [
-                    tuple(row)
-                    for row in await tx.session.connection.fetch(f"select * from windlass.{table} order by 1, 2")
-                ]
-                for table in ("task", "heartbeat", "history", "outbox", "machine", "export_object")
-            ]
 
 
 def task_id_of(name: str) -> UUID:
@@ -212,7 +198,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 
             await asyncio.sleep(0.02)
 
 
-def said_success(name: str, size: int = SIZE, **more: Any) -> dict[str, Any]:
+def success_report(name: str, size: int = SIZE, **more: Any) -> dict[str, Any]:
     return {
         "status": "success", "output_r2_key": f"exports/{name}/{PI}.xml", "output_file_name": f"{PI}.xml",
         "output_file_size": size, **more,
@@ -221,36 +207,31 @@ def said_success(name: str, size: int = SIZE, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_world(database: str, clock: VirtualClock, folder: Path, **options: Any) -> AsyncIterator[World]:
-    engine = Engine(
-        Store(database), timers=clock, stopwatch=clock.stopwatch, listen=False, poll_s=3600.0,
-        blobs=open_blobs(options.get("blobs") or str(folder / "blobs")),
-    )  # fmt: skip
-    engine.access.accept_root(ROOT)
-    api = make_api(engine)
     launcher = Watched(folder / "machines")
     launchers: tuple[Launcher, ...] = (launcher,)
-    machines = make_machines(engine, MachineOptions(launchers=launchers, open=options.get("open", False)))
+    settings = MachineOptions(launchers=launchers, open=options.get("open", False))
+    blobs = open_blobs(options.get("blobs") or str(folder / "blobs"))
     keyed = {} if options.get("open") else {"Authorization": f"Bearer {ROOT}"}
     async with (
-        listening(Front(api, (PREFIXES, machines)), "127.0.0.1", 0) as url,
+        open_still(database, clock, blobs=blobs) as engine,
+        listening(PathRouter(make_api(engine), (PREFIXES, make_machines(engine, settings))), "127.0.0.1", 0) as url,
         httpx.AsyncClient(base_url=url, headers=keyed, timeout=60) as http,
     ):
-        around = Surroundings(
-            base_url=url, storage=options.get("storage", {}), handed_on=options.get("handed_on", {}),
+        launch_settings = LaunchSettings(
+            base_url=url, storage=options.get("storage", {}), common_env=options.get("common_env", {}),
             variables=options.get("variables", dict(os.environ)),
         )  # fmt: skip
-        engine.machines.launchers = {"process": launcher}
-        carried = Launching(engine, around)
-        engine.effects[LAUNCH], engine.machines.discreet = carried.launch, carried.discreet
-        world = World(engine, clock, http, launcher, folder, around)
+        engine.service(Machines).launchers = {"process": launcher}
+        launches = Launching(engine, launch_settings)
+        engine.parts.effects[LAUNCH], engine.service(Machines).mask = launches.launch, launches.mask
+        world = World(engine, clock, http, launcher, folder, launch_settings)
         await world.queue()
         try:
             yield world
         finally:
             launcher.close()
-            for seen in await launcher.machines(await engine.machines.installation()):
-                await ProcessLauncher.stop(launcher, seen.name, None, 0.0)
-    await engine.close()
+            for status in await launcher.machines(await engine.service(Machines).installation()):
+                await ProcessLauncher.stop(launcher, status.name, None, 0.0)
 
 
 def json_of(content: bytes | None) -> Any:

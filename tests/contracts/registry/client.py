@@ -9,9 +9,8 @@ import grpc
 import pytest
 from google.rpc.status_pb2 import Status
 
-from windlass.wire.protos import kagzi_pb2 as pb
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
 
-KEY = "wl_a-key-for-tests"
 DETAILS = "grpc-status-details-bin"
 
 

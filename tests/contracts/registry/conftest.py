@@ -11,14 +11,15 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.contracts.registry.client import KEY, Client
+from tests.contracts.registry.client import Client
+from tests.kit.world import KEY
 from tests.shape.source import SRC
 
 from windlass import Engine
-from windlass.app import open_sessions
+from windlass.serve import open_sessions
 
 ALONE = {"gather_s": 0.0}  # a test that beats its heart does not wait for others
-PROTO = "windlass/wire/protos/kagzi.proto"
+PROTO = "windlass/contracts/registry/wire/kagzi.proto"
 
 
 @pytest.fixture

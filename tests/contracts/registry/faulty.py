@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from windlass.wire.protos import kagzi_pb2 as pb
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
 
 FAULT = sys.argv[1] if len(sys.argv) > 1 else ""
 QUEUE, NAMESPACE = os.environ["KAGZI_TASK_QUEUE"], os.environ["KAGZI_NAMESPACE"]

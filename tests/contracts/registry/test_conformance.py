@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import WINDLASS
+from tests.kit.conformance import at_once, missed, problems, untested
+from tests.kit.processes import gone
+from tests.kit.work import until
 from tests.shape.source import ROOT
-from tests.support.conformance import at_once, missed, problems, untested
-from tests.support.processes import gone
-from tests.support.work import until
 
 from windlass.cli.commands import run
-from windlass.core.error import Invalid
-from windlass.testing.conformance import Result
-from windlass.testing.registry import KIT, check_worker
+from windlass.contracts.registry.conformance import KIT, check_worker
+from windlass.errors import Invalid
+from windlass.testing.conformance.kit import Result
+
+pytestmark = pytest.mark.slow
 
 CONFORMANT = "tests.contracts.registry.conformant"
 WORKER = [sys.executable, str(ROOT / "tests/contracts/registry/faulty.py")]
@@ -63,7 +65,7 @@ FAULTS: dict[str, tuple[int, ...]] = {
 
 
 def test_a_good_worker_passes_every_case(pace: float) -> None:
-    results = check_worker(WORKER, heartbeat_s=int(pace), patience_s=20, parallel=12)
+    results = check_worker(WORKER, heartbeat_s=int(pace), timeout_s=20, parallel=12)
 
     assert problems(results) == []
     assert len(results) == len(KIT.cases)
@@ -73,7 +75,7 @@ def test_the_worker_of_the_library_and_that_without_it_pass_every_case(pace: flo
     """`windlass.registry`, and the plain gRPC of the examples."""
 
     def examine(program: str) -> list[Result]:
-        return check_worker([sys.executable, *program.split()], heartbeat_s=int(pace), patience_s=20, parallel=6)
+        return check_worker([sys.executable, *program.split()], heartbeat_s=int(pace), timeout_s=20, parallel=6)
 
     results = at_once(examine, (str(ROOT / "examples/registry_conformance.py"), f"-m {CONFORMANT}"), 1)
 
@@ -82,7 +84,7 @@ def test_the_worker_of_the_library_and_that_without_it_pass_every_case(pace: flo
 
 def test_every_planted_fault_is_found_by_its_cases() -> None:
     def examine(fault: str) -> list[Result]:
-        return check_worker([*WORKER, fault], only=FAULTS[fault], patience_s=3, parallel=3)
+        return check_worker([*WORKER, fault], only=FAULTS[fault], timeout_s=3, parallel=3)
 
     assert missed(examine, FAULTS, 12) == {}
 
@@ -101,7 +103,7 @@ def test_the_command_says_which_case_failed_and_what_the_worker_should_have_done
     capsys.readouterr()
     assert run([*command, "--json", "--", *WORKER, "shows no key"]) == 1
 
-    assert "failed 30  hardening  shows its key" in told
+    assert "failed 30  hardening  sends its key" in told
     assert "1 of 2 cases failed: 0 required, 1 hardening." in told
     assert [case["passed"] for case in json.loads(capsys.readouterr().out)["cases"]] == [True, False]
 

@@ -10,20 +10,23 @@ from uuid import UUID, uuid4
 
 import grpc
 import pytest
-from tests.contracts.registry.client import KEY, Client, Refused
+from tests.contracts.registry.client import Client, Refused
 from tests.contracts.registry.test_worker import waits_in_line
-from tests.support.work import soon
+from tests.kit.work import soon
+from tests.kit.world import KEY
 
 from windlass import Engine
-from windlass.app import open_sessions
-from windlass.core.delivery import Push
+from windlass.contracts.callback.delivery import Push
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.core.queue import QueueConfig
-from windlass.core.transition import State
+from windlass.core.states import State
 from windlass.core.worker import Registration
-from windlass.engine.worker import lease_of
-from windlass.store.session import Session
+from windlass.engine.liveness.workers import lease_of_worker
+from windlass.serve import open_sessions
+from windlass.store.pool import Session
 from windlass.testing.clock import VirtualClock
-from windlass.wire.protos import kagzi_pb2 as pb
+
+pytestmark = pytest.mark.slow
 
 TOKEN, ATTEMPT, CONTEXT = "x-windlass-lease-token", "x-windlass-attempt", "x-windlass-context-bin"
 
@@ -260,7 +263,7 @@ async def test_a_poll_under_a_lease_that_is_not_the_workers_any_more_gives_back_
     run_id = await client.start()
 
     assert (await client.poll(worker_id)).run_id == run_id
-    task = (await live_engine.views.get(UUID(run_id))).task
+    task = (await live_engine.tasks.get(UUID(run_id))).task
     assert (task.lease_id, task.losses, task.failures) == (lease.id, 0, 0)
 
 
@@ -290,7 +293,7 @@ async def test_callers_that_hang_up_at_any_moment_strand_nothing(
     for n in range(60):
         polling = client.PollActivity(worker_id=worker_id, task_queue="q", supported_workflow_types=["greet"])
         task = asyncio.ensure_future(hears(polling))
-        while n % 3 and not task.done() and not list(live_engine.hub.idle("default", "q")):  # noqa: ASYNC110
+        while n % 3 and not task.done() and not list(live_engine.parts.notifications.idle("default", "q")):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         submit = asyncio.ensure_future(client.start(payload=n))
         for _ in range(n % 12):
@@ -303,12 +306,12 @@ async def test_callers_that_hang_up_at_any_moment_strand_nothing(
     while (polled := await client.poll(other, timeout=1.5 * pace)).run_id:
         heard.append(polled.run_id)
     lost = set(started) - set(heard)
-    await live_engine.leases.lose(
-        await live_engine.leases.get((await live_engine.workers.get(UUID(worker_id))).lease_id)
+    await live_engine.parts.leases.lose(
+        await live_engine.parts.leases.get((await live_engine.workers.get(UUID(worker_id))).lease_id)
     )
 
     assert len(heard) == len(set(heard))
-    assert {(await live_engine.views.get(UUID(run_id))).task.state for run_id in lost} <= {State.QUEUED}
+    assert {(await live_engine.tasks.get(UUID(run_id))).task.state for run_id in lost} <= {State.QUEUED}
 
 
 async def hears(polling: Any) -> Any:
@@ -324,7 +327,7 @@ async def hears(polling: Any) -> Any:
 
 async def nobody_waits(engine: Engine) -> None:
     async with asyncio.timeout(60):
-        while list(engine.hub.idle("default", "q")):  # noqa: ASYNC110
+        while list(engine.parts.notifications.idle("default", "q")):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -363,7 +366,7 @@ async def test_a_server_that_dies_between_claim_and_answer_strands_nothing(
     worker_id = await still_client.register()
     run_id = await still_client.start()
     dying = await new_engine()
-    [claimed] = await dying.claim(lease_of(await dying.workers.get(UUID(worker_id))))
+    [claimed] = await dying.claim(lease_of_worker(await dying.workers.get(UUID(worker_id))))
     assert str(claimed.task.id) == run_id
     for _ in range(3):
         await clock.advance(20)

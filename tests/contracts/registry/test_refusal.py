@@ -14,11 +14,14 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 from grpc_status import rpc_status
-from tests.contracts.registry.client import DETAILS, KEY, Client
+from tests.contracts.registry.client import DETAILS, Client
+from tests.kit.world import KEY
 
 from windlass import Engine
-from windlass.wire.protos import kagzi_pb2 as pb
-from windlass.wire.registry_status import asks_for_origin
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.registry.wire.status import asks_for_origin
+
+pytestmark = pytest.mark.slow
 
 NOBODY = "01890a5d-ac96-774b-bcce-b302099a8057"
 LONG = "x" * 20_000
@@ -90,7 +93,7 @@ async def test_a_defect_has_details_too(client: Client, live_engine: Engine, mon
     async def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(live_engine.views, "page", broken)
+    monkeypatch.setattr(live_engine.tasks, "page", broken)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await client.ListWorkflowRuns()
 
@@ -119,7 +122,6 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.slow
 async def test_a_go_client_sees_the_status_and_the_details(server: str, go_program: Path) -> None:
     calls = [(method, fields) for method, fields, _, _ in REFUSED]
     calls.append(("StartWorkflow", {"workflow_type": "greet", "task_queue": "q"}))

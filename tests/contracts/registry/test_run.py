@@ -14,8 +14,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tests.contracts.registry.client import Client, Refused, shown
 
 from windlass import Engine
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.core.access import Role
-from windlass.wire.protos import kagzi_pb2 as pb
+
+pytestmark = pytest.mark.slow
 
 
 async def test_a_run_is_started_and_told_with_all_that_was_given(client: Client) -> None:
@@ -45,7 +47,7 @@ async def test_an_empty_input_is_null_and_defaults_are_filled_in(client: Client,
     run = await client.run(started.run_id)
 
     assert (run.input, run.version, run.business_id, run.namespace_id) == (b"null", "1", "", "default")
-    policy = (await live_engine.views.get(UUID(started.run_id))).task.policy
+    policy = (await live_engine.tasks.get(UUID(started.run_id))).task.policy
     assert (policy.max_attempts, policy.max_losses) == (5, 5)
     assert (policy.retry_delay_s, policy.retry_factor, policy.retry_delay_max_s) == (1.0, 2.0, 60.0)
 
@@ -54,7 +56,7 @@ async def test_a_retry_policy_is_taken_field_by_field(client: Client, live_engin
     given = pb.RetryPolicy(maximum_attempts=-1, initial_interval_ms=200, backoff_coefficient=3.0)
     run_id = await client.start(retry_policy=given)
 
-    policy = (await live_engine.views.get(UUID(run_id))).task.policy
+    policy = (await live_engine.tasks.get(UUID(run_id))).task.policy
 
     assert policy.max_attempts == policy.max_losses == 1_000_000
     assert (policy.retry_delay_s, policy.retry_factor, policy.retry_delay_max_s) == (0.2, 3.0, 60.0)
@@ -204,8 +206,8 @@ async def test_nothing_is_answered_without_a_key_but_health(client: Client, serv
 
 
 async def test_a_key_opens_its_own_namespace_only(live_engine: Engine, server: str, connect: Any) -> None:
-    _, key = await live_engine.access.create_key(name="shop", role=Role.SUBMITTER, namespace="shop")
-    _, viewer = await live_engine.access.create_key(name="eye", role=Role.VIEWER, namespace="shop")
+    _, key = await live_engine.keys.create_key(name="shop", role=Role.SUBMITTER, namespace="shop")
+    _, viewer = await live_engine.keys.create_key(name="eye", role=Role.VIEWER, namespace="shop")
     theirs = await connect(server).start()
     shop = connect(server, key=key)
 

@@ -13,9 +13,11 @@ from google.protobuf.wrappers_pb2 import BoolValue, BytesValue, Int32Value, Stri
 from tests.contracts.registry.client import Client, Refused
 
 from windlass import Engine
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.core.schedule import ScheduleSpec
 from windlass.testing.clock import VirtualClock
-from windlass.wire.protos import kagzi_pb2 as pb
+
+pytestmark = pytest.mark.slow
 
 
 async def create(client: Client, **fields: Any) -> pb.Schedule:
@@ -96,7 +98,7 @@ async def test_the_next_fire_is_taken_as_given(still_client: Client, engine: Eng
     assert await engine.loops.schedule_tick() == 1
 
     [run] = (await still_client.ListWorkflowRuns()).workflow_runs
-    view = await engine.views.get(UUID(run.run_id))
+    view = await engine.tasks.get(UUID(run.run_id))
     assert view.idempotency_key == f"schedule:{made.schedule_id}:{at.isoformat()}"
     fired = (await still_client.GetSchedule(schedule_id=made.schedule_id)).schedule
     assert (fired.last_fired_at, fired.next_fire_at) == (given, made.next_fire_at)
@@ -140,7 +142,7 @@ async def test_a_fire_is_a_run_like_any_other(still_client: Client, engine: Engi
     [run] = (await still_client.ListWorkflowRuns()).workflow_runs
     assert (run.business_id, run.workflow_type, run.task_queue) == (made.schedule_id, "invoice", "billing")
     assert (json.loads(run.input), json.loads(run.context), run.version) == ({"n": 1}, {"tenant": "acme"}, "3")
-    view = await engine.views.get(UUID(run.run_id))
+    view = await engine.tasks.get(UUID(run.run_id))
     assert view.idempotency_key == f"schedule:{made.schedule_id}:{fire_at.isoformat()}"
     assert view.idempotency_key.endswith("+00:00")
     assert (view.task.policy.max_attempts, view.task.policy.max_losses) == (5, 5)

@@ -11,13 +11,16 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
-from tests.contracts.registry.client import KEY, Client, Refused
+from tests.contracts.registry.client import Client, Refused
+from tests.kit.world import KEY
 
 from windlass import Engine
-from windlass.app import open_sessions
-from windlass.core.error import Invalid
-from windlass.sdk.remote import connect as connect_remote
-from windlass.wire.protos import kagzi_pb2 as pb
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.session.client.remote import connect as connect_remote
+from windlass.errors import Invalid
+from windlass.serve import open_sessions
+
+pytestmark = pytest.mark.slow
 
 
 async def test_health_is_told_in_both_ways(client: Client, live_engine: Engine) -> None:
@@ -36,11 +39,11 @@ async def test_health_without_a_database_is_told_too(
     client: Client, live_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> None:
-        from windlass.core.error import StoreBusy
+        from windlass.errors import StoreBusy
 
         raise StoreBusy
 
-    monkeypatch.setattr(live_engine.views, "time", away)
+    monkeypatch.setattr(live_engine.tasks, "time", away)
 
     assert (await client.HealthCheck()).status == pb.HealthCheckResponse.NOT_SERVING
 
@@ -48,12 +51,12 @@ async def test_health_without_a_database_is_told_too(
 async def test_without_a_database_calls_say_unavailable(
     client: Client, live_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from windlass.core.error import StoreBusy
+    from windlass.errors import StoreBusy
 
     async def away(*_: Any, **__: Any) -> None:
         raise StoreBusy
 
-    monkeypatch.setattr(live_engine.views, "page", away)
+    monkeypatch.setattr(live_engine.tasks, "page", away)
 
     with Refused("UNAVAILABLE", "UNAVAILABLE") as refused:
         await client.ListWorkflowRuns()
@@ -66,7 +69,7 @@ async def test_a_defect_is_told_as_such_and_shows_nothing(
     async def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr(live_engine.views, "page", broken)
+    monkeypatch.setattr(live_engine.tasks, "page", broken)
 
     with Refused("INTERNAL", "INTERNAL") as refused:
         await client.ListWorkflowRuns()

@@ -14,8 +14,12 @@ from tests.contracts.registry.client import Client, Refused
 from tests.contracts.registry.test_work import BOOM, FINAL, polled
 
 from windlass import Engine
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.core.access import Role
+from windlass.store.pool import Session
 from windlass.testing.clock import VirtualClock
-from windlass.wire.protos import kagzi_pb2 as pb
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -66,6 +70,40 @@ async def test_a_step_that_is_done_is_not_done_again(still_client: Client, run_i
     assert attempt.HasField("started_at")
     assert attempt.HasField("finished_at")
     assert (attempt.workflow_run_id, attempt.namespace_id) == (run_id, "default")
+
+
+async def test_a_call_about_a_step_reads_the_row_of_its_run_once(
+    still_client: Client, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under its lock: whether the caller may see the run is decided there, and what was submitted is remembered."""
+    assert await begun(still_client, run_id, "first")
+    statements: list[str] = []
+    fetch = Session.fetch
+
+    async def noted(self: Session, query: str, *args: object) -> Any:
+        statements.append(query)
+        return await fetch(self, query, *args)
+
+    monkeypatch.setattr(Session, "fetch", noted)
+    await still_client.CompleteStep(run_id=run_id, step_id="first", output=b"1")
+    assert await begun(still_client, run_id, "second")
+    await still_client.FailStep(run_id=run_id, step_id="second", error=BOOM)
+    assert (statements.count("load_tasks"), statements.count("get_task")) == (3, 0), statements
+
+
+async def test_a_run_whose_options_are_remembered_is_not_there_for_another_namespace(
+    still_client: Client, run_id: str, engine: Engine, still: str, connect: Any
+) -> None:
+    assert await begun(still_client, run_id, "first")
+    _, key = await engine.keys.create_key(name="shop", role=Role.SUBMITTER, namespace="shop")
+    shop = connect(still, key=key)
+    for method, fields in (
+        ("BeginStep", {"step_id": "second"}), ("CompleteStep", {"step_id": "first", "output": b"1"}),
+        ("FailStep", {"step_id": "first", "error": BOOM}), ("FailWorkflow", {"error": BOOM}),
+    ):  # fmt: skip
+        with Refused("NOT_FOUND", "NOT_FOUND"):
+            await getattr(shop, method)(run_id=run_id, **fields)
+    assert [status(one) for one in await attempts(still_client, run_id)] == ["RUNNING"]
 
 
 async def test_a_step_may_be_completed_without_a_beginning(still_client: Client, run_id: str) -> None:

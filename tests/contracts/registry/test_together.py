@@ -9,14 +9,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.contracts.registry.client import KEY, Client
+from tests.contracts.registry.client import Client
 from tests.contracts.registry.test_poll import eventually
-from tests.support.work import SOON_S, soon
+from tests.kit.work import SOON_S, soon
+from tests.kit.world import KEY
 
 from windlass import App, Engine, WorkflowContext
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.core.worker import WorkerState
 from windlass.sdk import Worker
-from windlass.wire.protos import kagzi_pb2 as pb
+
+pytestmark = pytest.mark.slow
 
 KIND = "shop.checkout"
 charged: list[str] = []
@@ -206,7 +209,7 @@ async def test_an_operator_drains_a_worker_of_our_sdk(
         await soon(running)
 
         assert await first.result(timeout=60) == "done"
-        assert (await live_engine.views.get(second.id)).task.attempt == 0
+        assert (await live_engine.tasks.get(second.id)).task.attempt == 0
     assert (await live_engine.workers.get(entry.id)).state is WorkerState.OFFLINE
 
 

@@ -14,8 +14,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tests.contracts.registry.client import Client, Refused
 
 from windlass import Engine
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.testing.clock import VirtualClock
-from windlass.wire.protos import kagzi_pb2 as pb
+
+pytestmark = pytest.mark.slow
 
 BOOM = pb.ErrorDetail(code=pb.ERROR_CODE_INTERNAL, message="boom")
 FINAL = pb.ErrorDetail(code=pb.ERROR_CODE_INVALID_ARGUMENT, message="no such order", non_retryable=True)
@@ -352,7 +354,7 @@ async def test_a_cancel_that_came_another_way_reaches_the_worker_with_its_next_c
     await still_client.WorkerHeartbeat(worker_id=worker_id)
 
     for run_id in (by_write, by_beat):
-        assert (await engine.views.get(UUID(run_id))).task.terminal
+        assert (await engine.tasks.get(UUID(run_id))).task.terminal
 
 
 async def test_our_own_worker_is_told_of_a_cancel(still_client: Client, engine: Engine) -> None:

@@ -7,15 +7,18 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.contracts.registry.client import KEY, Client, Refused
-from tests.support.work import soon
+from tests.contracts.registry.client import Client, Refused
+from tests.kit.work import soon
+from tests.kit.world import KEY
 
 from windlass import Engine
-from windlass.app import open_sessions
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.core.access import Role
-from windlass.store.session import Session
+from windlass.serve import open_sessions
+from windlass.store.pool import Session
 from windlass.testing.clock import VirtualClock
-from windlass.wire.protos import kagzi_pb2 as pb
+
+pytestmark = pytest.mark.slow
 
 
 async def worker_of(client: Client, worker_id: str) -> Any:
@@ -163,7 +166,9 @@ async def test_heartbeats_of_many_workers_come_together(
         answers = await asyncio.gather(*beats)
 
         assert all(answer.accepted for answer in answers)
-        assert asked.count("beat_workers") <= 6  # one for the first beat of each, one for the second, in a few groups
+        assert (
+            asked.count("record_worker_heartbeats") <= 6
+        )  # one for the first beat of each, one for the second, in a few groups
         assert {(await worker_of(client, worker_id)).total_completed for worker_id in ids} == {2}
 
 
@@ -185,7 +190,7 @@ async def test_an_unknown_or_gone_worker_is_not_found(client: Client) -> None:
 
 
 async def test_a_worker_of_another_namespace_is_not_there(live_engine: Engine, server: str, connect: Any) -> None:
-    _, key = await live_engine.access.create_key(name="shop", role=Role.SUBMITTER, namespace="shop")
+    _, key = await live_engine.keys.create_key(name="shop", role=Role.SUBMITTER, namespace="shop")
     theirs = await connect(server).register()
     shop = connect(server, key=key)
 
@@ -415,7 +420,7 @@ async def test_the_log_says_who_is_stale_what_is_recovered_and_what_is_given_up(
 
     lines = [record.message for record in caplog.records if record.name == "windlass.watchdog"]
     assert lines == [
-        f"worker {worker_id} (web-1:7) is stale: nothing was heard of it",
+        f"worker {worker_id} (web-1:7) is stale: its heartbeats stopped",
         f"recovered 1 runs of worker {worker_id}: {kept}",
         f"gave up run {lost} (greet): its worker was lost 1 times",
     ]
@@ -482,5 +487,5 @@ async def test_a_run_that_is_kept_alive_by_itself_keeps_its_worker(still_client:
 async def waits_in_line(engine: Engine, count: int) -> None:
     """Until so many polls have looked, found nothing, and wait."""
     async with asyncio.timeout(60):
-        while len(list(engine.hub.idle("default", "q"))) < count:  # noqa: ASYNC110
+        while len(list(engine.parts.notifications.idle("default", "q"))) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -8,12 +8,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tests.kit.world import KEY
 
 from windlass import Engine
-from windlass.app import open_sessions
-from windlass.sdk.remote import Remote, connect
-
-KEY = "wl_a-key-for-tests"
+from windlass.contracts.session.client.remote import Remote, connect
+from windlass.serve import open_sessions
 
 
 class Wire:

@@ -9,15 +9,18 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.contracts.session.conftest import KEY, Wire
+from tests.contracts.session.conftest import Wire
 from tests.contracts.session.work import ended, until_counts, until_state, working
-from tests.support.work import SOON_S, job, jobs, soon, state, task, until
+from tests.kit.work import SOON_S, job, jobs, soon, state, task, until
+from tests.kit.world import KEY
 
 from windlass import Engine, Policy, State
+from windlass.contracts.session.client.remote import Remote, connect
+from windlass.contracts.session.wire import session_pb2 as pb
 from windlass.core.command import Complete, Release
-from windlass.core.error import LeaseLost, Unavailable
-from windlass.sdk.remote import Remote, connect
-from windlass.wire.protos import session_pb2 as pb
+from windlass.errors import LeaseLost, Unavailable
+
+pytestmark = pytest.mark.slow
 
 
 async def test_a_stream_that_breaks_again_and_again_costs_no_task_and_no_budget(
@@ -171,9 +174,9 @@ async def test_a_session_that_breaks_or_is_lost_leaves_no_error_that_nobody_look
     reporting = [asyncio.create_task(remote.report(reports[:3])), asyncio.create_task(remote.report(reports[3:]))]
     beating = asyncio.create_task(remote.extend_lease(lease, ids))
     session = remote._sessions[lease.id]
-    await until(lambda: len(session._unanswered) == 6 and bool(session._beats))
-    session._give_back_inbox()
-    session._do(session.report([Release(ids[0], 1, lease.id)]))
+    await until(lambda: len(session._unanswered) == 6 and bool(session._heartbeats))
+    session._release_inbox()
+    session._start(session.report([Release(ids[0], 1, lease.id)]))
     await until(lambda: len(session._unanswered) == 7)
     await session.close()
     outcomes = await soon(asyncio.gather(*reporting, beating, return_exceptions=True))

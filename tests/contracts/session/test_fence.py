@@ -9,23 +9,23 @@ from uuid import UUID
 import grpc
 import msgspec
 import pytest
-from tests.support.work import begin, job, task
+from tests.kit.work import begin, job, task
 
 from windlass import Engine, Invalid, State
+from windlass.contracts.callback.delivery import PUSH, Push
+from windlass.contracts.session.wire import methods as paths
+from windlass.contracts.session.wire import session_pb2 as pb
+from windlass.contracts.session.wire.messages import report_message
 from windlass.core.access import Role
 from windlass.core.command import Complete
-from windlass.core.delivery import PUSH, Push
-from windlass.core.handover import results_payload
-from windlass.core.id import derived_id
-from windlass.core.note import Amount, Note
+from windlass.core.ids import derived_id
+from windlass.core.progress import Amount, ProgressReport
 from windlass.core.queue import QueueConfig
 from windlass.core.schedule import ScheduleSpec
 from windlass.core.step import Place
 from windlass.core.step_command import StepChild, StepTime
 from windlass.core.task import Task
-from windlass.wire import channel as paths
-from windlass.wire.protos import session_pb2 as pb
-from windlass.wire.session import report_message
+from windlass.core.upstream import results_payload
 
 
 class Caller:
@@ -52,7 +52,7 @@ class Caller:
         return "accepted" if told.accepted else told.refused[0].code
 
     async def note(self, held: Task, token: UUID) -> Any:
-        [told] = await self.call("WriteNotes", notes=[Note(held.id, held.attempt, token, Amount(1.0))])
+        [told] = await self.call("WriteNotes", notes=[ProgressReport(held.id, held.attempt, token, Amount(1.0))])
         return "accepted" if told is None else told["code"]
 
     async def step(self, said: Any) -> Any:
@@ -63,7 +63,7 @@ class Caller:
 async def callers(live_engine: Engine, server: str) -> AsyncIterator[tuple[Caller, Caller]]:
     """Submitters of the default namespace and of another."""
     keys = [
-        (await live_engine.access.create_key(name="k", role=Role.SUBMITTER, namespace=namespace))[1]
+        (await live_engine.keys.create_key(name="k", role=Role.SUBMITTER, namespace=namespace))[1]
         for namespace in ("default", "other")
     ]
     async with grpc.aio.insecure_channel(server.removeprefix("http://")) as channel:
@@ -77,11 +77,11 @@ async def pushed(engine: Engine) -> Task:
 
     async def nowhere(_: Any) -> None: ...
 
-    engine.effects[PUSH] = nowhere
-    engine.sent.dispatcher.notice(None)
+    engine.parts.effects[PUSH] = nowhere
+    engine.parts.outgoing.dispatcher.mark(None)
     task_id = await engine.submit(job(queue="out"))
     while (await task(engine, task_id)).attempt == 0:
-        await engine.sent.dispatch_tick()
+        await engine.parts.outgoing.dispatch_tick()
     return await task(engine, task_id)
 
 

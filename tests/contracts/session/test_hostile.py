@@ -8,16 +8,16 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from tests.contracts.session.conftest import KEY
 from tests.contracts.session.work import ended
-from tests.support.work import job, soon, task
+from tests.kit.work import job, soon, task
+from tests.kit.world import KEY
 
 from windlass import Engine, Invalid, State
+from windlass.contracts.session.client.remote import Remote, connect
+from windlass.contracts.session.wire import session_pb2 as pb
+from windlass.contracts.session.wire.methods import SESSION
 from windlass.core.command import Release
-from windlass.core.error import TooLarge
-from windlass.sdk.remote import Remote, connect
-from windlass.wire.channel import SESSION
-from windlass.wire.protos import session_pb2 as pb
+from windlass.errors import TooLarge
 
 
 async def first_answer(server: str, *messages: pb.FromWorker) -> grpc.StatusCode:

@@ -11,18 +11,21 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from tests.contracts.session.conftest import KEY, Wire
+from tests.contracts.session.conftest import Wire
 from tests.contracts.session.work import ended, until_state, working
-from tests.support.work import job, jobs, soon, task, until
+from tests.kit.work import job, jobs, soon, task, until
+from tests.kit.world import KEY
 
 from windlass import App, Context, Engine, NotFound, Policy, State, TaskFailed, WorkflowContext
+from windlass.contracts.callback.delivery import Push
+from windlass.contracts.session.client.remote import Remote, connect
+from windlass.contracts.session.wire import session_pb2 as pb
+from windlass.contracts.session.wire.methods import SESSION
 from windlass.core.access import Role
-from windlass.core.delivery import Push
-from windlass.core.error import Forbidden, Invalid, Unauthenticated
 from windlass.core.queue import QueueConfig
-from windlass.sdk.remote import Remote, connect
-from windlass.wire.channel import SESSION
-from windlass.wire.protos import session_pb2 as pb
+from windlass.errors import Forbidden, Invalid, Unauthenticated
+
+pytestmark = pytest.mark.slow
 
 
 async def double(number: int) -> int:
@@ -134,11 +137,11 @@ async def test_a_cancel_is_told_at_once(live_engine: Engine, remote: Remote) -> 
 
 
 async def test_the_heartbeats_of_many_idle_workers_share_a_transaction(
-    remote: Remote, somebody: asyncpg.Connection
+    remote: Remote, other_connection: asyncpg.Connection
 ) -> None:
     leases = [await remote.open_lease(f"far-{n}", ["default"]) for n in range(50)]
     await asyncio.gather(*(remote.extend_lease(lease) for lease in leases))
-    moments = await somebody.fetchval("select count(distinct expires_at) from windlass.lease")
+    moments = await other_connection.fetchval("select count(distinct expires_at) from windlass.lease")
     assert moments <= 10, "the first goes ahead, and all that come meanwhile together"
 
 
@@ -153,7 +156,7 @@ async def test_no_more_is_pushed_than_there_is_credit_for(live_engine: Engine, r
     await live_engine.submit_many(jobs(10))
     async with working(remote, wait, concurrency=3):
         await until(lambda: running == 3)
-        assert (await live_engine.views.counts())["default"] == {State.QUEUED: 7, State.RUNNING: 3}
+        assert (await live_engine.tasks.counts())["default"] == {State.QUEUED: 7, State.RUNNING: 3}
         go_on.set()
         await until(lambda: running == 10)
 
@@ -183,15 +186,14 @@ async def test_a_wrong_key_and_no_key_open_nothing(server: str) -> None:
             await remote.submit(job())
     async with grpc.aio.insecure_channel(server.removeprefix("http://")) as channel:
         stream = channel.stream_stream(SESSION, pb.FromWorker.SerializeToString, pb.ToWorker.FromString)()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:  # noqa: PT012  it may be refused before hello was written
-            await stream.write(pb.FromWorker(hello=pb.Hello(worker="x", queues=["default"], lease_ttl_s=30)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:  # the server ends the call before it reads anything
             await stream.read()
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_key_opens_its_own_namespace_only_and_a_viewer_does_not_work(live_engine: Engine, server: str) -> None:
-    _, acme = await live_engine.access.create_key(name="acme", role=Role.SUBMITTER, namespace="acme")
-    _, viewer = await live_engine.access.create_key(name="see", role=Role.VIEWER, namespace="acme")
+    _, acme = await live_engine.keys.create_key(name="acme", role=Role.SUBMITTER, namespace="acme")
+    _, viewer = await live_engine.keys.create_key(name="see", role=Role.VIEWER, namespace="acme")
     elsewhere = await live_engine.submit(job())
     async with connect(server, acme) as remote:
         with pytest.raises(Forbidden):

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support.work import SOON_S, soon, state
+from tests.kit.work import SOON_S, soon, state
 
 from windlass import Engine, State, Worker
-from windlass.sdk.remote import Remote
+from windlass.contracts.session.client.remote import Remote
 
 
 @asynccontextmanager
@@ -37,5 +37,5 @@ async def until_state(engine: Engine, task_id: Any, wanted: State) -> None:
 async def until_counts(engine: Engine, **wanted: int) -> None:
     """Until so many tasks of the default queue are in these states, and none in others but finished ones."""
     async with asyncio.timeout(SOON_S):
-        while (await engine.views.counts()).get("default", {}) != {State(k): n for k, n in wanted.items()}:  # noqa: ASYNC110
+        while (await engine.tasks.counts()).get("default", {}) != {State(k): n for k, n in wanted.items()}:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

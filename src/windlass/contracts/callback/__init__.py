@@ -1,0 +1,1 @@
+"""The callback contract: the engine pushes a task to an HTTP service, which calls back."""

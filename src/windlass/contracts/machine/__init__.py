@@ -1,0 +1,1 @@
+"""The machine contract: one task, one machine that lives for it."""

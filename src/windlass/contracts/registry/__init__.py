@@ -1,0 +1,1 @@
+"""The registry contract: long-lived workers that register and poll over gRPC."""

@@ -1,0 +1,1 @@
+"""The session contract, our own: remote workers and clients over gRPC."""

@@ -1,0 +1,51 @@
+"""Finds the endpoints of a path: an exact path by one lookup, a path with parameters by its shape.
+
+A template is stored with `{}` for each parameter. A request's path is tried with `{}` at the places where templates of
+its length have parameters, so that a lookup costs the same however many routes there are.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+E = TypeVar("E")
+
+
+class Paths(Generic[E]):
+    """Endpoints by path and method. An exact path goes before a template, and `/a/{x}` before `/{x}/a`."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, dict[str, E]] = {}
+        self._templates: dict[str, tuple[list[tuple[str, int]], dict[str, E]]] = {}
+        self._shapes: dict[int, list[tuple[int, ...]]] = {}  # places of the parameters, by the number of segments
+
+    def add(self, path: str, method: str, endpoint: E) -> None:
+        parts = path.split("/")
+        places = tuple(place for place, part in enumerate(parts) if part.startswith("{"))
+        if not places:
+            self._exact.setdefault(path, {})[method] = endpoint
+            return
+        names = [(parts[place].strip("{}"), place) for place in places]
+        template = "/".join("{}" if place in places else part for place, part in enumerate(parts))
+        self._templates.setdefault(template, (names, {}))[1][method] = endpoint
+        shapes = self._shapes.setdefault(len(parts), [])
+        if places not in shapes:
+            shapes.append(places)
+            shapes.sort(key=lambda shape: [place in shape for place in range(len(parts))])
+
+    def find(self, text: str) -> tuple[dict[str, E], dict[str, str]]:
+        """The endpoints by method, and the parameters. No endpoints: there is no such path."""
+        exact = self._exact.get(text)
+        if exact is not None:
+            return exact, {}
+        parts = text.split("/")
+        for places in self._shapes.get(len(parts), ()):
+            template = parts.copy()
+            for place in places:
+                template[place] = "{}"
+            found = self._templates.get("/".join(template))
+            if found is not None:
+                path = {name: parts[place] for name, place in found[0]}
+                if "" not in path.values():
+                    return found[1], path
+        return {}, {}

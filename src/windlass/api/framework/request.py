@@ -1,0 +1,114 @@
+"""One request: its query, its body and its credential, read into types. An error names the field that is wrong.
+
+Text that cannot be parsed is 400; text that can be parsed and does not fit its schema is 422 (400 in a query, which is
+not JSON).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import typing
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from windlass.core.validation import PAYLOAD_MAX_BYTES
+from windlass.errors import Invalid, Malformed, Unauthenticated
+from windlass.net.asgi import Receive, Scope
+from windlass.net.decode import decoded, field_of, reason_of
+
+BODY_MAX_BYTES = PAYLOAD_MAX_BYTES
+KEY_HEADER, KEY_HEADER_MAX, KEY_PATTERN = "idempotency-key", 400, "^[!-~]+$"  # a batch adds a place to each of its keys
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+
+class Request(msgspec.Struct, Generic[Q, B], eq=False):
+    """One request. `caller`, `query` and `body` are set in this order; a handler runs after that."""
+
+    service: Any  # what the application serves
+    scope: Scope
+    receive: Receive
+    headers: dict[bytes, bytes]
+    path: dict[str, str]  # the parameters in the path
+    closing: asyncio.Event  # set when the server closes
+    caller: Any = None
+    query: Q = None  # type: ignore[assignment]
+    body: B = None  # type: ignore[assignment]
+
+    def header(self, name: str) -> str | None:
+        value = self.headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def key(self) -> str | None:
+        """The Idempotency-Key: a repeated request with the same key is the same request."""
+        key = self.header(KEY_HEADER)
+        if key is not None and not (len(key) <= KEY_HEADER_MAX and re.fullmatch(KEY_PATTERN, key)):
+            raise Invalid(f"must have 1 to {KEY_HEADER_MAX} visible ASCII characters", field=KEY_HEADER)
+        return key
+
+
+def bearer(headers: dict[bytes, bytes], what: str = "a key: Authorization: Bearer KEY") -> str:
+    """The token of the Authorization header. Raises Unauthenticated."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    token = token.strip()
+    if scheme.lower() != b"bearer" or not token:
+        raise Unauthenticated(f"send {what}")
+    return token.decode("latin-1")
+
+
+def decode_body(kind: Any, content: bytes) -> Any:
+    """The body as its type. A body whose fields all have defaults may be left out."""
+    return decoded(_decoder(kind), content or b"{}")
+
+
+def decode_query(kind: Any, query: bytes) -> Any:
+    """The query as its type. A list may be repeated or separated by commas; an unknown field is refused."""
+    given: dict[str, Any] = {}
+    lists = list_fields(kind)
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name in lists:
+            given.setdefault(name, []).extend(part for part in value.split(",") if part)
+        elif name in given:
+            raise Malformed("is there twice", field=name)
+        else:
+            given[name] = value
+    for name in time_fields(kind) & given.keys():
+        given[name] = _time(name, given[name])
+    try:
+        query_ = msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Malformed(reason_of(error), field=field_of(error)) from None
+    for name in given:
+        if getattr(query_, name, name) is None:
+            raise Malformed("has no null: leave it out", field=name)
+    return query_
+
+
+def _time(name: str, text: str) -> datetime:
+    """A time as text. A lax conversion would accept a number as a time, and `null` as none."""
+    try:
+        return msgspec.convert(text, datetime)
+    except msgspec.ValidationError as error:
+        raise Malformed(reason_of(error), field=name) from None
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+@lru_cache(maxsize=256)
+def list_fields(kind: Any) -> frozenset[str]:
+    hints = typing.get_type_hints(kind)
+    return frozenset(name for name, hint in hints.items() if typing.get_origin(hint) in (list, tuple))
+
+
+@lru_cache(maxsize=256)
+def time_fields(kind: Any) -> frozenset[str]:
+    return frozenset(name for name, hint in typing.get_type_hints(kind).items() if datetime in typing.get_args(hint))

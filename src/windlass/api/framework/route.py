@@ -1,0 +1,131 @@
+"""Tables of routes. A route says its method, path, credential, types, limit and errors; the application, the OpenAPI
+document and the tests of isolation are made from it.
+
+A handler takes a `Request` and returns a struct or a `Response`. Its docstring is the summary, and for our own API its
+signature gives the types, so that the document cannot differ from the code.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from windlass.api.framework.request import B, Q, Request
+from windlass.core.access import Principal, Role, check_reach
+from windlass.engine.engine import Engine
+from windlass.errors import Malformed
+from windlass.net.ids import parse_id
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+
+DEFAULT_NAMESPACE = "default"
+NOBODY = Principal("nobody", Role.VIEWER)  # the caller of a route that needs no key
+
+
+class Scheme(NamedTuple):
+    """A kind of credential, as OpenAPI describes it."""
+
+    name: str
+    definition: tuple[tuple[str, str], ...]
+
+
+API_KEY = Scheme("key", (("type", "http"), ("scheme", "bearer")))
+
+
+class Route(NamedTuple):
+    """`scheme` is the credential that a caller shows; None lets everyone in. `role` is the least role of an API key."""
+
+    method: str
+    path: str
+    handler: Callable[[Any], Awaitable[Any]]
+    name: str
+    summary: str
+    scheme: Scheme | None = None
+    role: Role | None = None
+    query: Any = None
+    body: Any = None
+    answer: Any = None
+    status: int = 200
+    headers: tuple[str, ...] = ()
+    media: str = "application/json"
+    large: bool = False  # the body may hold payloads that are too long for a row
+    raw: bool = False  # the handler decodes the body itself
+    errors: tuple[int, ...] = ()  # statuses of its errors; empty: what the writer of the document concludes
+
+    @property
+    def endless(self) -> bool:
+        """A stream without an end has nothing that HEAD could answer."""
+        return self.media == "text/event-stream"
+
+
+class Table:
+    """The routes of one subject, in the order in which they were written."""
+
+    def __init__(self, tag: str, routes: Sequence[Route] = ()) -> None:
+        self.tag, self.routes = tag, list(routes)
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        role: Role | None,
+        *,
+        status: int = 200,
+        headers: tuple[str, ...] = (),
+        media: str = "application/json",
+        large: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """A route of our own API. The handler takes a `Call[Query, Body]`."""
+
+        def decorate(handler: Handler) -> Handler:
+            hints = typing.get_type_hints(handler)
+            query, body = (None if kind is type(None) else kind for kind in typing.get_args(hints["call"]))
+            self.routes.append(
+                Route(
+                    method, path, handler, handler.__name__, " ".join((handler.__doc__ or "").split()),
+                    None if role is None else API_KEY, role, query, body, hints["return"], status, headers, media,
+                    large,
+                )
+            )  # fmt: skip
+            return handler
+
+        return decorate
+
+
+class Call(Request[Q, B]):
+    """A request to our own API."""
+
+    @property
+    def engine(self) -> Engine:
+        return typing.cast("Engine", self.service)
+
+    @property
+    def principal(self) -> Principal:
+        return typing.cast("Principal", self.caller or NOBODY)
+
+    def id(self, name: str) -> UUID:
+        """An id in the path: a UUID, or the prefixed form."""
+        return read_id(name, self.path[name])
+
+    def namespace(self, name: str | None) -> str:
+        """`name` if the key reaches it; for None, the key's own namespace."""
+        if name is None:
+            return self.principal.namespace or DEFAULT_NAMESPACE
+        check_reach(self.principal, name)
+        return name
+
+    def reach(self, namespace: str) -> None:
+        """Raise Forbidden unless the key may act in this namespace."""
+        check_reach(self.principal, namespace)
+
+
+def read_id(field_name: str, text: str) -> UUID:
+    id_ = parse_id(field_name.removesuffix("_id"), text)
+    if id_ is None:
+        raise Malformed(f"{text[:100]!r} is not an id", field=field_name)
+    return id_
+
+
+CONTRACT_TABLES: list[Table] = []  # routes that contracts add to our API; `serve` registers them before it is imported

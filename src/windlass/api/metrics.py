@@ -1,0 +1,112 @@
+"""The counters and gauges of an engine in the format of Prometheus.
+
+Metric families are made for each scrape; no Prometheus object is touched while tasks run. Labels are names that
+operators and programs chose (queue, kind), never ids or namespaces, so that there are few series.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from windlass.api.framework.application import Application
+from windlass.api.framework.problem import PROBLEMS
+from windlass.api.framework.request import Request
+from windlass.api.framework.route import Route
+from windlass.engine.engine import Engine
+from windlass.engine.read.metrics import BUCKETS_S, Histogram, Snapshot, Tally
+from windlass.net.asgi import Response
+
+log = logging.getLogger("windlass.http")
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+async def metrics_text(engine: Engine) -> bytes:
+    """The answer to GET /metrics. Without a tally it has only gauges."""
+    snapshot = await engine.parts.gauges.read()
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families([*gauges(snapshot), *(counters(engine.tally) if engine.tally is not None else ())]))
+    return generate_latest(registry)
+
+
+def tally_app(tally: Tally) -> Application:
+    """The counters of one engine and nothing else: for workers, of which there are many on one database."""
+
+    async def scrape(_request: Request[None, None]) -> Response:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Families(list(counters(tally))))
+        return Response(generate_latest(registry), media=CONTENT_TYPE)
+
+    return Application([Route("GET", "/metrics", scrape, "metrics", "")], tally, PROBLEMS, log=log)
+
+
+def gauges(snapshot: Snapshot) -> Iterable[Metric]:
+    depth = GaugeMetricFamily("windlass_queue_depth", "Tasks that have not ended.", labels=["queue", "state"])
+    age = GaugeMetricFamily(
+        "windlass_queue_oldest_age_seconds", "For how long the first in line has been due.", labels=["queue"]
+    )
+    workers = GaugeMetricFamily("windlass_workers", "Workers by state.", labels=["state"])
+    for gauge in snapshot.queues:
+        depth.add_metric([gauge.queue, gauge.state], gauge.depth)
+        if gauge.state == "queued":
+            age.add_metric([gauge.queue], gauge.oldest_s)
+    for state, count in snapshot.workers.items():
+        workers.add_metric([state], count)
+    lag = GaugeMetricFamily("windlass_scheduler_lag_seconds", "For how long the first schedule has been due.")
+    lag.add_metric([], snapshot.schedule_lag_s)
+    dead = GaugeMetricFamily("windlass_dead_letters", "Messages to workers that were given up.", labels=["queue"])
+    for queue, count in snapshot.dead_letters.items():
+        dead.add_metric([queue], count)
+    return depth, age, workers, lag, dead
+
+
+def counters(tally: Tally) -> Iterable[Metric]:
+    ended = CounterMetricFamily("windlass_tasks", "Tasks that ended.", labels=["queue", "kind", "outcome"])
+    for series, count in tally.ended.copy().items():
+        ended.add_metric(series, count)
+    expired = CounterMetricFamily(
+        "windlass_leases_expired", "Attempts lost because their lease ran out.", labels=["queue"]
+    )
+    for queue, count in tally.leases_expired.copy().items():
+        expired.add_metric([queue], count)
+    late = CounterMetricFamily("windlass_late_results", "Reports of superseded attempts, refused.")
+    late.add_metric([], tally.late_results)
+    skew = CounterMetricFamily("windlass_worker_clock_skew", "Reports of workers whose clock is off by over 5 minutes.")
+    skew.add_metric([], tally.clock_skews)
+    duration = HistogramMetricFamily(
+        "windlass_task_duration_seconds", "The last attempt, from its claim to the end.", labels=["queue", "kind"]
+    )
+    for names, histogram in tally.durations.copy().items():
+        duration.add_metric(names, _buckets(histogram), histogram.sum_s)
+    latency = HistogramMetricFamily(
+        "windlass_task_start_latency_seconds", "From when a task was due to its claim.", labels=["queue"]
+    )
+    for queue, histogram in tally.latencies.copy().items():
+        latency.add_metric([queue], _buckets(histogram), histogram.sum_s)
+    fires = CounterMetricFamily("windlass_schedule_fires", "Fires of schedules.", labels=["outcome"])
+    for outcome, count in tally.fires.copy().items():
+        fires.add_metric([outcome], count)
+    lateness = HistogramMetricFamily("windlass_schedule_lateness_seconds", "From when a fire was due to its task.")
+    lateness.add_metric([], _buckets(tally.lateness), tally.lateness.sum_s)
+    return ended, duration, latency, expired, late, skew, fires, lateness
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Prometheus counts upwards: each bucket holds all that are smaller too."""
+    bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
+    return [(bound, float(count)) for bound, count in zip(bounds, accumulate(histogram.counts), strict=True)]
+
+
+class _Families(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

@@ -1,0 +1,92 @@
+"""Datasets written by tasks: their events, and their batches of records."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from msgspec import Struct
+
+from windlass.api.framework import cursor
+from windlass.api.framework.forms import Cursor, Limit, Listed
+from windlass.api.framework.route import Call, Table
+from windlass.api.routes.tasks import seen
+from windlass.core.access import Role
+from windlass.datasets.read import Datasets, EventView, PublishView
+
+table = Table("datasets")
+
+
+class Page(Struct, frozen=True, forbid_unknown_fields=True):
+    """A page of a list."""
+
+    after: Cursor | None = None
+    limit: Limit = 50
+
+
+class EventForm(Struct, frozen=True, kw_only=True):
+    """A dataset reached a cursor, or one of its partitions is complete. An event for a dataset that the task did not
+    declare as an output is kept for audit and not routed. `caller` is the SHA-256 of the reporter's certificate.
+    `routed_at` is when the outbox processed the event."""
+
+    id: UUID
+    attempt: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    cursor: int | None
+    partition_key: str | None
+    start: int | None
+    end: int | None
+    declared: bool
+    caller: str
+    at: datetime
+    routed_at: datetime | None
+
+
+class PublishForm(Struct, frozen=True, kw_only=True):
+    """A batch of records for the table of a dataset. `queued_at` is when the outbox processed its message."""
+
+    id: UUID
+    attempt: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    batch_uri: str
+    record_count: int
+    caller: str
+    at: datetime
+    queued_at: datetime | None
+
+
+@table.add("GET", "/api/v1/tasks/{task_id}/events", Role.VIEWER)
+async def task_events(call: Call[Page, None]) -> Listed[EventForm]:
+    """List the dataset events of a task, oldest first."""
+    view, query = await seen(call), call.query
+    page = await Datasets(call.engine.store).events(
+        view.task.id, after=cursor.to_position(query.after), limit=query.limit
+    )
+    return Listed([_event(one) for one in page.items], cursor.of_position(page.next))
+
+
+@table.add("GET", "/api/v1/tasks/{task_id}/publishes", Role.VIEWER)
+async def task_publishes(call: Call[Page, None]) -> Listed[PublishForm]:
+    """List the batches that a task published, oldest first."""
+    view, query = await seen(call), call.query
+    page = await Datasets(call.engine.store).publishes(
+        view.task.id, after=cursor.to_position(query.after), limit=query.limit
+    )
+    return Listed([_publish(one) for one in page.items], cursor.of_position(page.next))
+
+
+def _event(one: EventView) -> EventForm:
+    return EventForm(
+        id=one.id, attempt=one.attempt, dataset_uuid=one.dataset_uuid, dataset_version=one.dataset_version,
+        cursor=one.cursor, partition_key=one.partition_key, start=one.first, end=one.last, declared=one.declared,
+        caller=one.caller, at=one.at, routed_at=one.routed_at,
+    )  # fmt: skip
+
+
+def _publish(one: PublishView) -> PublishForm:
+    return PublishForm(
+        id=one.id, attempt=one.attempt, dataset_uuid=one.dataset_uuid, dataset_version=one.dataset_version,
+        batch_uri=one.batch_uri, record_count=one.record_count, caller=one.caller, at=one.at, queued_at=one.queued_at,
+    )  # fmt: skip

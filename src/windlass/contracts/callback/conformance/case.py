@@ -1,0 +1,96 @@
+"""What a case can do with a worker, and how all cases are run against one.
+
+A case waits long for what must happen, and briefly for what must not. Cases are independent of each other, so that any
+of them can be run, in sequence or in parallel.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
+from typing import Any
+
+from windlass.contracts.callback.conformance.stand_in import Callback, Pushed, Script, StandIn
+from windlass.core.validation import check_count, check_url
+from windlass.errors import Unavailable
+from windlass.net.signature import signing_key
+from windlass.testing.conformance.kit import Broken, Kit, Level, Result, ignore
+from windlass.testing.conformance.listener import Reply
+
+LONG = 10  # intervals
+
+
+def as_usual(_what: str, _before: int) -> Reply | None:
+    """Everything is accepted."""
+    return None
+
+
+class Trial:
+    """One worker, as a case sees it."""
+
+    def __init__(self, engine: StandIn, kind: str) -> None:
+        self.engine, self.kind = engine, kind
+        self.interval_s = engine.interval_ms / 1000
+
+    def envelope(self, intervals: float = 0, outcome: str = "SUCCEEDED", **changes: object) -> dict[str, Any]:
+        """A task that works for some heartbeat intervals and then ends with this outcome."""
+        payload = {"work_ms": int(intervals * self.engine.interval_ms), "outcome": outcome}
+        return self.engine.envelope(self.kind, payload, **changes)
+
+    def push(self, envelope: dict[str, Any], script: Script = as_usual) -> Pushed:
+        """Push an envelope, and check that the worker accepts it."""
+        pushed = self.engine.push(envelope, script)
+        with self.engine.lock:
+            begun = self.engine.news.wait_for(
+                lambda: pushed.status is not None or bool(pushed.callbacks), self.engine.timeout_s
+            )
+        if not begun:
+            raise Broken(f"the push was not answered within {self.engine.timeout_s:g} s")
+        if pushed.status == -1:
+            raise Broken("the push was not answered: the connection was refused or broken")
+        if pushed.status is not None and not (200 <= pushed.status < 300 or pushed.status == 409):
+            hint = (
+                ": redirects are not followed; does the URL end with a slash there?"
+                if pushed.status // 100 == 3
+                else ""
+            )
+            raise Broken(f"the push was answered with {pushed.status}{hint}")
+        return pushed
+
+    def quiet(self, pushed: Pushed, after: Callback | None, intervals: float = 4) -> None:
+        """Check that no callback follows."""
+        pushed.quiet(intervals * self.interval_s, after)
+
+
+KIT = Kit[Trial]("callback", breaks=(OSError, http.client.HTTPException))
+
+
+def check_worker(
+    url: str,
+    secret: str,
+    *,
+    kind: str = "conformance",
+    only: Collection[int] = (),
+    level: Level | None = None,
+    interval_ms: int = 250,
+    timeout_s: float = 10.0,
+    parallel: int = 1,
+    callback_url: str | None = None,
+    on_result: Callable[[Result], None] = ignore,
+) -> list[Result]:
+    """Run the cases against a worker; `on_result` is called with each result, in order."""
+    check_url("url", url)
+    signing_key(secret)
+    check_count("interval_ms", interval_ms, least=10, most=60_000)
+    chosen = KIT.select(only, level)
+    with StandIn(url, secret, interval_ms=interval_ms, timeout_s=timeout_s, callback_url=callback_url) as engine:
+        _check_reachable(engine)
+        return KIT.run(chosen, lambda: nullcontext(Trial(engine, kind)), parallel=parallel, on_result=on_result)
+
+
+def _check_reachable(engine: StandIn) -> None:
+    try:
+        engine.send(b"{}", message_id="reach", headers={})
+    except (OSError, http.client.HTTPException) as error:
+        raise Unavailable(f"the worker at {engine.worker_url} does not answer: {error}") from None

@@ -1,0 +1,1 @@
+"""The callback routes, and the push of tasks."""

@@ -1,0 +1,59 @@
+"""Adds the callback contract to a server: its routes, and the loops that push tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from windlass.api.framework.application import Application, Limits
+from windlass.contracts.callback.delivery import PUSH
+from windlass.contracts.callback.server.app import make_app
+from windlass.contracts.callback.server.cloud_tasks import ENDPOINT, CloudTasksCarrier, MetadataToken
+from windlass.contracts.callback.server.options import PushOptions
+from windlass.contracts.callback.server.push import Pusher
+from windlass.contracts.callback.server.service import Service
+from windlass.engine.engine import Engine
+from windlass.errors import Forbidden, Invalid
+from windlass.net.http import Unreachable
+from windlass.net.push import resolve, split
+from windlass.net.targets import Targets
+
+
+def make_callbacks(engine: Engine, version: str) -> tuple[Service, Application]:
+    service = Service(engine, time.monotonic)
+    limits = Limits(large_bytes=engine.parts.objects.room_bytes, advice=engine.parts.objects.advice)
+    return service, make_app(service, engine.keys, version, limits)
+
+
+@asynccontextmanager
+async def pushing(engine: Engine, service: Service, options: PushOptions, url: str) -> AsyncIterator[None]:
+    """Push tasks until the block ends. `url` is where the server listens."""
+    pusher = make_pusher(engine, service, options, url)
+    engine.queues.check_target = lambda target: check_target(target, options.allowed)
+    await engine.hear()
+    async with engine.parts.outgoing.carrying(PUSH, pusher.push):
+        yield
+
+
+def make_pusher(engine: Engine, service: Service, options: PushOptions, url: str) -> Pusher:
+    token = options.google_token
+
+    async def fixed_token() -> str:
+        return token or ""
+
+    access = fixed_token if token is not None else MetadataToken(time.monotonic)
+    carrier = CloudTasksCarrier(access, endpoint=options.google_url or ENDPOINT)
+    base_url = options.callback_url or url
+    return Pusher(engine, service, base_url, targets=options.allowed, secrets=options.secrets, cloud_tasks=carrier)
+
+
+async def check_target(url: str, targets: Targets) -> None:
+    """Raise Invalid for a URL that may not be called. A host name without an address is accepted: it may get one."""
+    try:
+        split(url)
+        await resolve(url, targets)
+    except (Forbidden, Invalid) as error:
+        raise Invalid(error.message.removeprefix("url: "), field="delivery.url") from None
+    except Unreachable:
+        pass

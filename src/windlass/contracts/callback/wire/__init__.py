@@ -1,0 +1,1 @@
+"""The messages and tokens of the callback contract."""

@@ -1,0 +1,1 @@
+"""The lease contract: a wake-up message with an id, a claim over mTLS, operators behind a wrapper."""

@@ -1,0 +1,291 @@
+"""Lease holders: workers that claim one task by its id, keep its lease, and report. This module does I/O only.
+
+Most claims and successes need no decision: those of many callers share one statement, which commits by itself. The rest
+is loaded, decided and applied: tasks of queues with limits under the lock of the queue, and rows that another
+transaction has locked one by one, beside the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import cast
+from uuid import UUID
+
+import msgspec
+
+from windlass.contracts.lease import rules as rules
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.rules import (
+    Caller,
+    ClaimById,
+    Emit,
+    LeaseCredential,
+    LeaseReport,
+    NotClaimed,
+    PublishBatch,
+    SignalCancel,
+)
+from windlass.contracts.lease.table import ClaimableTask, ClaimLookup, HolderTable, LeaseState, finish_at_once
+from windlass.core.attempt import Heartbeat, HeartbeatAnswer, final_state
+from windlass.core.command import Claimed, storable
+from windlass.core.delivery import Delivery, type_of
+from windlass.core.queue import QueueConfig, QueueName, Usage
+from windlass.core.states import Effect, State, Transition
+from windlass.core.task import Outcome, Task
+from windlass.datasets.rules.events import BatchReport, EventReport
+from windlass.datasets.table import DatasetTable
+from windlass.engine.commit.committer import Committer, Later
+from windlass.engine.commit.lock_waits import LONG_MS
+from windlass.engine.engine import Engine
+from windlass.errors import NotFound, WindlassError
+from windlass.store.errors import LockHeld
+from windlass.store.transaction import Transaction
+
+HEARTBEATS_MAX = 1000
+WAKEUP = type_of(Wakeup)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A task that the caller holds from now on, with what is needed to run it."""
+
+    task: Task
+    payload: bytes
+    wire: bytes | None
+    expires_at: datetime
+    now: datetime
+
+
+Answer = Held | NotClaimed
+
+
+class HolderHeartbeat(Heartbeat[LeaseCredential], frozen=True, gc=False):
+    """A heartbeat of a lease holder."""
+
+
+class Holders:
+    """Claims, heartbeats and reports of lease holders, for one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        parts, pause = engine.parts, engine.parts.pause
+        self._engine, self._store, self._randomness = engine, parts.store, parts.randomness
+        self._decider, self._lock_waits = parts.decider, parts.lock_waits
+        self._claims: Committer[ClaimById, Answer] = Committer(self._claim, pause=pause)
+        self._heartbeats: Committer[HolderHeartbeat, HeartbeatAnswer] = Committer(
+            self._commit_heartbeats, batch_max=HEARTBEATS_MAX, pause=pause
+        )
+        self._ends: Committer[LeaseReport, Task | State] = Committer(self._finish, pause=pause)
+        self._commands = parts.decider.line(pause=pause)
+        parts.outgoing.settled.append(self.settled)
+        engine.on_close(self.close)
+
+    async def settled(self) -> None:
+        """Wait until all heartbeats received so far are stored."""
+        await self._heartbeats.settled()
+
+    async def close(self) -> None:
+        for line in (self._claims, self._heartbeats, self._ends, self._commands):
+            await line.close()
+
+    # ----------------------------------------------------------------------------------------- calls of holders
+
+    async def claim(
+        self, task_id: UUID, worker: str, caller: Caller, claim_id: UUID | None = None
+    ) -> Held | NotClaimed:
+        """Start the next attempt of this task, if it is claimable. A repeat with the same `claim_id` gets the attempt
+        that the first call started."""
+        derived = None if claim_id is None else rules.claim_of(task_id, claim_id, caller)
+        held = await self._claims.call(ClaimById(task_id, self._randomness.new_token(WAKEUP), worker, caller, derived))
+        if isinstance(held, Held) and (tally := self._engine.tally) is not None:
+            tally.started([Claimed(held.task, held.payload)])
+        return held
+
+    async def extend(self, credential: LeaseCredential) -> HeartbeatAnswer:
+        """Extend a lease. LeaseLost tells the worker to stop."""
+        credential = credential.checked()
+        answer = await self._heartbeats.call(HolderHeartbeat(credential))
+        if answer.starts_grace:
+            await self._commands.call(SignalCancel(credential))
+        return answer
+
+    async def finish(self, report: LeaseReport) -> State:
+        """Record a report. Returns what became of the attempt: failed, also if another one follows."""
+        failure = None if report.failure is None else storable(report.failure)
+        ended = await self._ends.call(
+            msgspec.structs.replace(
+                report, credential=report.credential.checked(), failure=failure, jitter=self._randomness.jitter()
+            )
+        )
+        if isinstance(ended, State):
+            return ended
+        return State.CANCELLED if report.outcome is Outcome.CANCELLED else final_state(ended)
+
+    async def emit(self, credential: LeaseCredential, events: tuple[EventReport, ...]) -> None:
+        """Record events. When this returns they are on their way."""
+        await self._commands.call(Emit(credential.checked(), events))
+
+    async def publish(self, credential: LeaseCredential, batch: BatchReport, prefixes: tuple[str, ...]) -> UUID:
+        """Record a batch and send its message. Returns the id of the record."""
+        await self._commands.call(PublishBatch(credential.checked(), batch, prefixes))
+        return batch.id_of(credential.task_id, credential.attempt)
+
+    # ----------------------------------------------------------------------------------------- effects
+
+    async def route(self, effect: Effect) -> None:
+        """Route an event to those who wait for its dataset. Nothing can wait for one yet, so it is only marked."""
+        async with self._store.single() as tx:
+            await DatasetTable(tx.session).event_routed(UUID(str(effect.body["event_id"])))
+
+    async def queue_batch(self, effect: Effect) -> None:
+        """Queue a batch for the process that writes it to its table. There is none yet, so it is only marked."""
+        async with self._store.single() as tx:
+            await DatasetTable(tx.session).publish_queued(UUID(str(effect.body["publish_id"])))
+
+    # ----------------------------------------------------------------------------------------- batches of claims
+
+    async def _claim(self, claims: list[ClaimById]) -> list[Later[Answer]]:
+        """Of several claims for one task, only the first can get it."""
+        first: dict[UUID, ClaimById] = {}
+        for claim in claims:
+            first.setdefault(claim.task_id, claim)
+        unique = sorted(first.values(), key=lambda claim: claim.task_id.int)
+        async with self._store.single() as tx:
+            lookups = await HolderTable(tx.session).claim_at_once(unique)
+        found: dict[UUID, Later[Answer] | ClaimLookup] = {
+            claim.task_id: _answer_from(claim, lookup) or lookup for claim, lookup in zip(unique, lookups, strict=True)
+        }
+        limited: dict[QueueName, list[ClaimById]] = {}
+        for claim in unique:
+            lookup = found[claim.task_id]
+            if isinstance(lookup, ClaimLookup) and lookup.found is not None and lookup.queue is not None:
+                limited.setdefault(lookup.queue, []).append(claim)
+        for queue, line in sorted(limited.items()):
+            found.update(await self._claim_within(queue, line))
+        return [self._answer_of(claim, found[claim.task_id], claim is first[claim.task_id]) for claim in claims]
+
+    def _answer_of(self, claim: ClaimById, found: Later[Answer] | ClaimLookup, is_first: bool) -> Later[Answer]:
+        """Wait for a row that another transaction has locked, beside the batches."""
+        if isinstance(found, ClaimLookup):
+            queue = found.queue
+            assert queue is not None, claim
+            return cast("Later[Answer]", self._lock_waits.later(lambda: self._claim_alone(queue, claim)))
+        return found if is_first or not isinstance(found, Held) else NotClaimed(State.RUNNING)
+
+    async def _claim_alone(self, queue: QueueName, claim: ClaimById) -> Answer | WindlassError:
+        return (await self._claim_within(queue, [claim]))[claim.task_id]
+
+    async def _claim_within(self, queue: QueueName, claims: Sequence[ClaimById]) -> dict[UUID, Answer | WindlassError]:
+        """Claim within the limits of a queue, counted under its lock by statements that start after it. A lock that is
+        held for too long is an answer; after any other error the claim is run again, and finds what it started."""
+        try:
+            async with self._store.begin() as tx:
+                await tx.limit_waits(LONG_MS)
+                config, delivery = await HolderTable(tx.session).lock_wakeup_queue(*queue)
+                rows = await HolderTable(tx.session).load_claimable(sorted(claim.task_id for claim in claims))
+                usage = await tx.queues.queue_usage(*queue, config) if config.restricted else Usage()
+                now = await tx.now()
+                answers = _decide(claims, rows, config, delivery, usage, now)
+                await self._begin(tx, queue, config, delivery, answers, claims, now)
+        except LockHeld as error:
+            return dict.fromkeys((claim.task_id for claim in claims), error)
+        return {id_: answer if isinstance(answer, NotClaimed) else answer[1] for id_, answer in answers.items()}
+
+    async def _begin(
+        self,
+        tx: Transaction,
+        queue: QueueName,
+        config: QueueConfig,
+        delivery: Delivery,
+        answers: dict[UUID, NotClaimed | tuple[Transition | None, Held]],
+        claims: Sequence[ClaimById],
+        now: datetime,
+    ) -> None:
+        moves = [a[0] for a in answers.values() if not isinstance(a, NotClaimed) and a[0] is not None]
+        if not moves:
+            return
+        callers = {claim.task_id: claim.caller.fingerprint for claim in claims}
+        await tx.apply(moves)
+        claims_of = {claim.task_id: claim.claim_id for claim in claims}
+        begun = [
+            (move.after.id, move.after.attempt, callers[move.after.id], claims_of[move.after.id]) for move in moves
+        ]
+        await HolderTable(tx.session).insert_leases(begun, lease_ms(delivery))
+        if config.rate is not None:
+            await tx.queues.insert_rate_start(*queue, now, len(moves), config.rate.period_s)
+
+    # ----------------------------------------------------------------------------------------- batches of reports
+
+    async def _finish(self, ends: list[LeaseReport]) -> list[Later[Task | State]]:
+        plain = [report for report in ends if report.outcome is Outcome.SUCCEEDED and not report.events]
+        return await self._decider.carry_out_mostly(ends, plain, finish_at_once)
+
+    async def _commit_heartbeats(self, heartbeats: list[HolderHeartbeat]) -> list[HeartbeatAnswer | WindlassError]:
+        if not heartbeats:
+            return []
+        async with self._store.single() as tx:
+            holds = await HolderTable(tx.session).extend_held_leases([heartbeat.credential for heartbeat in heartbeats])
+        return [_answer(heartbeat, hold) for heartbeat, hold in zip(heartbeats, holds, strict=True)]
+
+
+def lease_ms(delivery: Delivery) -> int:
+    """How long a lease lasts. A task that was claimed before its queue changed its delivery has the default."""
+    return delivery.lease_ms if isinstance(delivery, Wakeup) else Wakeup().lease_ms
+
+
+def _answer_from(claim: ClaimById, lookup: ClaimLookup) -> Held | NotClaimed | None:
+    """The answer, if the lookup alone gives one."""
+    if lookup.queue is None:
+        return NotClaimed(None)
+    if lookup.found is None:
+        return None
+    task = lookup.found.task
+    if claim.has_begun(task, lookup.found.claim_id):  # now, or by a call whose reply was lost
+        return _held_task(lookup.found, task, lookup.delivery, lookup.now)
+    return rules.why_not(task, lookup.delivery, lookup.found.labelled, lookup.now)
+
+
+def _held_task(found: ClaimableTask, task: Task, delivery: Delivery, now: datetime) -> Held:
+    began_at = task.started_at or now
+    return Held(task, found.payload, found.wire, began_at + timedelta(milliseconds=lease_ms(delivery)), now)
+
+
+def _decide(
+    claims: Sequence[ClaimById],
+    rows: dict[UUID, ClaimableTask],
+    config: QueueConfig,
+    delivery: Delivery,
+    usage: Usage,
+    now: datetime,
+) -> dict[UUID, NotClaimed | tuple[Transition | None, Held]]:
+    """Decide the claims one after the other: each sees what started before it."""
+    answers: dict[UUID, NotClaimed | tuple[Transition | None, Held]] = {}
+    for claim in claims:
+        found = rows.get(claim.task_id)
+        if found is None:
+            answers[claim.task_id] = NotClaimed(None)
+            continue
+        task = found.task
+        if claim.has_begun(task, found.claim_id):
+            answers[claim.task_id] = None, _held_task(found, task, delivery, now)
+            continue
+        refused = rules.why_not(task, delivery, found.labelled, now) or rules.admits(config, usage, task, now)
+        if refused is not None:
+            answers[claim.task_id] = refused
+            continue
+        move = rules.claim(task, claim, now)
+        usage = rules.began(usage, task, now)
+        answers[claim.task_id] = move, _held_task(found, move.after, delivery, now)
+    return answers
+
+
+def _answer(heartbeat: HolderHeartbeat, hold: LeaseState | None) -> HeartbeatAnswer | WindlassError:
+    if hold is None:
+        return NotFound(f"there is no task {heartbeat.credential.task_id}", task_id=heartbeat.credential.task_id)
+    if hold.expires_at is None:
+        why = (
+            "the lease is over"
+            if hold.holds
+            else f"attempt {heartbeat.credential.attempt} under this token is not the current one"
+        )
+        return rules.stale(hold.state, hold.attempt, why)
+    return HeartbeatAnswer(hold.now, hold.expires_at, hold.cancel)

@@ -1,0 +1,331 @@
+"""Rules of lease holders: workers that claim one task by its id and hold its lease until it is over.
+
+They add to the rules of `core.task`. A lease has a random token that only its holder knows. Every request is checked
+against task, attempt and token, and recorded with the caller, which is known by its certificate. A holder whose lease
+has expired may still report until a newer attempt starts; everything else needs a live lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.contracts.lease.delivery import Invoke, Wakeup
+from windlass.core import task as rules
+from windlass.core.attempt import AttemptReport, AttemptRow, Credential, Denial, denied
+from windlass.core.context import CommandContext, CommandWithContext
+from windlass.core.delivery import Delivery, type_of
+from windlass.core.ids import derived_id
+from windlass.core.lease_token import delivery_of
+from windlass.core.queue import QueueConfig, Usage, admit
+from windlass.core.states import Entry, Instant, State, Transition, Verb
+from windlass.core.task import Outcome, Task
+from windlass.datasets.rules.events import BatchReport, DatasetEvent, EventReport, Outputs, Publish, routed
+from windlass.errors import Conflict, Forbidden, LeaseLost, WindlassError
+
+STALE = "stale_lease"
+HELD = frozenset({type_of(Wakeup), type_of(Invoke)})
+
+
+class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A caller by its certificate: subject, alternative names, and the SHA-256 of the whole. `namespaces` are those
+    that the certificate is bound to; None means all."""
+
+    subject: str
+    fingerprint: str
+    names: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] | None = None
+
+    def reaches(self, namespace: str) -> bool:
+        return self.namespaces is None or namespace in self.namespaces
+
+    @property
+    def detail(self) -> dict[str, object]:
+        return {"caller": msgspec.to_builtins(self)}
+
+
+class LeaseCredential(Credential, frozen=True, gc=False, kw_only=True):
+    """What a lease holder shows: its attempt, its lease token, and its certificate."""
+
+    attempt: int
+    caller: Caller
+
+    deliveries: ClassVar[frozenset[str]] = HELD
+    token_required: ClassVar[bool] = True
+
+    def checked(self) -> LeaseCredential:
+        """Itself, without a token of another delivery: statements that compare tokens only must not accept it."""
+        return self if delivery_of(self.token) in self.deliveries else replace(self, token=None)
+
+    def covers(self, task: AttemptRow) -> bool:
+        return self.caller.reaches(task.namespace)
+
+    def error(self, denial: Denial, task: AttemptRow) -> WindlassError:
+        if denial is Denial.OTHER_NAMESPACE:
+            return denied(denial, task)
+        return stale(task.state, task.attempt, f"attempt {self.attempt} under this token is not the current one")
+
+    def ended(self, task: AttemptRow) -> Conflict:
+        message = f"attempt {task.attempt} has already ended as {task.outcome}"
+        return Conflict(message, state=task.state, current_attempt=task.attempt)
+
+    @property
+    def caller_detail(self) -> dict[str, object]:
+        return self.caller.detail
+
+    def check_live(self, task: Task, now: Instant, *, alive: bool) -> None:
+        """Raise unless the lease is live."""
+        self.check(task, now)
+        if task.state is not State.RUNNING or not alive:
+            raise stale(task.state, task.attempt, "the lease is over")
+
+
+def stale(state: State, attempt: int, message: str) -> LeaseLost:
+    return LeaseLost(message, refusal=STALE, state=state, current_attempt=attempt)
+
+
+# --------------------------------------------------------------------------------------------- claim
+
+
+class ClaimById(msgspec.Struct, frozen=True):
+    """A worker claims a task by its id. The token is drawn before the first try, so that a repeated claim finds the
+    attempt that it started."""
+
+    task_id: UUID
+    lease_id: UUID
+    worker: str
+    caller: Caller
+    claim_id: UUID | None = None  # see `claim_of`
+
+    def has_begun(self, task: Task, claim_id: UUID | None) -> bool:
+        """Whether this claim, or an earlier try of it, started the running attempt."""
+        if task.state is not State.RUNNING:
+            return False
+        return task.lease_id == self.lease_id or (self.claim_id is not None and claim_id == self.claim_id)
+
+
+def claim_of(task_id: UUID, claim_id: UUID, caller: Caller) -> UUID:
+    """The stored id of a claim that may be repeated. Only the same caller with the same id can repeat it, and it does
+    not reveal the token."""
+    return derived_id("claim", task_id, claim_id, caller.fingerprint)
+
+
+class NotClaimed(msgspec.Struct, frozen=True):
+    """Why a claim was refused: the state of the task (None if there is no task), what it waits for, and until when."""
+
+    state: State | None
+    waits_for: str = ""
+    until: Instant | None = None
+
+
+OTHER_DELIVERY = "other_delivery"
+_WAITS = {State.BLOCKED: "dependency", State.SLEEPING: "sleeping", State.PARKED: "parked"}
+
+
+def why_not(task: Task, delivery: Delivery, labelled: bool, now: Instant) -> NotClaimed | None:
+    """None if only the limits of its queue can keep this task from being claimed by its id."""
+    if task.terminal or task.state is State.RUNNING:
+        return NotClaimed(task.state)
+    if not isinstance(delivery, Wakeup):
+        return NotClaimed(task.state, OTHER_DELIVERY)
+    if task.state is not State.QUEUED:
+        return NotClaimed(task.state, _WAITS[task.state], task.timer_at if task.state is State.SLEEPING else None)
+    if task.available_at > now:
+        return NotClaimed(task.state, "scheduled", task.available_at)
+    return NotClaimed(task.state, "no_capable_worker") if labelled else None  # workers that claim by id have no labels
+
+
+def admits(config: QueueConfig, usage: Usage, task: Task, now: Instant) -> NotClaimed | None:
+    """None if this task may start beside what runs in its queue."""
+    room = admit(config, usage, 1, now)
+    if room.total == 0:
+        return NotClaimed(task.state, room.reason or "concurrency_limit", room.next_at)
+    full_key = task.concurrency_key and room.room_by_key.get(task.concurrency_key, room.room_per_key) <= 0
+    return NotClaimed(task.state, "concurrency_limit") if full_key or task.kind in room.full_kinds else None
+
+
+def began(usage: Usage, task: Task, now: Instant) -> Usage:
+    """The usage of a queue after one more of its tasks has started."""
+    kind, key = task.kind, task.concurrency_key
+    by_key = {**usage.running_by_key, key: usage.running_by_key.get(key, 0) + 1} if key else usage.running_by_key
+    return Usage(
+        usage.running + 1,
+        {**usage.running_by_kind, kind: usage.running_by_kind.get(kind, 0) + 1},
+        by_key,
+        (*usage.starts, (now, 1)),
+    )
+
+
+def claim(task: Task, request: ClaimById, now: Instant) -> Transition:
+    """Start the attempt. The first history entry of the attempt names its holder."""
+    begun = rules.claim(task, request.lease_id, request.worker, now)
+    entry = Entry(task.id, now, begun.after.attempt, "claimed", request.worker, request.caller.detail)
+    return replace(begun, history=(entry,))
+
+
+# --------------------------------------------------------------------------------------------- heartbeats
+
+
+class SignalCancel(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat carries a cancel: the grace of the lease holder begins."""
+
+    credential: LeaseCredential
+
+    @property
+    def task_id(self) -> UUID:
+        return self.credential.task_id
+
+    def decide(self, task: Task, now: Instant) -> Transition:
+        self.credential.check_live(task, now, alive=True)
+        return rules.signal_cancel(task, now)
+
+
+# --------------------------------------------------------------------------------------------- the end
+
+
+class DatasetContext(CommandContext):
+    """What events and batches of a task are checked against: its lease, the datasets that it may write, and what is
+    recorded. `holds` has the attempt whose lease is live and the outputs of each task."""
+
+    def __init__(
+        self,
+        holds: Mapping[UUID, tuple[int, Outputs]] | None = None,
+        events: Iterable[UUID] = (),
+        publishes: Mapping[UUID, tuple[UUID, int]] | None = None,
+    ) -> None:
+        self._holds = holds or {}
+        self.events, self.publishes = set(events), dict(publishes or {})
+
+    def is_alive(self, task_id: UUID, attempt: int) -> bool:
+        """Whether the lease of this attempt has not run out."""
+        return task_id in self._holds and self._holds[task_id][0] == attempt
+
+    def outputs(self, task_id: UUID) -> Outputs:
+        """The datasets that a task may write."""
+        return self._holds[task_id][1] if task_id in self._holds else {}
+
+    def note(self, transition: Transition) -> None:
+        for write in transition.writes:
+            match write:
+                case DatasetEvent():
+                    self.events.add(write.id)
+                case Publish():
+                    self.publishes[write.id] = write.content
+
+
+class LeaseReport(CommandWithContext, AttemptReport[LeaseCredential], frozen=True):
+    """A lease holder's report that its attempt is over. `events` are committed with a success, or not at all."""
+
+    context = DatasetContext
+
+    events: tuple[EventReport, ...] = ()
+
+    def decide_with(self, task: Task, context: DatasetContext, now: Instant) -> Transition:
+        denial = self.credential.denial(task, now)
+        if denial is not None:
+            if denial is not Denial.OTHER_NAMESPACE and self._acknowledges_cancel(task):
+                return Transition(Verb.NOTE, task, task)
+            raise self.credential.error(denial, task)
+        verdict = self.follow(task, now)
+        events = new_events(task, self.events, context, self.credential.caller, now)
+        if verdict.refusal is not None or not events:
+            return verdict
+        if not verdict.changed:  # the attempt has ended, with other events
+            refused = Entry(task.id, now, task.attempt, "refused", task.worker, {"reported": self.outcome})
+            return self.refuse(task, (refused,))
+        effects = (*verdict.effects, *(routed(event) for event in events if event.declared))
+        return replace(verdict, writes=events, effects=effects)
+
+    def judge(self, task: Task, now: Instant) -> Transition:
+        return super().judge(_reportable(task, self.outcome), now)
+
+    def _acknowledges_cancel(self, task: Task) -> bool:
+        """A worker that knows of a cancel and does not hold the lease may report it. This changes nothing."""
+        cancelled = task.state is State.CANCELLED or (task.cancel is not None and not task.terminal)
+        return self.outcome is Outcome.CANCELLED and cancelled
+
+
+def _reportable(task: Task, reported: Outcome) -> Task:
+    """A timed-out or lost attempt may still report while its task waits for the retry. It was already counted as a
+    failure; if it reports a failure, that counts once."""
+    if task.state is not State.QUEUED or task.outcome not in (Outcome.LOST, Outcome.TIMED_OUT):
+        return task
+    counted = max(0, task.failures - 1) if reported is Outcome.FAILED else task.failures
+    return replace(task, outcome=Outcome.LOST, failures=counted)
+
+
+# --------------------------------------------------------------------------------------------- events and batches
+
+
+class Emit(CommandWithContext, frozen=True):
+    """The holder reports dataset events. A repeated event is recorded once."""
+
+    context = DatasetContext
+
+    credential: LeaseCredential
+    events: tuple[EventReport, ...]
+
+    @property
+    def task_id(self) -> UUID:
+        return self.credential.task_id
+
+    def decide_with(self, task: Task, context: DatasetContext, now: Instant) -> Transition:
+        self.credential.check(task, now)
+        events = new_events(task, self.events, context, self.credential.caller, now)
+        if events:
+            self.credential.check_live(task, now, alive=context.is_alive(task.id, task.attempt))
+        effects = tuple(routed(event) for event in events if event.declared)
+        return Transition(Verb.NOTE, task, task, writes=events, effects=effects)
+
+
+class PublishBatch(CommandWithContext, frozen=True):
+    """The holder publishes a batch that it has written. `prefixes` are the folders of this attempt."""
+
+    context = DatasetContext
+
+    credential: LeaseCredential
+    batch: BatchReport
+    prefixes: tuple[str, ...]
+
+    @property
+    def task_id(self) -> UUID:
+        return self.credential.task_id
+
+    def decide_with(self, task: Task, context: DatasetContext, now: Instant) -> Transition:
+        self.credential.check(task, now)
+        publish = Publish.of(task, self.batch, self.credential.caller.fingerprint, now)
+        known = context.publishes.get(publish.id)
+        if known is not None:
+            if known != self.batch.content:
+                raise Conflict("this batch was published with another version or number of records")
+            return Transition(Verb.NOTE, task, task)
+        self.credential.check_live(task, now, alive=context.is_alive(task.id, task.attempt))
+        self._check_allowed(task, context)
+        return Transition(Verb.NOTE, task, task, writes=(publish,), effects=(publish.effect,))
+
+    def _check_allowed(self, task: Task, context: DatasetContext) -> None:
+        version = context.outputs(task.id).get(self.batch.dataset_uuid)
+        if version is None:
+            raise Forbidden("the dataset is not among the outputs of this task", field="dataset_uuid")
+        if version != self.batch.dataset_version:
+            raise Forbidden("the task writes another version of this dataset", field="dataset_version")
+        if not self.batch.is_under(self.prefixes):
+            raise Forbidden(f"the batch must lie under {self.prefixes[0]}", field="batch_uri")
+
+
+def new_events(
+    task: Task, reports: tuple[EventReport, ...], context: DatasetContext, caller: Caller, now: Instant
+) -> tuple[DatasetEvent, ...]:
+    """The events that are not recorded yet, each once."""
+    outputs = context.outputs(task.id) if reports else {}
+    found: dict[UUID, DatasetEvent] = {}
+    for report in reports:
+        declared = outputs.get(report.dataset_uuid) == report.dataset_version
+        event = DatasetEvent.of(task, report, declared, caller.fingerprint, now)
+        if event.id not in context.events:
+            found.setdefault(event.id, event)
+    return tuple(found.values())

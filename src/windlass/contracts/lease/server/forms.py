@@ -1,0 +1,155 @@
+"""Translates between the engine's records and the messages of the lease contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from windlass.contracts.lease.claim_by_id import Held
+from windlass.contracts.lease.rules import OTHER_DELIVERY, NotClaimed
+from windlass.contracts.lease.wire.messages import (
+    ClaimedAnswer,
+    Event,
+    FetchAnswer,
+    Job,
+    NotClaimedAnswer,
+    Reason,
+    RefusedAnswer,
+    ReportStatus,
+    TaskDetails,
+    TaskStatus,
+)
+from windlass.contracts.lease.wire.status import STATUS as ERROR_STATUS
+from windlass.core.states import Instant, State
+from windlass.core.submission import wire_fields
+from windlass.core.task import Task
+from windlass.datasets.rules.events import EventReport, scratch_of
+from windlass.errors import Conflict, Forbidden, Invalid, LeaseLost, WindlassError
+from windlass.net.status import known_code, public_message
+
+NOT_READY = "NotReady"
+QUEUED: TaskStatus = "Queued"
+STATUS: dict[State, TaskStatus] = {
+    State.BLOCKED: QUEUED,
+    State.QUEUED: QUEUED,
+    State.SLEEPING: QUEUED,
+    State.PARKED: QUEUED,
+    State.RUNNING: "Running",
+    State.SUCCEEDED: "Completed",
+    State.FAILED: "Failed",
+    State.CANCELLED: "Canceled",
+    State.SKIPPED: "Canceled",
+}
+REPORTED: dict[State, ReportStatus] = {
+    State.SUCCEEDED: "Completed",
+    State.FAILED: "Failed",
+    State.CANCELLED: "Canceled",
+    State.SKIPPED: "Canceled",
+}
+NOT_CLAIMED: dict[State, tuple[Reason, str | UnsetType]] = {
+    State.BLOCKED: ("AlreadyRunning", NOT_READY),
+    State.QUEUED: ("AlreadyRunning", NOT_READY),
+    State.SLEEPING: ("AlreadyRunning", NOT_READY),
+    State.PARKED: ("AlreadyRunning", NOT_READY),
+    State.SUCCEEDED: ("Completed", UNSET),
+    State.FAILED: ("Completed", "Failed"),
+    State.CANCELLED: ("Canceled", UNSET),
+    State.SKIPPED: ("Canceled", "Skipped"),
+    State.RUNNING: ("AlreadyRunning", UNSET),
+}
+
+
+def details(task: Task, payload: bytes, wire: bytes | None) -> dict[str, Any]:
+    """The fields of TaskDetails. A submission can set those that only this contract has in `wire`."""
+    fields = wire_fields(wire)
+    job, operator = fields.get("job"), fields.get("operator")
+    named = isinstance(job, dict) and isinstance(job.get("dag_name"), str) and isinstance(job.get("name"), str)
+    inputs, outputs = fields.get("inputs"), fields.get("outputs")
+    return {
+        "task_id": task.id,
+        "attempt": task.attempt,
+        "job": Job(job["dag_name"], job["name"]) if named and isinstance(job, dict) else Job(task.namespace, task.kind),
+        "operator": operator if isinstance(operator, str) and operator else task.kind,
+        "config": config_of(payload),
+        "inputs": Raw(msgspec.json.encode(inputs if isinstance(inputs, list) else [])),
+        "namespace": task.namespace,
+        "queue": task.queue,
+        "kind": task.kind,
+        "outputs": Raw(msgspec.json.encode(outputs)) if isinstance(outputs, list) else UNSET,
+        "traceparent": UNSET if task.trace is None else task.trace,
+        "ends_at": UNSET if task.timer_at is None else task.timer_at,
+        "cancel_grace_s": task.policy.cancel_grace_s,
+    }
+
+
+def config_of(payload: bytes) -> Raw:
+    """The payload as a JSON object. A payload that is not an object becomes its field `value`."""
+    return Raw(payload) if payload.lstrip()[:1] == b"{" else Raw(b'{"value":' + payload + b"}")
+
+
+def claimed(held: Held, scratch_uri: str) -> ClaimedAnswer:
+    task = held.task
+    assert task.lease_id is not None, task.id
+    return ClaimedAnswer(
+        attempt=task.attempt,
+        lease_token=task.lease_id,
+        lease_expires_at=held.expires_at,
+        task=TaskDetails(**details(task, held.payload, held.wire)),
+        scratch_uri=scratch_of(scratch_uri, task.id, task.attempt),
+        server_time=held.now,
+    )
+
+
+def not_claimed(why: NotClaimed, now: Instant | None) -> NotClaimedAnswer:
+    if why.state is None:
+        return NotClaimedAnswer(reason="NotFound")
+    if why.waits_for == OTHER_DELIVERY:
+        return NotClaimedAnswer(reason="NotFound", detail="OtherDelivery")
+    reason, detail = NOT_CLAIMED[why.state]
+    if detail != NOT_READY:
+        return NotClaimedAnswer(reason=reason, detail=detail)
+    left_s = None if why.until is None or now is None else max(0.0, (why.until - now).total_seconds())
+    return NotClaimedAnswer(
+        reason=reason,
+        detail=detail,
+        waits_for=why.waits_for,
+        retry_after_s=UNSET if left_s is None else left_s,
+    )
+
+
+def fetched(task: Task, payload: bytes, wire: bytes | None) -> FetchAnswer:
+    cancelled = task.cancel is not None and not task.terminal
+    return FetchAnswer(status="Canceled" if cancelled else STATUS[task.state], **details(task, payload, wire))
+
+
+def reported_events(events: list[Event] | None) -> tuple[EventReport, ...]:
+    """The events of a request. Raises Invalid, which names the first invalid one."""
+    reports = tuple(
+        EventReport(e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key, e.start, e.end) for e in events or ()
+    )
+    for place, event in enumerate(reports):
+        event.check(f"events[{place}]")
+    return reports
+
+
+# --------------------------------------------------------------------------------------------- refusals
+
+
+def refused(error: WindlassError) -> tuple[int, RefusedAnswer]:
+    """The status and body of an error. An error about a task has the state of the task."""
+    status, word = ERROR_STATUS[known_code(error)]
+    field, state, attempt = (error.details.get(name) for name in ("field", "state", "current_attempt"))
+    about_task = isinstance(error, LeaseLost | Conflict)
+    return status, RefusedAnswer(
+        error=word,
+        message=public_message(error),
+        field=str(field) if field and isinstance(error, Invalid | Forbidden) and status != 413 else UNSET,
+        task_status=STATUS[state] if about_task and isinstance(state, State) else UNSET,
+        current_attempt=attempt if about_task and isinstance(attempt, int) else UNSET,
+    )
+
+
+def plain_error(_status: int, code: str, message: str) -> RefusedAnswer:
+    return RefusedAnswer(error=code, message=message)

@@ -1,0 +1,228 @@
+"""The routes of the lease contract, from the body of a request to the answer. Knows no HTTP and no TLS; `app` does."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from windlass.contracts.lease.claim_by_id import Held, Holders
+from windlass.contracts.lease.rules import OTHER_DELIVERY, Caller, LeaseCredential, LeaseReport, NotClaimed
+from windlass.contracts.lease.server import forms
+from windlass.contracts.lease.wakeups.planner import Wakeups
+from windlass.contracts.lease.wire.messages import (
+    AcceptedAnswer,
+    ClaimedAnswer,
+    ClaimRequest,
+    CompleteAnswer,
+    CompleteRequest,
+    ErrorDetails,
+    EventsRequest,
+    FetchAnswer,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    NotClaimedAnswer,
+    PublishAnswer,
+    PublishRequest,
+)
+from windlass.core.failure import Category, Failure
+from windlass.core.states import State
+from windlass.core.task import Outcome
+from windlass.core.validation import (
+    LARGE_MAX_BYTES,
+    PAYLOAD_MAX_BYTES,
+    TEXT_MAX,
+    check_name,
+    check_payload,
+    clean_json,
+    clean_text,
+)
+from windlass.datasets.rules.events import BatchReport, prefixes_of
+from windlass.engine.engine import Engine
+from windlass.engine.payloads.large import unreadable
+from windlass.engine.payloads.objects import too_long
+from windlass.errors import Invalid, LeaseLost, NotFound, Rejected, Unavailable
+from windlass.net.decode import decoded_report
+from windlass.net.ids import parse_id
+
+log = logging.getLogger("windlass.lease")
+
+T = TypeVar("T")
+AUDIT_MAX = 100
+_OUTCOMES = {"Completed": Outcome.SUCCEEDED, "Failed": Outcome.FAILED, "Canceled": Outcome.CANCELLED}
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (ClaimRequest, HeartbeatRequest, EventsRequest, PublishRequest, CompleteRequest)
+}
+
+
+class Service:
+    """Serves lease holders for one engine. They may write their batches under `scratch_uri`."""
+
+    def __init__(self, engine: Engine, scratch_uri: str) -> None:
+        self._engine, self._scratch_uri = engine, scratch_uri
+        self.room_bytes, self.advice = engine.parts.objects.room_bytes, engine.parts.objects.advice
+
+    async def claim(self, body: bytes, caller: Caller) -> ClaimedAnswer | NotClaimedAnswer:
+        request = _read(ClaimRequest, body)
+        check_name("worker_id", request.worker_id)
+        if not await self._reaches(_task_id(request.task_id), caller):
+            return forms.not_claimed(NotClaimed(None), None)
+        found = await self._engine.service(Holders).claim(
+            _task_id(request.task_id), request.worker_id, caller, request.claim_id
+        )
+        if isinstance(found, Held):
+            return forms.claimed(await self._fetched(found, caller), self._scratch_uri)
+        waits = found.state is not None and forms.STATUS[found.state] == forms.QUEUED
+        if waits and found.waits_for != OTHER_DELIVERY:
+            await self._engine.service(Wakeups).refused(
+                _task_id(request.task_id)
+            )  # the worker acks its message after this answer
+        return forms.not_claimed(found, None if found.until is None else await self._engine.tasks.time())
+
+    async def _fetched(self, held: Held, caller: Caller) -> Held:
+        """Load the payload, which may be an object or refer to results of other tasks. If that fails, the attempt
+        fails."""
+        try:
+            payload = await self._engine.payloads.whole(held.payload, held.task.namespace)
+        except (Rejected, Unavailable) as error:
+            task = held.task
+            credential = LeaseCredential(task.id, attempt=task.attempt, token=task.lease_id, caller=caller)
+            await self._engine.service(Holders).finish(
+                LeaseReport(credential, Outcome.FAILED, failure=unreadable(error))
+            )
+            raise Unavailable(f"the payload of task {task.id} cannot be read: {error}") from None
+        return replace(held, payload=payload)
+
+    async def _reaches(self, task_id: UUID, caller: Caller) -> bool:
+        """Whether the caller may know of a task. Most callers may know of all tasks, which costs no query. Others learn
+        only that there is no such task."""
+        if caller.namespaces is None:
+            return True
+        return all(map(caller.reaches, (await self._engine.tasks.namespaces([task_id])).values()))
+
+    async def fetch(self, task_id: str, caller: Caller) -> FetchAnswer:
+        view = await self._engine.tasks.get(_task_id(task_id))
+        if not caller.reaches(view.task.namespace):
+            raise NotFound(f"there is no task {view.task.id}")
+        running = view.task.state is State.RUNNING  # then with the payload that its holder got
+        whole = partial(self._engine.payloads.whole, namespace=view.task.namespace)
+        payload = await (whole if running else self._engine.parts.objects.load)(view.payload)
+        return forms.fetched(view.task, payload, view.wire)
+
+    async def heartbeat(self, body: bytes, caller: Caller) -> HeartbeatAnswer:
+        request = _read(HeartbeatRequest, body)
+        answer = await self._engine.service(Holders).extend(_credential(request, caller))
+        assert answer.expires_at is not None, answer
+        cancel = answer.cancel
+        return HeartbeatAnswer(
+            lease_expires_at=answer.expires_at,
+            status="Running" if cancel is None else "Canceled",
+            cancel_reason=UNSET if cancel is None else cancel.reason,
+            server_time=answer.now,
+        )
+
+    async def events(self, body: bytes, caller: Caller) -> AcceptedAnswer:
+        request = _read(EventsRequest, body)
+        await self._engine.service(Holders).emit(_credential(request, caller), forms.reported_events(request.events))
+        return AcceptedAnswer(accepted=len(request.events))
+
+    async def publish(self, body: bytes, caller: Caller) -> PublishAnswer:
+        request = _read(PublishRequest, body)
+        credential = _credential(request, caller)
+        batch = BatchReport(request.dataset_uuid, request.dataset_version, request.batch_uri, request.record_count)
+        batch.check()
+        prefixes = prefixes_of(self._scratch_uri, batch.dataset_uuid, credential.task_id, credential.attempt)
+        return PublishAnswer(publish_id=await self._engine.service(Holders).publish(credential, batch, prefixes))
+
+    async def complete(self, body: bytes, caller: Caller) -> CompleteAnswer:
+        request = _read(CompleteRequest, body)
+        report = _report(request, caller)
+        try:
+            state = await self._finish(report)
+        except LeaseLost as error:
+            log.warning(
+                "ignored: attempt %s of task %s by %s: %s", request.attempt, request.task_id, caller.subject, error
+            )
+            raise
+        return CompleteAnswer(status=forms.REPORTED[state])
+
+    async def _finish(self, report: LeaseReport) -> State:
+        if not too_long(report.result):
+            return await self._engine.service(Holders).finish(report)
+        assert report.result is not None
+        name = f"result-{report.credential.attempt}"
+        async with self._engine.parts.objects.kept("result", report.result, report.task_id, name) as text:
+            return await self._engine.service(Holders).finish(replace(report, result=text))
+
+
+def _credential(
+    request: HeartbeatRequest | EventsRequest | PublishRequest | CompleteRequest, caller: Caller
+) -> LeaseCredential:
+    return LeaseCredential(
+        _task_id(request.task_id), attempt=request.attempt or 0, token=request.lease_token, caller=caller
+    )
+
+
+def _report(request: CompleteRequest, caller: Caller) -> LeaseReport:
+    outcome, credential = _OUTCOMES[request.status], _credential(request, caller)
+    if outcome is not Outcome.CANCELLED:
+        if request.attempt is None or request.lease_token is None:
+            raise Invalid("is missing", field="attempt" if request.attempt is None else "lease_token")
+        if request.attempt < 1:
+            raise Invalid("must be 1 or more", field="attempt")
+    if outcome is not Outcome.SUCCEEDED:
+        failure = _failure(request, outcome)
+        return LeaseReport(credential, outcome, failure=failure, detail=_not_committed(request))
+    events = forms.reported_events(request.events)
+    outputs = msgspec.to_builtins(request.outputs or [])
+    given = not isinstance(request.result, msgspec.UnsetType)
+    result = bytes(request.result) if isinstance(request.result, msgspec.Raw) else _encoded({"outputs": outputs})
+    check_payload("result" if given else "outputs", result, LARGE_MAX_BYTES if given else PAYLOAD_MAX_BYTES)
+    detail = {"outputs": outputs} if given and outputs else {}
+    return LeaseReport(credential, outcome, result, detail=detail, events=events)
+
+
+def _not_committed(request: CompleteRequest) -> dict[str, object]:
+    """The first outputs and events of an attempt that did not succeed, for people to read."""
+    reported = {"outputs": request.outputs, "events": request.events}
+    return {
+        name: clean_json(msgspec.to_builtins(list_[:AUDIT_MAX]), TEXT_MAX) for name, list_ in reported.items() if list_
+    }
+
+
+def _encoded(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _failure(request: CompleteRequest, outcome: Outcome) -> Failure:
+    message = clean_text("error_message", request.error_message or "")
+    if outcome is Outcome.CANCELLED:
+        return Failure(Category.CANCELLED, message)
+    more = request.error or ErrorDetails()
+    return Failure(
+        Category(more.category), message or "the worker did not say why", more.reason, more.stack_trace, more.retryable,
+        more.retry_after_s,
+    )  # fmt: skip
+
+
+def _task_id(text: str) -> UUID:
+    found = parse_id("task", text)
+    if found is None:
+        raise Invalid(f"{text[:100]!r} is not an id of a task", field="task_id")
+    return found
+
+
+def _read(kind: type[T], body: bytes) -> T:
+    found: T = decoded_report(_DECODERS[kind], body, _only_text)
+    return found
+
+
+def _only_text(request: object) -> bool:
+    """Whether this is a failure or a cancel: its other fields are for people, so text may be repaired."""
+    return isinstance(request, CompleteRequest) and request.status != "Completed"

@@ -1,0 +1,179 @@
+"""Lease holders in PostgreSQL: claims by id, heartbeats, and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from windlass.contracts.lease.rules import (
+    Caller,
+    ClaimById,
+    DatasetContext,
+    Emit,
+    LeaseCredential,
+    LeaseReport,
+    PublishBatch,
+)
+from windlass.core.delivery import Delivery
+from windlass.core.queue import QueueConfig, QueueName
+from windlass.core.states import State
+from windlass.core.task import Cancel, Task
+from windlass.datasets.rules.events import Outputs, outputs_of
+from windlass.datasets.table import DatasetTable
+from windlass.store import records
+from windlass.store.contexts import register_loader
+from windlass.store.pool import Session
+from windlass.store.queries import register_queries
+from windlass.store.records import WIDTH
+from windlass.store.tables.task import Finished
+from windlass.store.transaction import Transaction
+
+register_queries(__package__, "table.sql")
+
+NO_ATTEMPT = 0
+
+
+class ClaimableTask(msgspec.Struct, frozen=True):
+    """A task that a worker wants to claim, with what is needed to run it. `labelled`: it requires a worker with labels.
+    `claim_id` is that of the claim that started its attempt."""
+
+    task: Task
+    payload: bytes
+    wire: bytes | None
+    labelled: bool
+    claim_id: UUID | None
+
+
+class ClaimLookup(msgspec.Struct, frozen=True):
+    """What a claim by id found: the task unless its row was locked, its queue if the task exists, and whether the
+    statement started it."""
+
+    found: ClaimableTask | None
+    queue: QueueName | None
+    config: QueueConfig
+    delivery: Delivery
+    begun: bool
+    now: datetime
+
+
+class LeaseState(msgspec.Struct, frozen=True, gc=False):
+    """What a heartbeat found: the task, whether the caller holds it, and when the lease expires; None if it is over."""
+
+    state: State
+    attempt: int
+    holds: bool
+    cancel: Cancel | None
+    expires_at: datetime | None
+    now: datetime
+
+
+class HolderTable:
+    """Lease holders within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def claim_at_once(self, claims: Sequence[ClaimById]) -> list[ClaimLookup]:
+        """Start the tasks that need no decision. Returns what was found for each claim, in order; each task once."""
+        rows = await self._session.fetch(
+            "claim_at_once", [c.task_id for c in claims], [c.lease_id for c in claims], [c.worker for c in claims],
+            [c.caller.fingerprint for c in claims], [records.as_json(c.caller.detail) for c in claims],
+            [c.claim_id for c in claims],
+        )  # fmt: skip
+        lookups: dict[UUID, ClaimLookup] = {}
+        for row in rows:
+            begun, id_, namespace, queue, config, delivery, now = row[WIDTH + 4 :]
+            found = None if row[0] is None else _claimable(row)
+            place = None if id_ is None else (namespace, queue)
+            key = row[0] or id_
+            if key is not None:
+                lookups[key] = ClaimLookup(
+                    found, place, records.config_from(config), records.delivery_from(delivery), bool(begun), now
+                )
+        missing = ClaimLookup(None, None, QueueConfig(), records.delivery_from(None), False, rows[0][-1])
+        return [lookups.get(one.task_id, missing) for one in claims]
+
+    async def lock_wakeup_queue(self, namespace: str, queue: str) -> tuple[QueueConfig, Delivery]:
+        rows = await self._session.fetch("lock_wakeup_queue", namespace, queue)
+        config, delivery = rows[0] if rows else (None, None)
+        return records.config_from(config), records.delivery_from(delivery)
+
+    async def load_claimable(self, ids: Sequence[UUID]) -> dict[UUID, ClaimableTask]:
+        return {row[0]: _claimable(row) for row in await self._session.fetch("load_claimable", ids)}
+
+    async def insert_leases(self, begun: Sequence[tuple[UUID, int, str, UUID | None]], lease_ms: int) -> None:
+        """Each entry has task id, attempt, fingerprint of the caller, and claim id."""
+        if begun:
+            await self._session.fetch("insert_leases", *map(list, zip(*begun, strict=True)), lease_ms)
+
+    async def extend_held_leases(self, credentials: Sequence[LeaseCredential]) -> list[LeaseState | None]:
+        """What each credential found; None if there is no task that the caller may know of."""
+        callers = [one.caller for one in credentials]
+        rows = await self._session.fetch(
+            "extend_held_leases", [one.task_id for one in credentials], [one.attempt for one in credentials],
+            [one.token for one in credentials], [caller.fingerprint for caller in callers],
+            [records.as_json(caller.detail) for caller in callers], _reaches(callers),
+        )  # fmt: skip
+        return [None if row[0] is None else _lease_state(row) for row in rows]
+
+    async def finish_at_once(self, reports: Sequence[LeaseReport]) -> tuple[dict[UUID, Finished], set[QueueName]]:
+        """End the attempts that need no decision. Returns them, and the queues that were notified."""
+        shown = [report.credential for report in reports]
+        rows = await self._session.fetch(
+            "finish_at_once", [one.task_id for one in shown], [one.attempt for one in shown],
+            [one.token for one in shown], [report.result for report in reports],
+            [records.as_json(report.kept) for report in reports], _reaches([one.caller for one in shown]),
+        )  # fmt: skip
+        woken = {(namespace, queue) for _, queue, _, _, _, namespace in rows if namespace is not None}
+        return {row[0]: Finished(*row[1:5]) for row in rows}, woken
+
+    async def holds(self, ids: Collection[UUID]) -> dict[UUID, tuple[int, Outputs]]:
+        """The attempt of each task whose lease is live, and the datasets that it may write."""
+        rows = await self._session.fetch("load_live_leases", sorted(ids))
+        return {id_: (attempt or NO_ATTEMPT, outputs_of(wire)) for id_, attempt, wire in rows}
+
+
+async def finish_at_once(tx: Transaction, reports: Sequence[LeaseReport]) -> set[UUID]:
+    """End the successful attempts that need no decision. Returns the ids of their tasks."""
+    finished, woken = await HolderTable(tx.session).finish_at_once(reports)
+    tx.wakes.queues |= woken
+    tx.finished += finished.values()
+    return set(finished)
+
+
+async def load_dataset_context(
+    session: Session, commands: Sequence[LeaseReport | Emit | PublishBatch]
+) -> DatasetContext:
+    batches = [command for command in commands if isinstance(command, PublishBatch)]
+    reports = [command for command in commands if not isinstance(command, PublishBatch) and command.events]
+    if not batches and not reports:
+        return DatasetContext()  # most reports have no events
+    datasets = DatasetTable(session)
+    return DatasetContext(
+        await HolderTable(session).holds({command.task_id for command in (*batches, *reports)}),
+        await datasets.known_events({event.id_of(report.task_id) for report in reports for event in report.events}),
+        await datasets.known_publishes({c.batch.id_of(c.task_id, c.credential.attempt) for c in batches}),
+    )
+
+
+register_loader(DatasetContext, load_dataset_context)
+
+
+def _reaches(callers: Sequence[Caller]) -> list[str | None]:
+    """The namespaces that each caller is bound to; None for all."""
+    return [None if caller.namespaces is None else records.as_json(list(caller.namespaces)) for caller in callers]
+
+
+def _claimable(row: records.Row) -> ClaimableTask:
+    return ClaimableTask(records.task_from(row), *row[WIDTH : WIDTH + 4])
+
+
+def _lease_state(row: records.Row) -> LeaseState:
+    _, state, attempt, holds, cancel, expires_at, now = row
+    decoded = None if cancel is None else records.decode_cancel(cancel)
+    return LeaseState(records.STATES[state], attempt, holds, decoded, expires_at, now)

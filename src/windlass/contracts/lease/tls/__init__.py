@@ -1,0 +1,1 @@
+"""Certificates of the internal port and of its callers."""

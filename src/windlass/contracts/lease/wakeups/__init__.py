@@ -1,0 +1,1 @@
+"""Wake-up messages: for which tasks they are sent, and dead letters."""

@@ -1,0 +1,1 @@
+"""Carriers of wake-ups: PostgreSQL, NATS JetStream, Amazon SQS."""

@@ -1,0 +1,218 @@
+"""Operators: what runs a task, a Python function in this process or a program in its own process.
+
+Owns the shape of an operator and of its answer, and the messages that an operator may send while it runs. An untrusted
+operator is always a program in a sandbox, even if it is written as a function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from windlass.contracts.lease.sandbox.call import find, is_answer, takes_context
+from windlass.core.failure import Failure
+from windlass.errors import Invalid
+from windlass.sdk.signals import failure_of
+from windlass.sdk.worker.outcome import CallResult, describe
+
+ANY = "*"
+MIB = 1024 * 1024
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one run may use. The memory limit holds for each process and for all together, CPU time and file size for
+    each process. None means no limit, for trusted operators only."""
+
+    timeout_s: Annotated[float, Meta(gt=0)] | None = None
+    cpu_s: Annotated[int, Meta(ge=1)] | None = None
+    memory_bytes: Annotated[int, Meta(ge=32 * MIB)] | None = None
+    output_bytes: Annotated[int, Meta(ge=1, le=64 * MIB)] = MIB
+    folder_bytes: Annotated[int, Meta(ge=4096)] | None = None
+    file_bytes: Annotated[int, Meta(ge=4096)] | None = None
+    processes: Annotated[int, Meta(ge=1)] | None = None
+    files: Annotated[int, Meta(ge=16)] | None = None
+    grace_s: Annotated[float, Meta(ge=0)] = 10.0
+
+
+UNTRUSTED = {
+    "timeout_s": 300.0, "cpu_s": 300, "memory_bytes": 1024 * MIB, "folder_bytes": 64 * MIB, "file_bytes": 64 * MIB,
+    "processes": 64, "files": 256,
+}  # fmt: skip
+
+
+class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One way to run tasks. `read` are the paths that an untrusted operator may read besides system programs and
+    Python; the modules of a function are imported from them."""
+
+    function: str | None = None
+    command: list[str] | None = None
+    trusted: bool = True
+    process: bool = False  # run a function in its own process, which can be killed
+    read: list[Path] = []
+    env: dict[str, str] = {}
+    limits: Limits = Limits()
+
+    @property
+    def in_process(self) -> bool:
+        """Whether it runs in the wrapper itself, which only a trusted function may."""
+        return self.function is not None and self.trusted and not self.process
+
+    def as_untrusted(self) -> Operator:
+        return msgspec.structs.replace(self, trusted=False)
+
+    @property
+    def enforced(self) -> Limits:
+        """The limits in force. An untrusted operator is never without limits."""
+        if self.trusted:
+            return self.limits
+        defaults = {name: value for name, value in UNTRUSTED.items() if getattr(self.limits, name) is None}
+        return msgspec.structs.replace(self.limits, **defaults)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of an operator that succeeded."""
+
+    outputs: list[Any] = []
+    events: list[Any] = []
+    result: Any = None
+
+
+class OperatorFailed(Exception):
+    """The operator failed, with a message for people. `retryable` False: another attempt would fail as well."""
+
+    def __init__(self, message: str, *, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class MessageSink(Protocol):
+    """Takes the messages of a running operator, in order. `send` may be called from any thread."""
+
+    def send(self, message: Mapping[str, Any]) -> None: ...
+
+
+class Context:
+    """What a function in the wrapper's process may use while it runs."""
+
+    def __init__(self, messages: MessageSink) -> None:
+        self._messages, self._cancelled = messages, threading.Event()
+
+    def emit(self, *events: dict[str, Any]) -> None:
+        """Report dataset events. The task ends after all of them were accepted."""
+        self._messages.send({"say": "events", "events": list(events)})
+
+    def publish(self, **batch: Any) -> None:
+        """Publish a batch of a buffered dataset: dataset_uuid, dataset_version, batch_uri, record_count."""
+        self._messages.send({"say": "publish", **batch})
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the task was cancelled. A function in a thread has to stop by itself."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+
+def checked(name: str, operator: Operator) -> Operator:
+    """The operator, if it can be run. Raises Invalid."""
+    field = f"operators.{name}"
+    if (operator.function is None) == (operator.command is None):
+        raise Invalid("must have a function or a command, and not both", field=field)
+    if operator.command is not None and not operator.command:
+        raise Invalid("must name a program", field=f"{field}.command")
+    if operator.function is not None and ":" not in operator.function:
+        raise Invalid("must be like module:function", field=f"{field}.function")
+    for path in operator.read:
+        if not path.exists():
+            raise Invalid(f"there is no {path}", field=f"{field}.read")
+    if operator.in_process:
+        load(operator.function or "")
+    return operator
+
+
+def load(target: str) -> Callable[..., Any]:
+    """Import `module:function`, with the current folder on the path as for `python -m`."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = find(target)
+    except (ImportError, AttributeError) as error:
+        raise Invalid(f"{target}: {error}", field="function") from None
+    if not callable(found):
+        raise Invalid(f"{target} is not a function", field="function")
+    function: Callable[..., Any] = found
+    return function
+
+
+class Functions:
+    """Runs functions in this process: async ones in the event loop, others in threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="operator")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, operator: Operator, task: Mapping[str, Any], messages: MessageSink) -> Answer:
+        function, context = load(operator.function or ""), Context(messages)
+        arguments = (dict(task), context) if takes_context(function) else (dict(task),)
+        limit = asyncio.timeout(operator.limits.timeout_s)
+        try:
+            async with limit:
+                value = await self._call(function, arguments, context, operator.limits.grace_s)
+            return answer_of(value if is_answer(value) else {"result": value})
+        except (OperatorFailed, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # a function that calls exit() ends its run, not the wrapper
+            if limit.expired():
+                context.cancel()
+                raise OperatorFailed(f"it ran longer than {operator.limits.timeout_s:g} s") from None
+            failure = await describe(_failure_of, error)
+            raise OperatorFailed(failure.line, retryable=failure.retryable) from None
+
+    async def _call(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], context: Context, grace_s: float
+    ) -> Any:
+        if iscoroutinefunction(function):
+            return await function(*arguments)
+        call = partial(function, *arguments)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, CallResult, call)
+        try:
+            value = (await asyncio.shield(running)).get()
+        except asyncio.CancelledError:
+            context.cancel()
+            await asyncio.wait({running}, timeout=grace_s)
+            raise
+        return await _awaited(value) if isawaitable(value) else value
+
+
+def _failure_of(error: BaseException) -> Failure:
+    """The failure, with the error's own `retryable` if it has one."""
+    retryable = getattr(error, "retryable", None)
+    return failure_of(error, retryable if isinstance(retryable, bool) else None)
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def answer_of(value: Mapping[str, Any]) -> Answer:
+    """Raises OperatorFailed for an error that the operator reports, and for an answer of a wrong shape."""
+    if value.get("error") is not None:
+        retryable = value.get("retryable")
+        raise OperatorFailed(str(value["error"]), retryable=retryable if isinstance(retryable, bool) else None)
+    for name in ("outputs", "events"):
+        if not isinstance(value.get(name) or [], list):
+            raise OperatorFailed(f"its {name} must be a list", retryable=False)
+    return Answer(outputs=value.get("outputs") or [], events=value.get("events") or [], result=value.get("result"))

@@ -1,0 +1,84 @@
+"""What a program must do in a case: given by its options or, for an exporter of MODS, by the content of its archive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from windlass.contracts.machine.conformance.stand_in import missing
+from windlass.testing.conformance.listener import Reply
+
+LARGE_BYTES = 48 * 1024 * 1024
+SLOW_S = 60.0
+REASON = "asked to fail"
+PLAIN_PI, MISSING_PI, SLOW_PI, LARGE_PI = (f"01K9XVBAQZF9EHDRXGBEADTZ{end}" for end in ("YY", "YZ", "Y0", "Y1"))
+CHILDREN, TEXT_BYTES = 96, 256 * 1024
+TEXT = b"All work and no play. " * (TEXT_BYTES // 22)
+
+
+class Ask(NamedTuple):
+    """A PI and options."""
+
+    pi: str
+    options: dict[str, Any]
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """The requests that make a program succeed, fail, work slowly, and make a large output."""
+
+    plain: Ask
+    failing: Ask
+    slow: Ask
+    large: Ask
+    large_bytes: int
+    archive: Callable[[str], Reply]
+    metrics: tuple[str, ...]
+
+
+def _archive(path: str) -> Reply:
+    """Entities: one that is there, one that is not, one that takes long, one with many children."""
+    _, what, name = path.split("/", 2)
+    if what == "ipfs":
+        return Reply(200, TEXT if name == "text" else msgspec.json.encode(_pinax(name)))
+    if name == SLOW_PI:
+        time.sleep(SLOW_S)
+    children = [f"{PLAIN_PI[:-4]}C{number:03}" for number in range(CHILDREN)]
+    if name not in (PLAIN_PI, SLOW_PI, LARGE_PI, *children):
+        return Reply(404, {"error": "NOT_FOUND", "message": "no such entity"})
+    large = {"description.md": "text"} if name in children else {}
+    return Reply(200, {
+        "pi": name, "ver": 1, "ts": "2025-11-01T09:30:00Z", "manifest_cid": "bafyMANIFEST",
+        "components": {"pinax.json": name, **large}, "children_pi": children if name == LARGE_PI else [],
+    })  # fmt: skip
+
+
+def _pinax(pi: str) -> dict[str, Any]:
+    return {
+        "id": pi, "title": "Pier at dawn", "type": "StillImage", "creator": "R. Vance", "institution": "Harbor Library",
+        "created": "1931", "access_url": "PLACEHOLDER",
+    }  # fmt: skip
+
+
+SUBJECTS = {
+    "any": Subject(
+        plain=Ask(PLAIN_PI, {"bytes": 1000}),
+        failing=Ask(PLAIN_PI, {"fail": REASON}),
+        slow=Ask(PLAIN_PI, {"work_ms": int(SLOW_S * 1000)}),
+        large=Ask(PLAIN_PI, {"bytes": LARGE_BYTES}),
+        large_bytes=LARGE_BYTES,
+        archive=missing,
+        metrics=("total_time_ms",),
+    ),
+    "mods": Subject(
+        plain=Ask(PLAIN_PI, {"recursive": False}),
+        failing=Ask(MISSING_PI, {"recursive": False}),
+        slow=Ask(SLOW_PI, {"recursive": False}),
+        large=Ask(LARGE_PI, {"recursive": True, "maxDepth": 2}),
+        large_bytes=CHILDREN * len(TEXT),
+        archive=_archive,
+        metrics=("total_time_ms", "entities_exported", "entities_failed", "peak_memory_mb"),
+    ),
+}

@@ -1,0 +1,1 @@
+"""Launchers: local processes, Docker, Kubernetes, Fly.io."""

@@ -1,0 +1,282 @@
+"""Machines as local processes, each with its own folder, limits and process group. The default, for one host.
+
+A machine is a folder with the machine's name. Its supervisor (`process_supervisor.py`) outlives this server and holds
+the lock in the folder. The folder keeps the exit status until the machine is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from windlass.contracts.machine.launchers import process_supervisor
+from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused, Order
+from windlass.contracts.machine.rules import KILLED, MachineStatus, Phase, read_machine_name
+from windlass.core.environment import handed_on
+
+LOCK_FD = 9
+SECRET_LEAST = 6  # masking shorter values would damage ordinary text
+
+
+class ProcessLauncher:
+    """Machines below one folder of this host."""
+
+    name = "process"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()
+        self.place = f"{socket.gethostname()}:{self._folder}"[:1000]
+        self._wake: Callable[[], None] = lambda: None
+        self._watched: dict[int, int] = {}
+
+    def open(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for descriptor in self._watched.values():
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        self._watched.clear()
+
+    # ----------------------------------------------------------------------------------------- the port
+
+    async def start(self, order: Order) -> MachineStatus:
+        if not order.command:
+            raise LaunchRefused("a process needs a command: set it in the queue's delivery")
+        folder = self._folder / order.installation / order.name
+        started = await asyncio.to_thread(_start, folder, _instructions(folder, order))
+        if started is None:
+            return await _existing_machine(folder)
+        pid, output = started
+        self._watch(pid)
+        try:
+            line = await _read_line(output)
+        finally:
+            os.close(output)
+        if line != "ok":
+            await self.stop(order.name, None, 0.0)
+            raise LaunchRefused(line or "the supervisor of the process died")
+        return MachineStatus(name=order.name, id=order.name, phase=Phase.RUNNING)
+
+    async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:  # noqa: ARG002
+        for folder in await asyncio.to_thread(lambda: list(self._folder.glob(f"*/{_checked(name)}"))):
+            await _end(folder, grace_s)
+            await asyncio.to_thread(_remove, folder)
+
+    async def machines(self, installation: str) -> list[MachineStatus]:
+        return await asyncio.to_thread(_all, self._folder / installation)
+
+    async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
+        def read() -> MachineStatus | None:
+            found = [_read_status(folder) for folder in self._folder.glob(f"*/{_checked(name)}")]
+            return next((status for status in found if status is not None), None)
+
+        return await asyncio.to_thread(read)
+
+    # ----------------------------------------------------------------------------------------- the end of a machine
+
+    def _watch(self, pid: int) -> None:
+        """Wake the sweep when a supervisor ends. Without pidfd, the next periodic sweep notices it."""
+        if not hasattr(os, "pidfd_open"):
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+            self._watched[pid] = descriptor
+            asyncio.get_running_loop().add_reader(descriptor, self._reap, pid)
+
+    def _reap(self, pid: int) -> None:
+        descriptor = self._watched.pop(pid)
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        self._wake()
+
+
+async def _existing_machine(folder: Path) -> MachineStatus:
+    """The status of a machine that was started before. It may read as not started while another process tests its
+    lock."""
+    found = await asyncio.to_thread(_read_status, folder)
+    if found is None or found.phase is Phase.STARTING:
+        raise LauncherAway(f"another process is starting or removing machine {folder.name}")
+    return found
+
+
+def _checked(name: str) -> str:
+    """Check that a name is one of ours, so that it is no glob pattern and no path."""
+    assert read_machine_name(name) is not None, name
+    return name
+
+
+def _instructions(folder: Path, order: Order) -> bytes:
+    """The instructions of the supervisor. They contain secrets, so they go through a pipe and never to a file."""
+    ordinary = handed_on(os.environ)
+    own = {"HOME": str(folder / "work"), "TMPDIR": str(folder / "work" / "tmp"), "PYTHONUNBUFFERED": "1"}
+    bin_ = str(Path(sys.executable).parent)
+    path = {"PATH": f"{bin_}{os.pathsep}{ordinary.get('PATH', os.defpath)}"}
+    env = {**ordinary, **own, **path, **order.env, process_supervisor.MARK: order.name}
+    # The full path of the program: the PATH of the supervisor differs from that of the machine.
+    program = shutil.which(order.command[0], path=env["PATH"]) or order.command[0]
+    instructions: dict[str, Any] = {
+        "folder": str(folder), "command": [program, *order.command[1:]], "env": env, "run_s": order.run_s,
+        "memory_mb": order.memory_mb, "grace_s": order.grace_s,
+        "secrets": sorted({v for v in order.secret_values if len(v) >= SECRET_LEAST}, key=len, reverse=True),
+    }  # fmt: skip
+    return json.dumps(instructions).encode()
+
+
+def _start(folder: Path, instructions: bytes) -> tuple[int, int] | None:
+    """Start a supervisor. Returns its process id and a pipe with its first line, or None if the machine was started
+    before."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return None
+        if (folder / "begun").exists() or (folder / "exit.json").exists():
+            return None
+        return _spawn(folder, lock, instructions)
+    finally:
+        os.close(lock)
+
+
+def _spawn(folder: Path, lock: int, instructions: bytes) -> tuple[int, int]:
+    """The supervisor inherits the locked descriptor, so the lock is never free in between. Its stderr goes to a file: a
+    process that reads our output to its end must not wait for machines."""
+    log = str(folder / "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+    child_stdin, stdin = os.pipe()
+    stdout, child_stdout = os.pipe()
+    try:
+        environment = {**handed_on(os.environ), process_supervisor.MARK: folder.name}
+        pid = os.posix_spawn(
+            sys.executable, [sys.executable, "-I", process_supervisor.__file__], environment,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, child_stdin, 0), (os.POSIX_SPAWN_DUP2, child_stdout, 1),
+                (os.POSIX_SPAWN_OPEN, 2, *log), (os.POSIX_SPAWN_DUP2, lock, LOCK_FD),
+            ],
+            setsid=True,
+        )  # fmt: skip
+        os.close(child_stdin)
+        child_stdin = -1
+        with contextlib.suppress(BrokenPipeError), os.fdopen(stdin, "wb") as pipe:
+            stdin = -1
+            pipe.write(instructions)
+    except BaseException:
+        os.close(stdout)
+        raise
+    finally:
+        for descriptor in (child_stdin, stdin, child_stdout):
+            if descriptor >= 0:
+                os.close(descriptor)
+    return pid, stdout
+
+
+async def _read_line(descriptor: int) -> str:
+    """Read the first line of the supervisor, or what it wrote before it died."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    os.set_blocking(descriptor, False)
+    received = b""
+
+    def read() -> None:
+        nonlocal received
+        with contextlib.suppress(BlockingIOError):
+            piece = os.read(descriptor, 4096)
+            received += piece
+            if not piece or b"\n" in received:
+                loop.remove_reader(descriptor)
+                done.set()
+
+    loop.add_reader(descriptor, read)
+    try:
+        await done.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    return received.decode("utf-8", "replace").strip()
+
+
+def _all(folder: Path) -> list[MachineStatus]:
+    if not folder.is_dir():
+        return []
+    found = [_read_status(machine) for machine in folder.iterdir() if read_machine_name(machine.name) is not None]
+    return [status for status in found if status is not None]
+
+
+def _read_status(folder: Path) -> MachineStatus | None:
+    if not folder.is_dir():
+        return None
+    name = folder.name
+    if _locked(folder):
+        return MachineStatus(name=name, id=name, phase=Phase.RUNNING)
+    try:
+        ended: dict[str, Any] = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        pass
+    else:
+        return MachineStatus(
+            name=name, id=name, phase=Phase.EXITED, exit_code=ended["exit_code"], reason=ended["reason"],
+            output=ended["output"],
+        )  # fmt: skip
+    if (folder / "begun").exists():  # the supervisor was killed, and the machine with it
+        return MachineStatus(name=name, id=name, phase=Phase.EXITED, reason=KILLED)
+    return MachineStatus(name=name, id=name, phase=Phase.STARTING)
+
+
+def _locked(folder: Path) -> bool:
+    """Whether a supervisor lives. A shared lock tests this, so that two processes that test do not mistake each other
+    for a supervisor."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
+
+
+async def _end(folder: Path, grace_s: float) -> None:
+    """Ask the program to end, then have the supervisor kill it, then kill the supervisor."""
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGUSR1, 5.0), (signal.SIGKILL, 5.0)):
+        until_s = time.monotonic() + wait_s
+        if wait_s and not _signal(folder, number):
+            return
+        while wait_s and time.monotonic() < until_s:
+            if not await asyncio.to_thread(_locked, folder):
+                return
+            await asyncio.sleep(0.02)
+
+
+def _signal(folder: Path, number: int) -> bool:
+    """Send a signal to the supervisor. Returns whether it lives."""
+    if not _locked(folder):
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        os.kill(int((folder / "begun").read_text()), number)
+    return True
+
+
+def _remove(folder: Path) -> None:
+    for pid in process_supervisor.marked(folder.name):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()

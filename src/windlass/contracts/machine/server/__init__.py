@@ -1,0 +1,1 @@
+"""The routes of the machine contract, and the launch of machines."""

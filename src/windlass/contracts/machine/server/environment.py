@@ -1,0 +1,104 @@
+"""The environment variables of a machine: those of the contract, and a few of ours.
+
+    TASK_ID PI EXPORT_FORMAT EXPORT_OPTIONS BATCH_ID CALLBACK_URL     as in the contract
+    R2_ACCOUNT_ID R2_ACCESS_KEY_ID R2_SECRET_ACCESS_KEY R2_BUCKET     if the blob store is S3 or R2
+    R2_ENDPOINT R2_REGION R2_PREFIX R2_SESSION_TOKEN                  if the blob store is not plain R2
+    UPLOAD_URL            PUT {UPLOAD_URL}FILE?…: upload through the server, for programs without these credentials
+    PAYLOAD PAYLOAD_URL   the payload of the task as JSON, or a URL to GET it from if it is long
+    TASK_ATTEMPT TASK_KIND TRACEPARENT                                the attempt, the kind and the trace of the task
+    RUN_TIMEOUT_MS UPLOAD_TIMEOUT_MS CALLBACK_TIMEOUT_MS              how long each may take
+
+`UPLOAD_URL` ends with a slash before its query; the name of the file goes between the two. The URLs contain a signature
+that is valid for this attempt only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from windlass.contracts.machine.delivery import Machine
+from windlass.contracts.machine.launchers.port import LaunchRefused, Order
+from windlass.contracts.machine.rules import export_name, machine_name
+from windlass.contracts.machine.server.forms import subject_of
+from windlass.contracts.machine.wire.signature import sign
+from windlass.core.task import Task
+from windlass.engine.read.tasks import TaskView
+
+VALUE_MAX_BYTES = 100 * 1024  # Linux allows 128 KiB per variable
+PAYLOAD_MAX_BYTES = 32 * 1024
+SECRET_LEAST = 6
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
+
+
+class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all machines of a server get: where they call back and upload, and `common_env`. `variables` are those of
+    the server, of which a queue may pass some on as secrets."""
+
+    base_url: str
+    storage: Mapping[str, str] = {}
+    common_env: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
+
+
+def make_order(view: TaskView, machine: Machine, settings: LaunchSettings, key: bytes, installation: str) -> Order:
+    """The machine for the current attempt of a task. Raises LaunchRefused for a variable that no machine can get."""
+    task = view.task
+    name = export_name(task.id, task.kind)
+    signature = sign(key, name, task.attempt)
+    export = subject_of(view.payload)
+    base = settings.base_url.rstrip("/")
+    env = {
+        "TASK_ID": name,
+        "PI": export["pi"],
+        "EXPORT_FORMAT": task.kind,
+        "EXPORT_OPTIONS": msgspec.json.encode(export["options"]).decode(),
+        "BATCH_ID": export["batch_id"],
+        "CALLBACK_URL": f"{base}/callback/{name}?sig={signature}",
+        "UPLOAD_URL": f"{base}/upload/{name}/?sig={signature}",
+        "TASK_ATTEMPT": str(task.attempt),
+        "TASK_KIND": task.kind,
+        "RUN_TIMEOUT_MS": str(machine.run_timeout_ms),
+        "UPLOAD_TIMEOUT_MS": str(machine.upload_timeout_ms),
+        "CALLBACK_TIMEOUT_MS": str(machine.callback_timeout_ms),
+    }
+    if len(view.payload) <= PAYLOAD_MAX_BYTES:
+        env["PAYLOAD"] = view.payload.decode()
+    else:
+        env["PAYLOAD_URL"] = f"{base}/payload/{name}?sig={signature}"
+        env["EXPORT_OPTIONS"] = "{}" if len(env["EXPORT_OPTIONS"]) > PAYLOAD_MAX_BYTES else env["EXPORT_OPTIONS"]
+    if task.trace is not None:
+        env["TRACEPARENT"] = task.trace
+    missing = [wanted for wanted in machine.secrets if wanted not in settings.variables]
+    if missing:
+        raise LaunchRefused(f"the queue lists {missing[0]} as a secret, but the server has no such variable")
+    secrets = {wanted: settings.variables[wanted] for wanted in machine.secrets}
+    whole = {**settings.common_env, **machine.env, **secrets, **settings.storage, **env}
+    for variable, value in whole.items():
+        if "\x00" in value or len(value.encode()) > VALUE_MAX_BYTES:
+            raise LaunchRefused(f"environment variable {variable} is longer than 100 KiB or contains a NUL byte")
+    return Order(
+        name=machine_name(task.id, task.attempt), env=whole, installation=installation,
+        secret_values=secrets_of(task, machine, settings, [key]), command=tuple(machine.command or ()),
+        image=machine.image, region=machine.region, cpus=machine.cpus, memory_mb=machine.memory_mb,
+        run_s=machine.run_timeout_ms / 1000, grace_s=machine.cancel_grace_period_ms / 1000,
+    )  # fmt: skip
+
+
+def secrets_of(task: Task, machine: Machine | None, settings: LaunchSettings, keys: Sequence[bytes]) -> frozenset[str]:
+    """The secret values in the environment of a task's machine: signatures, the secrets of the queue, and variables
+    whose name sounds secret, such as keys of the store."""
+    signatures = {sign(key, export_name(task.id, task.kind), task.attempt) for key in keys}
+    variables = {**settings.storage, **({} if machine is None else machine.env)}
+    by_name = {value for name, value in variables.items() if any(word in name.upper() for word in SECRET_WORDS)}
+    of_queue = {settings.variables.get(name, "") for name in (machine.secrets if machine is not None else ())}
+    return frozenset(value for value in signatures | by_name | of_queue if value)
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """Replace secrets by `***`, the longest first, since one may contain another. Short values stay: masking them would
+    damage ordinary text."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***") if len(secret) >= SECRET_LEAST else text
+    return text

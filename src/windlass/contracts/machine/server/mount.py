@@ -1,0 +1,97 @@
+"""Adds the machine contract to a server: its routes, and the loops that launch and sweep machines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from windlass.api.framework.application import Application
+from windlass.contracts.machine.delivery import LAUNCH
+from windlass.contracts.machine.launchers.port import Launcher
+from windlass.contracts.machine.server.app import make_app
+from windlass.contracts.machine.server.environment import LaunchSettings
+from windlass.contracts.machine.server.launch import Launching
+from windlass.contracts.machine.server.service import MachineService
+from windlass.contracts.machine.sweeper import Machines
+from windlass.engine.engine import Engine
+from windlass.engine.loops.runner import Loop
+from windlass.engine.notifications import Topic
+
+OBJECTS_S, AWAY_AGAIN_S = 60.0, 5.0
+LOCAL = "process"
+
+
+class Options(Protocol):
+    """How a server runs machines; see `contracts.machine.launchers.options`."""
+
+    @property
+    def launchers(self) -> Sequence[Launcher]: ...
+    @property
+    def callback_url(self) -> str | None: ...
+    @property
+    def sweep_s(self) -> float: ...
+    @property
+    def open(self) -> bool: ...
+    @property
+    def storage(self) -> Mapping[str, str]: ...
+    @property
+    def common_env(self) -> Mapping[str, str]: ...
+    @property
+    def variables(self) -> Mapping[str, str]: ...
+
+
+def make_machines(engine: Engine, options: Options | None = None, version: str = "unknown") -> Application:
+    """The routes. With local processes as machines, the export formats of Windlass need no setup."""
+    known = [] if options is None else [launcher.name for launcher in options.launchers]
+    engine.service(Machines).blobs = engine.parts.objects.blobs
+    service = MachineService(engine, default_launcher=LOCAL if LOCAL in known else None)
+    return make_app(service, engine.keys, version, open_=options is not None and options.open)
+
+
+@asynccontextmanager
+async def launching(engine: Engine, options: Options, url: str) -> AsyncIterator[None]:
+    """Launch and sweep machines until the block ends. `url` is where the server listens. Machines that still run then
+    keep running, and the next server that sweeps finds them."""
+    machines = engine.service(Machines)
+    machines.launchers = {launcher.name: launcher for launcher in options.launchers}
+
+    async def sweep() -> int:
+        await machines.tick()
+        return 0  # the rest waits for the next sweep
+
+    async def delete() -> int:
+        if not engine.parts.objects.configured:
+            return 0
+        deleting.every_s = AWAY_AGAIN_S  # if this raises, try again sooner
+        done = await machines.object_tick()
+        deleting.every_s = OBJECTS_S
+        return done
+
+    sweeping = Loop("machines", sweep, every_s=options.sweep_s)
+    deleting = Loop("objects", delete, every_s=OBJECTS_S)
+    machines.wake, machines.wake_objects = sweeping.wake, deleting.wake
+    unsubscribe = engine.parts.notifications.subscribe(Topic.LEASES, lambda _: sweeping.wake())
+    settings = LaunchSettings(
+        base_url=options.callback_url or url, storage=options.storage, common_env=options.common_env,
+        variables=options.variables,
+    )  # fmt: skip
+    launches = Launching(engine, settings)
+    machines.mask = launches.mask
+    await engine.hear()
+    for launcher in options.launchers:
+        launcher.open(sweeping.wake)
+    try:
+        async with engine.parts.outgoing.carrying(LAUNCH, launches.launch):
+            for loop in (sweeping, deleting):
+                loop.start()
+            yield
+    finally:
+        for loop in (sweeping, deleting):
+            await loop.stop()
+        await machines.let_go()
+        for launcher in options.launchers:
+            launcher.close()
+        machines.launchers = {}
+        unsubscribe()
+        machines.wake = machines.wake_objects = lambda: None

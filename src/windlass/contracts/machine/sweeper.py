@@ -1,0 +1,342 @@
+"""Records launches, sweeps machines, and deletes the objects that they leave.
+
+A sweep compares the machines of a launcher with the running attempts. It judges machines that ended without a callback,
+stops those that are overdue or cancelled, and removes those that belong to no attempt. Afterwards every running attempt
+has one machine, and there are no others. `contracts.machine.rules` decides, under the lock of the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from windlass.contracts.machine import rules as rules
+from windlass.contracts.machine.delivery import Machine
+from windlass.contracts.machine.launchers.port import Launcher, LauncherAway
+from windlass.contracts.machine.rules import MachineStatus, ObjectResult, Phase
+from windlass.contracts.machine.table import MachineRow as MachineRow
+from windlass.contracts.machine.table import MachineTable
+from windlass.core.outgoing import runs
+from windlass.core.states import Effect
+from windlass.core.task import Task
+from windlass.core.validation import clean_text
+from windlass.engine.engine import Engine
+from windlass.engine.payloads.blob_port import Blobs
+from windlass.errors import LeaseLost, NotFound, Unavailable, WindlassError
+
+log = logging.getLogger("windlass.machine")
+
+OBJECTS_BATCH, AT_ONCE = 100, 16
+CLEANUP_S = 10.0  # a machine that has reported has this long to clean up and exit
+DEFAULT_GRACE_S = 10.0
+POLL_S, HOLD_S = 0.5, 1.0
+OUTPUT_MAX, REASON_MAX = 16 * 1024, 500
+
+
+class Machines:
+    """The machines of one engine's launchers."""
+
+    def __init__(self, engine: Engine) -> None:
+        parts = engine.parts
+        self._store, self._randomness, self._call = parts.store, parts.randomness, parts.commands.call
+        self.launchers: dict[str, Launcher] = {}
+        self.blobs: Callable[[], Awaitable[Blobs]] = _no_blobs
+        self.wake: Callable[[], None] = lambda: None
+        self.wake_objects: Callable[[], None] = lambda: None
+        self.mask: Callable[[Task, str], Awaitable[str]] = _as_it_is
+        self._installation: str | None = None
+        self._awaited: dict[UUID, list[asyncio.Event]] = {}
+        self._used: Counter[UUID] = Counter()
+        self._in_hand: dict[tuple[str, str], asyncio.Task[bool]] = {}
+
+    async def installation(self) -> str:
+        """The id of this installation. It tells our machines from those of others at the same launcher."""
+        if self._installation is None:
+            async with self._store.single() as tx:
+                self._installation = (await MachineTable(tx.session).installation()).hex
+        return self._installation
+
+    # ----------------------------------------------------------------------------------------- launching
+
+    async def ask(self, task: Task, launcher: Launcher, machine: Machine) -> None:
+        """Record, before the launch, that a machine and objects may exist, so that a crash leaves neither behind. Stops
+        the machines of earlier attempts."""
+        prefix = rules.object_prefix(rules.export_name(task.id, task.kind))
+        async with self._store.begin() as tx:
+            machines = MachineTable(tx.session)
+            earlier = await machines.task_machines(task.id)
+            await machines.ask_machine(task, launcher.name, launcher.place)
+            await machines.keep_objects(task.id, prefix, machine.keep_object_ms / 1000)
+        for row in earlier:
+            at_hand = row.launcher == launcher.name and row.place == launcher.place
+            if row.attempt < task.attempt and row.ended_at is None and at_hand:
+                await self._remove(launcher, row, None, DEFAULT_GRACE_S)
+
+    async def launched(self, effect: Effect, seen: MachineStatus, machine: Machine, launcher: Launcher) -> None:
+        """Record that the machine was started. If its attempt has ended meanwhile, the next sweep removes it."""
+        async with self._store.single() as tx:
+            await MachineTable(tx.session).machine_there(
+                effect.task_id, effect.attempt, seen.id, seen.instance_id, machine.run_timeout_ms / 1000
+            )
+        detail = {"launcher": launcher.name, "machine": seen.id, "instance": seen.instance_id, "name": seen.name}
+        detail = {name: value for name, value in detail.items() if value is not None}
+        with contextlib.suppress(LeaseLost, NotFound):
+            await self._call(rules.Launched(effect.task_id, effect.attempt, seen.id, detail))
+        self._notify(effect.task_id)
+        self.wake()
+
+    async def not_launched(self, effect: Effect, reason: str, message: str) -> None:
+        with contextlib.suppress(NotFound):
+            text = clean_text("message", message)
+            await self._call(rules.NotLaunched(effect.task_id, effect.attempt, reason, text, self._randomness.jitter()))
+        self._notify(effect.task_id)
+        self.wake()
+
+    async def report(self, report: rules.MachineReport) -> Task:
+        """Record a machine's report. Raises Conflict or LeaseLost if it contradicts an accepted one."""
+        task = await self._call(msgspec.structs.replace(report, jitter=self._randomness.jitter()))
+        self._notify(task.id)
+        self.wake()
+        return task
+
+    async def of_task(self, task_id: UUID) -> list[MachineRow]:
+        """The machines of a task, newest first."""
+        async with self._store.single() as tx:
+            return await MachineTable(tx.session).task_machines(task_id)
+
+    @contextmanager
+    def awaiting(self, task_id: UUID) -> Iterator[Callable[[float], Awaitable[None]]]:
+        """Wait for the outcome of a launch. A launch by this server ends the wait; polling finds one by another."""
+        event = asyncio.Event()
+        self._awaited.setdefault(task_id, []).append(event)
+
+        async def wait(seconds: float) -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(seconds, POLL_S)):
+                    await event.wait()
+            event.clear()
+
+        try:
+            yield wait
+        finally:
+            self._awaited[task_id].remove(event)
+            if not self._awaited[task_id]:
+                del self._awaited[task_id]
+
+    def _notify(self, task_id: UUID) -> None:
+        for event in self._awaited.get(task_id, ()):
+            event.set()
+
+    # ----------------------------------------------------------------------------------------- sweeping
+
+    async def tick(self, hold_s: float = HOLD_S) -> int:
+        """Sweep all launchers once. Returns the number of machines handled. A launcher that does not answer delays no
+        other. Neither does a machine that is slow to end: after `hold_s` it is handled in the background."""
+        done = 0
+        for launcher in list(self.launchers.values()):
+            try:
+                done += await self._sweep(launcher, hold_s)
+            except LauncherAway as error:
+                log.warning("launcher %s does not answer: %s", launcher.name, error)
+        return done
+
+    async def _sweep(self, launcher: Launcher, hold_s: float) -> int:
+        """Lists the machines before it reads the rows, since a machine in the list then always has its row."""
+        seen = {status.name: status for status in await launcher.machines(await self.installation())}
+        async with self._store.single() as tx:
+            rows = await MachineTable(tx.session).open_machines(launcher.name, launcher.place)
+        room, begun = asyncio.Semaphore(AT_ONCE), []
+        for row, task, now in rows:
+            name = rules.machine_name(row.task_id, row.attempt)
+            one = self._one(launcher, row, task, seen.pop(name, None), now)
+            begun += self._begin((launcher.name, name), room, one)
+        for stray in seen.values():
+            begun += self._begin((launcher.name, stray.name), room, self._stray(launcher, stray))
+        if not begun:
+            return 0
+        done, _ = await asyncio.wait(begun, timeout=hold_s)
+        return sum(one.result() for one in done)
+
+    def _begin(
+        self, name: tuple[str, str], room: asyncio.Semaphore, dealing: Coroutine[Any, Any, bool]
+    ) -> list[asyncio.Task[bool]]:
+        """Handle a machine, unless an earlier sweep still does."""
+        if name in self._in_hand:
+            dealing.close()
+            return []
+        self._in_hand[name] = begun = asyncio.create_task(self._guarded(name, room, dealing))
+        begun.add_done_callback(lambda _: self._in_hand.pop(name))
+        return [begun]
+
+    async def _guarded(
+        self, name: tuple[str, str], room: asyncio.Semaphore, dealing: Coroutine[Any, Any, bool]
+    ) -> bool:
+        """Handle one machine. An error is logged, so that it does not affect the others."""
+        try:
+            async with room:
+                return await dealing
+        except (WindlassError, LauncherAway) as error:
+            log.warning("machine %s could not be handled, the next sweep tries again: %s", name[1], error)
+        except Exception:
+            log.exception("machine %s could not be handled", name[1])
+        finally:
+            dealing.close()  # if it was never started
+        return False
+
+    async def let_go(self) -> None:
+        """Stop handling machines. The next sweep, of this or another server, starts over with them."""
+        begun = list(self._in_hand.values())
+        for handling in begun:
+            handling.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+
+    async def _stray(self, launcher: Launcher, seen: MachineStatus) -> bool:
+        """Remove a machine that has no row."""
+        log.warning("machine %s belongs to no task and is removed", seen.name)
+        await launcher.stop(seen.name, seen.id, 0.0)
+        return True
+
+    async def _one(
+        self, launcher: Launcher, row: MachineRow, task: Task | None, seen: MachineStatus | None, now: datetime
+    ) -> bool:
+        """Handle one machine. Returns False if there was nothing to do."""
+        if task is None or not runs(task, row.attempt):
+            if seen is not None and task is not None and seen.phase is not Phase.EXITED and _tidies_up(task, row, now):
+                return False
+            await self._remove(launcher, row, seen, DEFAULT_GRACE_S if task is not None and task.cancel else 0.0)
+            return True
+        if row.launched_at is None:
+            return False  # the outbox is still launching it
+        if seen is None:
+            seen = await launcher.look(rules.machine_name(row.task_id, row.attempt), row.machine_id)
+        ended = seen is None or seen.phase is Phase.EXITED
+        overdue = row.deadline_at is not None and row.deadline_at <= now
+        if not ended and task.cancel is None and not overdue:
+            return False
+        if not ended and task.cancel is not None:
+            await self._remove(launcher, row, seen, task.policy.cancel_grace_s, keep_open=True)
+            seen = None
+        await self._call(await self._ended(row, task, seen, overdue=overdue))
+        self._notify(row.task_id)
+        await self._remove(launcher, row, seen, 0.0)
+        return True
+
+    async def _ended(self, row: MachineRow, task: Task, seen: MachineStatus | None, *, overdue: bool) -> rules.Ended:
+        """The command for a machine that ended or is overdue. Raises Unavailable while the store of its object does not
+        answer, unless the machine is overdue."""
+        result, problem = None, ""
+        if seen is not None and seen.phase is Phase.EXITED and seen.exit_code == 0:
+            try:
+                result = await self._left(task)
+            except Unavailable as error:
+                if not overdue:
+                    raise
+                problem = f"the store could not be checked for the object: {error.message}"
+        run_s = None
+        if overdue and row.launched_at is not None and row.deadline_at is not None:
+            run_s = (row.deadline_at - row.launched_at).total_seconds()
+        kept = None if seen is None else storable(seen)
+        if kept is not None and kept.output:
+            kept = msgspec.structs.replace(kept, output=await self.mask(task, kept.output))
+        return rules.Ended(row.task_id, row.attempt, kept, result, run_s, problem, self._randomness.jitter())
+
+    async def _left(self, task: Task) -> bytes | None:
+        """The result of a machine that did not call back: its object, if there is exactly one."""
+        prefix = rules.object_prefix(rules.export_name(task.id, task.kind))
+        blobs = await self.blobs()
+        found = [blob async for blob in blobs.list(prefix.rstrip("/"))]
+        return None if len(found) != 1 else ObjectResult.of(found[0].key, found[0].size, observed=True).encode()
+
+    async def _remove(
+        self,
+        launcher: Launcher,
+        row: MachineRow,
+        seen: MachineStatus | None,
+        grace_s: float,
+        *,
+        keep_open: bool = False,
+    ) -> None:
+        await launcher.stop(rules.machine_name(row.task_id, row.attempt), row.machine_id, grace_s)
+        if keep_open:
+            return
+        code, reason = (None, None) if seen is None else (seen.exit_code, storable(seen).reason or None)
+        async with self._store.single() as tx:
+            await MachineTable(tx.session).close_machine(row.task_id, row.attempt, code, reason)
+        self.wake_objects()
+
+    # ----------------------------------------------------------------------------------------- objects
+
+    async def downloaded(self, task_id: UUID) -> None:
+        """A client has downloaded the whole object of a task."""
+        async with self._store.single() as tx:
+            await MachineTable(tx.session).mark_downloaded(task_id)
+        self.wake_objects()
+
+    async def left_late(self, task: Task) -> None:
+        """Schedule the deletion of an object that was written after its attempt had ended. The objects of the task may
+        already have been deleted, so their row is written again."""
+        prefix = rules.object_prefix(rules.export_name(task.id, task.kind))
+        async with self._store.single() as tx:
+            await MachineTable(tx.session).keep_objects(task.id, prefix, 0.0)
+        self.wake_objects()
+
+    @contextmanager
+    def using(self, task_id: UUID) -> Iterator[None]:
+        """Keep the objects of a task while one of them is read or written here."""
+        self._used[task_id] += 1
+        try:
+            yield
+        finally:
+            self._used[task_id] -= 1
+            if not self._used[task_id]:
+                del self._used[task_id]
+                self.wake_objects()
+
+    async def object_tick(self) -> int:
+        """Delete objects that are no longer kept. After a crash some are deleted a second time. Raises Unavailable at
+        the first object if the store does not answer, since it would not answer for the others either."""
+        async with self._store.single() as tx:
+            due = await MachineTable(tx.session).due_objects(OBJECTS_BATCH)
+        if not due:
+            return 0
+        gone, blobs = [], await self.blobs()
+        try:
+            for task_id, prefix in due:
+                if task_id not in self._used:
+                    await blobs.clear(prefix.rstrip("/"))
+                    gone.append(task_id)
+        finally:
+            if gone:
+                async with self._store.begin() as tx:
+                    await MachineTable(tx.session).forget_objects(gone)
+                    await MachineTable(tx.session).forget_machines()
+        return len(gone) if len(due) == OBJECTS_BATCH else 0
+
+
+def storable(seen: MachineStatus) -> MachineStatus:
+    """Clean the output of a machine and the reason that its vendor gives: both may be any text."""
+    output, reason = clean_text("output", seen.output, OUTPUT_MAX), clean_text("reason", seen.reason, REASON_MAX)
+    return msgspec.structs.replace(seen, output=output, reason=reason)
+
+
+async def _as_it_is(_: Task, text: str) -> str:
+    return text
+
+
+async def _no_blobs() -> Blobs:
+    raise Unavailable("this server has no blob store")
+
+
+def _tidies_up(task: Task, row: MachineRow, now: datetime) -> bool:
+    if not rules.finished_by_itself(task, row.attempt) or task.finished_at is None:
+        return False
+    return now < task.finished_at + timedelta(seconds=CLEANUP_S)

@@ -1,0 +1,1 @@
+"""The signed URLs of the machine contract."""

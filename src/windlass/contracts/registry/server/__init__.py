@@ -1,0 +1,1 @@
+"""`kagzi.WorkflowService` on an engine."""

@@ -1,0 +1,73 @@
+"""Reports of a worker about its run: turns requests into commands."""
+
+from __future__ import annotations
+
+from windlass.contracts.registry.commands import (
+    SLEEP_MAX_S,
+    WorkflowCommand,
+    WorkflowReport,
+    WorkflowSleep,
+)
+from windlass.contracts.registry.rules import RunCredential
+from windlass.contracts.registry.server.call import LEASE_TOKEN, WORKER_ID, Call, missing
+from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.registry.wire import messages as wire
+from windlass.contracts.registry.wire.worker import read_token
+from windlass.contracts.registry.workflows import Answer, run_command
+from windlass.core.access import Role
+from windlass.core.task import Outcome
+from windlass.core.validation import LARGE_MAX_BYTES
+from windlass.core.worker import WorkerHeartbeat
+from windlass.errors import Invalid, InvalidState, NotFound
+
+
+async def complete_workflow(call: Call, request: pb.CompleteWorkflowRequest) -> pb.Empty:
+    output = wire.json_bytes("output", request.output, empty=None, most=LARGE_MAX_BYTES)
+    await carry_out(call, WorkflowReport(credential_of(call, request.run_id), Outcome.SUCCEEDED, output))
+    return pb.Empty()
+
+
+async def fail_workflow(call: Call, request: pb.FailWorkflowRequest) -> pb.Empty:
+    """The run is retried within its policy, unless the error is final."""
+    credential = credential_of(call, request.run_id)
+    failure = wire.failure_from(request.error, (await call.run_options(credential.task_id)).final_errors)
+    await carry_out(call, WorkflowReport(credential, Outcome.FAILED, failure=failure))
+    return pb.Empty()
+
+
+async def schedule_sleep(call: Call, request: pb.ScheduleSleepRequest) -> pb.Empty:
+    if request.duration_seconds > SLEEP_MAX_S:
+        raise Invalid(f"must be at most {SLEEP_MAX_S:.0f} (30 days)", field="duration_seconds")
+    await carry_out(call, WorkflowSleep(credential_of(call, request.run_id), float(request.duration_seconds)))
+    return pb.Empty()
+
+
+async def record_heartbeat(call: Call, request: pb.RecordHeartbeatRequest) -> pb.Empty:
+    """Extends one run, for the worker that runs it."""
+    if not request.worker_id:
+        raise Invalid("cannot be empty", field="worker_id")
+    worker_id = wire.read_id("worker_id", request.worker_id, "worker")
+    task = (await call.run(credential_of(call, request.run_id).task_id)).task
+    if wire.status_of_run(task) != pb.WORKFLOW_STATUS_RUNNING or task.worker != str(worker_id):
+        raise InvalidState(f"run {task.id} is {wire.shown_status(task)}, or it is leased to another worker")
+    try:
+        await call.engine.workers.heartbeat(WorkerHeartbeat(worker_id))
+    except NotFound:
+        raise InvalidState("the worker is offline") from None
+    return pb.Empty()
+
+
+def credential_of(call: Call, run_id: str) -> RunCredential:
+    call.may_by_id(Role.SUBMITTER)
+    id_, token = wire.read_id("run_id", run_id), call.metadata.get(LEASE_TOKEN)
+    read = None if token is None else read_token(token)
+    attempt, lease_id = (None, None) if read is None else (read.attempt or None, read.lease_id)
+    worker = call.metadata.get(WORKER_ID)
+    return RunCredential(id_, attempt, lease_id, worker=worker, namespace=call.principal.namespace)
+
+
+async def carry_out(call: Call, command: WorkflowCommand) -> Answer:
+    try:
+        return await run_command(call.engine, command)
+    except NotFound:
+        raise missing("workflow_run", command.task_id) from None

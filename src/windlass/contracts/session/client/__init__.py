@@ -1,0 +1,1 @@
+"""The client side of sessions: remote apps and workers."""

@@ -1,0 +1,259 @@
+"""A remote server as a client and as a source of work: what an app and a worker need, over one gRPC channel.
+
+Needs no database driver and no credentials but an API key. Calls are in `wire.calls`, sessions in `session`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import grpc
+import msgspec
+from msgspec.structs import replace
+
+from windlass.contracts.session.client.session import RemoteSession, WorkerInfo
+from windlass.contracts.session.wire import calls as calls
+from windlass.contracts.session.wire import session_pb2 as pb
+from windlass.contracts.session.wire.calls import Call
+from windlass.contracts.session.wire.messages import report_message
+from windlass.contracts.session.wire.methods import CALL, REPORT_LATE
+from windlass.core.command import Claimed, Complete, Fail, Report
+from windlass.core.failure import Category, Failure
+from windlass.core.lease import IDLE, Activity, Extension, Lease, Reach
+from windlass.core.progress import Progress, ProgressReport
+from windlass.core.retry import Policy
+from windlass.core.schedule import ScheduleSpec
+from windlass.core.step import Step
+from windlass.core.step_command import StepCommand
+from windlass.core.submission import Submission, check_submission
+from windlass.core.task import Task
+from windlass.core.validation import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES, check_seconds
+from windlass.errors import Invalid, InvalidState, NotFound, Unavailable, WindlassError
+from windlass.net.grpc_channel import error_of, open_channel
+from windlass.net.problem import error_from
+
+CALL_S = 30.0
+WAIT_S = 20.0
+POLL_LEAST_S = 0.05
+AFTER_ERROR_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task, as `wait` returns it."""
+
+    task: Task
+
+
+class Remote:
+    """Made by `connect`. Has the same methods as an engine in this process."""
+
+    def __init__(self, channel: Any, server: str, api_key: str) -> None:
+        self._channel, self._server, self._api_key = channel, server, api_key
+        self._call = channel.unary_unary(CALL, pb.CallRequest.SerializeToString, pb.CallReply.FromString)
+        self._report_late = channel.unary_unary(REPORT_LATE, pb.LateReports.SerializeToString, pb.Answers.FromString)
+        self._metadata = (("authorization", f"Bearer {api_key}"),)
+        self._sessions: dict[UUID, RemoteSession] = {}
+        self._result_max_bytes = LARGE_MAX_BYTES
+
+    async def close(self) -> None:
+        for session in list(self._sessions.values()):
+            await session.close()
+        await self._channel.close()
+
+    def reach(self) -> Reach:
+        """How the heartbeat process of a worker reaches the same server."""
+        return Reach(
+            "windlass.contracts.session.client.lease_extender", {"server": self._server, "api_key": self._api_key}
+        )
+
+    # ----------------------------------------------------------------------------------------- as a client
+
+    async def submit(self, submission: Submission) -> UUID:
+        return (await self.submit_many([submission]))[0]
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> list[UUID]:
+        for submission in submissions:
+            check_submission(submission, LARGE_MAX_BYTES)
+        ids: list[UUID] = await self._ask(calls.SubmitMany(list(submissions)))
+        return ids
+
+    async def submit_batch(self, submission: Submission, payloads: Sequence[bytes]) -> list[UUID]:
+        return await self.submit_many([replace(submission, payload=payload) for payload in payloads])
+
+    async def wait(self, task_id: UUID, timeout_s: float) -> TaskView:
+        """Wait for the end of a task by long polls, up to `timeout_s`."""
+        check_seconds("timeout_s", timeout_s)
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+            try:
+                task: Task = await self._ask(calls.Wait(task_id, min(left_s, WAIT_S)))
+            except Unavailable:
+                if left_s <= AFTER_ERROR_S:
+                    raise
+                await asyncio.sleep(AFTER_ERROR_S)
+                continue
+            if task.terminal or left_s <= POLL_LEAST_S:
+                return TaskView(task)
+
+    async def cancel(self, task_id: UUID, reason: str = "", *, force: bool = False) -> Task:
+        task: Task = await self._ask(calls.Cancel(task_id, reason, force))
+        return task
+
+    async def cancel_run(self, run_id: UUID, reason: str = "") -> int:
+        cancelled: int = await self._ask(calls.CancelRun(run_id, reason))
+        return cancelled
+
+    async def results(self, ids: Sequence[UUID], namespace: str | None = None) -> dict[UUID, bytes]:
+        results: dict[UUID, bytes] = await self._ask(calls.GetResults(list(ids), namespace))
+        return results
+
+    async def progress(self, task_id: UUID) -> Progress | None:
+        progress: Progress | None = await self._ask(calls.GetProgress(task_id))
+        return progress
+
+    async def checkpoint(self, task_id: UUID) -> bytes | None:
+        checkpoint: bytes | None = await self._ask(calls.GetCheckpoint(task_id))
+        return checkpoint
+
+    async def note(self, notes: Sequence[ProgressReport]) -> list[WindlassError | None]:
+        answers: list[calls.Problem | None] = await self._ask(calls.WriteNotes(list(notes)))
+        return [None if problem is None else error_from(problem.code, problem.message) for problem in answers]
+
+    async def load_steps(self, task_id: UUID) -> list[Step]:
+        steps: list[Step] = await self._ask(calls.LoadSteps(task_id))
+        return steps
+
+    async def record_step(self, command: StepCommand) -> Step:
+        record = msgspec.Raw(msgspec.msgpack.encode(command))
+        step: Step = await self._ask(calls.RecordStep(type(command).__name__, record))
+        return step
+
+    async def signal(
+        self, task_id: UUID, name: str, payload: bytes = b"null", *, signal_id: UUID | None = None
+    ) -> Task:
+        task: Task = await self._ask(calls.SendSignal(task_id, name, payload, signal_id))
+        return task
+
+    async def declare_schedules(
+        self, app: str, specs: Sequence[ScheduleSpec], *, namespace: str = "default", anew: bool = True
+    ) -> int:
+        remaining: int = await self._ask(calls.DeclareSchedules(app, list(specs), namespace, anew))
+        return remaining
+
+    async def declare_kinds(
+        self, app: str, policies: Mapping[str, Policy | None], *, namespace: str = "default"
+    ) -> None:
+        await self._ask(calls.DeclareKinds(app, dict(policies), namespace))
+
+    async def _ask(self, call: Call) -> Any:
+        request = pb.CallRequest(name=type(call).__name__, body=msgspec.msgpack.encode(call))
+        try:
+            reply = await self._call(request, metadata=self._metadata, timeout=CALL_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        except grpc.aio.UsageError:
+            raise InvalidState("the connection to the server was closed") from None
+        return msgspec.msgpack.decode(reply.body, type=call.answer)
+
+    # ----------------------------------------------------------------------------------------- as a source of work
+
+    async def open_lease(self, worker: str, queues: Sequence[str], *, kinds: Sequence[str] | None = None,
+                         labels: Sequence[str] = (), namespace: str = "default", ttl_s: float = 30.0,
+                         host: str = "", pid: int = 0, version: str = "",
+                         concurrency: int = 0) -> Lease:  # fmt: skip
+        info = WorkerInfo(worker, tuple(queues), None if kinds is None else tuple(kinds), tuple(labels), namespace,
+                          ttl_s, host, pid, version, concurrency)  # fmt: skip
+        session = await RemoteSession.open(self._channel, self._metadata, info)
+        self._sessions[session.lease.id] = session
+        return session.lease
+
+    async def claim(self, lease: Lease, limit: int = 1, *, wait_s: float = 0.0) -> list[Claimed]:
+        return await self._session(lease).claim(limit, wait_s)
+
+    async def extend_lease(
+        self, lease: Lease, active: Sequence[UUID] | None = None, activity: Activity = IDLE
+    ) -> Extension:
+        return await self._session(lease).extend(active or (), activity)
+
+    async def await_news(self, lease: Lease, timeout_s: float) -> bool:
+        return await self._session(lease).await_news(timeout_s)
+
+    async def end_lease(self, lease: Lease) -> None:
+        session = self._sessions.pop(lease.id, None)
+        if session is not None:
+            await session.end()
+
+    async def report(self, reports: Sequence[Report]) -> list[WindlassError | None]:
+        """Send each report by the session of its lease; if that is over, by a call of its own, since the server still
+        accepts the report of a current attempt."""
+        reports = [self._limit_result(report) for report in reports]
+        answers: dict[int, WindlassError | None] = {}
+        for lease_id in {report.lease_id for report in reports}:
+            places = [place for place, report in enumerate(reports) if report.lease_id == lease_id]
+            batch = [reports[place] for place in places]
+            session = self._sessions.get(lease_id)
+            if session is None or session.over:
+                outcomes = await self._report_after(lease_id, batch)
+            else:
+                outcomes = await session.report(batch)
+            answers |= dict(zip(places, outcomes, strict=True))
+        return [answers[place] for place in range(len(reports))]
+
+    def _limit_result(self, report: Report) -> Report:
+        """A failure in place of a result that is too long: the server would end the stream at such a message."""
+        session = self._sessions.get(report.lease_id)
+        self._result_max_bytes = self._result_max_bytes if session is None else session.result_max_bytes
+        most = self._result_max_bytes
+        if not isinstance(report, Complete) or report.result is None or len(report.result) <= most:
+            return report
+        setting = "WINDLASS_BLOBS" if most == PAYLOAD_MAX_BYTES else "WINDLASS_PAYLOAD_MAX_BYTES"
+        problem = f"result: has {len(report.result)} bytes, the server accepts {most}; set {setting} to accept more"
+        failure = Failure(Category.CONFIGURATION, problem, "RESULT_TOO_LARGE", retryable=False)
+        return Fail(report.task_id, report.attempt, report.lease_id, failure)
+
+    async def _report_after(self, lease_id: UUID, reports: Sequence[Report]) -> list[WindlassError | None]:
+        messages = [report_message(number, report) for number, report in enumerate(reports)]
+        request = pb.LateReports(lease_id=lease_id.bytes, reports=messages)
+        try:
+            answers = await self._report_late(request, metadata=self._metadata, timeout=CALL_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        refused = {one.number: error_from(one.code, one.message) for one in answers.refused}
+        return [refused.get(number) for number in range(len(reports))]
+
+    def _session(self, lease: Lease) -> RemoteSession:
+        if lease.id not in self._sessions:
+            raise NotFound("this client has no session of this lease", lease_id=lease.id)
+        return self._sessions[lease.id]
+
+
+@asynccontextmanager
+async def connect(server: str, api_key: str) -> AsyncIterator[Remote]:
+    """A server by its URL: `http://HOST:PORT`, or `https://` with TLS. Nothing is sent before the first call."""
+    for field, value in (("server", server), ("api_key", api_key)):
+        if not isinstance(value, str) or not value.isprintable() or not value.isascii() or not value:
+            raise Invalid("must be text without spaces or control characters", field=field)
+    check_server(server)
+    remote = Remote(open_channel(server), server, api_key)
+    try:
+        yield remote
+    finally:
+        await remote.close()
+
+
+def check_server(server: str) -> None:
+    try:
+        parts = urlsplit(server)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port is not None:
+            return
+    except ValueError:
+        pass
+    raise Invalid("must be like http://HOST:PORT or https://HOST:PORT", field="server")

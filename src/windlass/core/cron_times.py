@@ -1,0 +1,250 @@
+"""When a cron expression fires: the next times, the last ones, those between two instants, in a time zone.
+
+Instants are UTC and whole seconds. Where the clocks of the zone change:
+
+- An expression with fixed hours (`30 2 * * *`, `0 9-17 * * *`) fires once for each of its times: one that is left out
+  fires at the moment of the change, one that is there twice fires the first time.
+- One that goes by every hour, or every so many (its hour begins with `*`), follows elapsed time: `*/15 * * * *` is
+  fifteen minutes apart through any change, so it fires in both of two equal hours, and in none that is left out.
+
+The zone is an argument: where its rules come from is not known here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from itertools import islice, takewhile
+
+from windlass.core.cron import Cron, month_days
+from windlass.core.states import Instant
+
+YEAR_FIRST, YEAR_LAST = 1970, 8999
+SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
+
+
+def next_fire(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
+    """The first fire after an instant, None if there is none any more."""
+    return (_next_steady if cron.steady else _next_fixed)(cron, zone, after)
+
+
+def last_fire(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
+    """The last fire up to and with an instant."""
+    return (_last_steady if cron.steady else _last_fixed)(cron, zone, at)
+
+
+def fires_after(cron: Cron, zone: tzinfo, after: Instant) -> Iterator[Instant]:
+    """One after the other, without an end if the expression has none."""
+    fire = next_fire(cron, zone, after)
+    while fire is not None:
+        yield fire
+        fire = next_fire(cron, zone, fire)
+
+
+def first_fires(cron: Cron, zone: tzinfo, after: Instant, count: int, until: Instant | None = None) -> list[Instant]:
+    """The first `count` fires in (after, until]."""
+    fires = fires_after(cron, zone, after)
+    return list(islice(fires if until is None else takewhile(lambda fire: fire <= until, fires), count))
+
+
+def newest_fires(cron: Cron, zone: tzinfo, after: Instant, until: Instant, count: int) -> list[Instant]:
+    """The last `count` fires in (after, until], the oldest first. Looks at no others, however many there are."""
+    found: list[Instant] = []
+    fire = last_fire(cron, zone, until) if count else None
+    while fire is not None and fire > after:
+        found.append(fire)
+        fire = last_fire(cron, zone, fire - SECOND) if len(found) < count else None
+    return found[::-1]
+
+
+# --------------------------------------------------------------------------------------------- fixed hours
+#
+# Each wall time has one instant, and later wall times never have earlier ones: it is enough to walk the wall times.
+
+
+def _next_fixed(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
+    wall = next_wall(cron, _wall(zone, after))
+    while wall is not None and (fire := _instant(zone, wall)) <= after:
+        wall = next_wall(cron, wall)
+    return None if wall is None else fire
+
+
+def _last_fixed(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
+    wall = last_wall(cron, _wall(zone, at) + _repeated(zone, at))
+    while wall is not None and (fire := _instant(zone, wall)) > at:
+        wall = last_wall(cron, wall - SECOND)
+    return None if wall is None else fire
+
+
+def _instant(zone: tzinfo, wall: datetime) -> Instant:
+    """The first instant at which clocks show this; if none do, the one at which they skip it."""
+    before = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if _wall(zone, before) == wall:
+        return before
+    change = _first_change(zone, wall.replace(tzinfo=zone, fold=1).astimezone(UTC), before)
+    assert change is not None, (zone, wall)
+    return change
+
+
+def _repeated(zone: tzinfo, at: Instant) -> timedelta:
+    """How far the clocks went back, for an instant whose wall time is there for the second time: all wall times up to
+    so much later have had their instant before it."""
+    local = at.astimezone(zone)
+    if not local.fold:
+        return timedelta()
+    first = local.replace(fold=0).utcoffset()
+    second = local.utcoffset()
+    assert first is not None, local
+    assert second is not None, local
+    return first - second
+
+
+# --------------------------------------------------------------------------------------------- elapsed time
+#
+# An instant is a fire if its wall time matches. Between two changes wall time goes as time does.
+
+
+def _next_steady(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
+    begin = _whole(after) + SECOND
+    while True:
+        wall = _wall(zone, begin)
+        found = next_wall(cron, wall - SECOND)
+        if found is None:
+            return None
+        fire = begin + (found - wall)
+        change = _first_change(zone, begin, fire)
+        if change is None:
+            return fire
+        begin = change
+
+
+def _last_steady(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
+    end = _whole(at)
+    while True:
+        wall = _wall(zone, end)
+        found = last_wall(cron, wall)
+        if found is None:
+            return None
+        fire = end - (wall - found)
+        change = _last_change(zone, fire, end)
+        if change is None:
+            return fire
+        end = change - SECOND
+
+
+def _first_change(zone: tzinfo, begin: Instant, end: Instant) -> Instant | None:
+    """The first instant in (begin, end] at which the zone's offset is another; zones change less than once a day."""
+    offset, near = _offset(zone, begin), begin
+    while near < end:
+        far = min(near + DAY, end)
+        if _offset(zone, far) != offset:
+            return _bisect(zone, near, far)
+        near = far
+    return None
+
+
+def _last_change(zone: tzinfo, begin: Instant, end: Instant) -> Instant | None:
+    offset, far = _offset(zone, end), end
+    while far > begin:
+        near = max(far - DAY, begin)
+        if _offset(zone, near) != offset:
+            return _bisect(zone, near, far)
+        far = near
+    return None
+
+
+def _bisect(zone: tzinfo, near: Instant, far: Instant) -> Instant:
+    """The instant of the one change between two with different offsets."""
+    offset = _offset(zone, near)
+    while far - near > SECOND:
+        middle = near + (far - near) // SECOND // 2 * SECOND
+        if _offset(zone, middle) == offset:
+            near = middle
+        else:
+            far = middle
+    return far
+
+
+def _offset(zone: tzinfo, at: Instant) -> timedelta | None:
+    return at.astimezone(zone).utcoffset()
+
+
+def _wall(zone: tzinfo, at: Instant) -> datetime:
+    """What clocks show, to the second."""
+    return at.astimezone(zone).replace(tzinfo=None, microsecond=0, fold=0)
+
+
+def _whole(at: Instant) -> Instant:
+    return at.astimezone(UTC).replace(microsecond=0)
+
+
+# --------------------------------------------------------------------------------------------- wall times
+
+
+def next_wall(cron: Cron, after: datetime) -> datetime | None:
+    """The first wall time after this one that matches."""
+    days = month_days(cron, after.year, after.month) if _in_month(cron, after.year, after.month) else []
+    if after.day in days and (found := _next_time(cron, after)) is not None:
+        return datetime.combine(after, found)
+    place = bisect_right(days, after.day)
+    day = after.replace(day=days[place]).date() if place < len(days) else _first_day_after(cron, after)
+    return None if day is None else datetime.combine(day, time(cron.hours[0], cron.minutes[0], cron.seconds[0]))
+
+
+def last_wall(cron: Cron, at: datetime) -> datetime | None:
+    """The last wall time up to and with this one that matches."""
+    days = month_days(cron, at.year, at.month) if _in_month(cron, at.year, at.month) else []
+    if at.day in days and (found := _last_time(cron, at)) is not None:
+        return datetime.combine(at, found)
+    place = bisect_left(days, at.day)
+    day = at.replace(day=days[place - 1]).date() if place else _last_day_before(cron, at)
+    return None if day is None else datetime.combine(day, time(cron.hours[-1], cron.minutes[-1], cron.seconds[-1]))
+
+
+def _in_month(cron: Cron, year: int, month: int) -> bool:
+    return month in cron.months and (cron.years is None or year in cron.years)
+
+
+def _first_day_after(cron: Cron, at: datetime) -> date | None:
+    """In a later month."""
+    for year in cron.years or range(at.year, YEAR_LAST + 1):
+        for month in cron.months:
+            if (year, month) > (at.year, at.month) and (days := month_days(cron, year, month)):
+                return date(year, month, days[0])
+    return None
+
+
+def _last_day_before(cron: Cron, at: datetime) -> date | None:
+    """In an earlier month."""
+    for year in reversed(cron.years or range(YEAR_FIRST, at.year + 1)):
+        for month in reversed(cron.months):
+            if (year, month) < (at.year, at.month) and (days := month_days(cron, year, month)):
+                return date(year, month, days[-1])
+    return None
+
+
+def _next_time(cron: Cron, at: datetime) -> time | None:
+    hours, minutes, seconds = cron.hours, cron.minutes, cron.seconds
+    if at.hour in hours:
+        place = bisect_right(seconds, at.second)
+        if at.minute in minutes and place < len(seconds):
+            return time(at.hour, at.minute, seconds[place])
+        place = bisect_right(minutes, at.minute)
+        if place < len(minutes):
+            return time(at.hour, minutes[place], seconds[0])
+    place = bisect_right(hours, at.hour)
+    return time(hours[place], minutes[0], seconds[0]) if place < len(hours) else None
+
+
+def _last_time(cron: Cron, at: datetime) -> time | None:
+    hours, minutes, seconds = cron.hours, cron.minutes, cron.seconds
+    if at.hour in hours:
+        place = bisect_right(seconds, at.second)
+        if at.minute in minutes and place:
+            return time(at.hour, at.minute, seconds[place - 1])
+        place = bisect_left(minutes, at.minute)
+        if place:
+            return time(at.hour, minutes[place - 1], seconds[-1])
+    place = bisect_left(hours, at.hour)
+    return time(hours[place - 1], minutes[-1], seconds[-1]) if place else None

@@ -1,0 +1,1 @@
+"""Events and batches of data that tasks produce."""

@@ -1,0 +1,75 @@
+"""What is wrong with a database, its carriers, its blob store and its secrets, and what to do about each finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windlass.blobs.address import read_address
+from windlass.core.delivery import type_of
+from windlass.engine.payloads.blob_port import Blobs
+from windlass.engine.payloads.objects import examine_objects
+from windlass.engine.read.doctor import Finding, diagnose
+from windlass.engine.secrets import Secrets, examine_secrets
+from windlass.errors import Unavailable
+from windlass.serve import CONTRACTS, checked_url, open_blobs, read_cipher
+from windlass.store.health import read_vitals
+from windlass.store.store import Store
+
+if TYPE_CHECKING:
+    from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
+
+
+async def examine(
+    database_url: str,
+    *,
+    local_s: float,
+    pooled: bool = False,
+    carriers: CarrierOptions | None = None,
+    blobs: str | None = None,
+    secret_keys: str | None = None,
+) -> list[Finding]:
+    """What is wrong with a database or about to be, and what to do. `local_s` is the clock of this machine."""
+    vitals = await read_vitals(checked_url(database_url))
+    found = diagnose(vitals, pooled=pooled, local_s=local_s)
+    if vitals.schema is not None:
+        return found
+    if "lease" in CONTRACTS:
+        found += await _examine_carriers(database_url, pooled, carriers)
+    store = Store(database_url, pooled=pooled)
+    try:
+        cipher = read_cipher(secret_keys)
+        secrets = examine_secrets(await Secrets(store, cipher).count(), encrypted=cipher is not None)
+        return [*found, await _examine_blobs(store, blobs), secrets]
+    finally:
+        await store.close()
+
+
+async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOptions | None) -> list[Finding]:
+    from windlass.contracts.lease.delivery import Invoke, Wakeup
+    from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS
+    from windlass.contracts.lease.wakeups.doctor import examine_carriers
+    from windlass.contracts.lease.wakeups.table import WakeupTable
+
+    store = Store(database_url, pooled=pooled)
+    try:
+        async with store.begin() as tx:
+            queues = await tx.queues.queues_delivered([type_of(Wakeup), type_of(Invoke)])
+            dead = await WakeupTable(tx.session).count_dead_messages()
+    finally:
+        await store.close()
+    return await examine_carriers([settings.delivery for settings in queues.values()], dead, carriers or NO_CARRIERS)
+
+
+async def _examine_blobs(store: Store, blobs: str | None) -> Finding:
+    """Looks, and makes nothing: neither the folder nor the mark of a store."""
+    if blobs is None:
+        return await examine_objects(store, None, "")
+    address, opening = read_address(blobs), open_blobs(blobs)
+
+    def opened() -> Blobs:
+        if address.scheme == "file" and not Path(address.place).is_dir():
+            raise Unavailable(f"there is no folder {address.place}")
+        return opening()
+
+    return await examine_objects(store, opened, address.shown)

@@ -1,0 +1,1 @@
+"""Claims: a worker asks for tasks and waits if there are none."""

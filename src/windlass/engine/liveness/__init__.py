@@ -1,0 +1,1 @@
+"""Leases, heartbeats and the registry of workers."""

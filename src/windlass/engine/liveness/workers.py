@@ -1,0 +1,242 @@
+"""The list of workers: which are online, draining, or offline.
+
+The lease of a worker decides whether it is online, so that this is known the moment it runs out. Heartbeats of many
+workers share one statement.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass.core import task as rules
+from windlass.core.command import Claimed
+from windlass.core.delivery import check_claimable
+from windlass.core.lease import Lease
+from windlass.core.position import Position, check_position
+from windlass.core.queue import QueueConfig
+from windlass.core.validation import check_count, check_name, check_seconds, check_type
+from windlass.core.worker import Registration, Worker, WorkerHeartbeat, WorkerState, check_registration, label_of
+from windlass.engine.commit.committer import Committer, Pause
+from windlass.engine.liveness.leases import LOSE_MAX, UNKNOWN
+from windlass.engine.loops.ticks import log_losses
+from windlass.engine.notifications import Notifications
+from windlass.engine.randomness import Randomness
+from windlass.errors import Invalid, NotFound, WindlassError
+from windlass.store.notify import PendingNotifications
+from windlass.store.store import Store
+from windlass.store.transaction import Transaction
+
+log = logging.getLogger("windlass.watchdog")
+
+DRAIN_TIMEOUT_S = 300.0
+STALE_S = 30.0
+PAGE_MAX = 10_000
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat."""
+
+    lease_id: UUID
+    expires_at: datetime
+    draining: bool
+
+
+class WorkerPage(msgspec.Struct, frozen=True):
+    """Newest first. `next` is the position to go on from, None at the end; `total` counts all that match."""
+
+    workers: list[Worker]
+    next: Position | None
+    total: int
+
+
+class Workers:
+    """The workers of one database, of every contract. `rescue` gives back tasks claimed for a worker that left."""
+
+    def __init__(
+        self,
+        store: Store,
+        randomness: Randomness,
+        notifications: Notifications,
+        rescue: Callable[[Sequence[Claimed]], None],
+        *,
+        pause: Pause,
+    ) -> None:
+        self.rescue = rescue
+        self._store, self._randomness, self._notifications = store, randomness, notifications
+        self._heartbeats: Committer[WorkerHeartbeat, HeartbeatAnswer] = Committer(self._commit, pause=pause)
+        self.drain_timeout_s = DRAIN_TIMEOUT_S
+
+    async def close(self) -> None:
+        await self._heartbeats.close()
+
+    # ----------------------------------------------------------------------------------------- for workers
+
+    async def register(self, registration: Registration, *, stale_s: float = STALE_S) -> tuple[UUID, Lease]:
+        """A worker starts. One that starts again keeps its id and gets a new lease."""
+        check_registration(registration)
+        check_seconds("stale_s", stale_s, least=0.5)
+        name = (
+            f"{registration.host}:{registration.pid}" if registration.host and registration.pid else registration.host
+        )
+        lease_id, new_id = self._randomness.new_token("pull"), self._randomness.new_id()
+        async with self._store.begin() as tx:
+            deliveries = await tx.queues.get_deliveries(registration.namespace, (registration.queue,))
+            check_claimable("queue", (registration.queue,), deliveries)
+            await _limit(tx, registration)
+            worker_id = await tx.workers.register_worker(new_id, lease_id, name or str(new_id), registration)
+            labels = tuple(label_of(key, value) for key, value in registration.labels.items())
+            lease = Lease(
+                lease_id, registration.namespace, str(worker_id), (registration.queue,),
+                tuple(dict.fromkeys(registration.kinds)), labels, float(stale_s), UNKNOWN, registration.host,
+                registration.pid, registration.version,
+            )  # fmt: skip
+            expires_at = await tx.leases.open_lease(lease)
+        assert expires_at is not None, lease_id
+        return worker_id, replace(lease, expires_at=expires_at)
+
+    async def heartbeat(self, heartbeat: WorkerHeartbeat) -> HeartbeatAnswer:
+        """Record a heartbeat. Raises NotFound if the worker is unknown or gone."""
+        check_type("worker_id", heartbeat.worker_id, UUID)
+        return await self._heartbeats.call(heartbeat)
+
+    async def _commit(self, heartbeats: list[WorkerHeartbeat]) -> list[HeartbeatAnswer | WindlassError]:
+        """One statement, unless a worker sends more than one heartbeat at a time."""
+        answers: dict[int, HeartbeatAnswer | WindlassError] = {}
+        left = list(enumerate(heartbeats))
+        async with self._store.begin() as tx:
+            while left:
+                turn, left = _once_each(left)
+                found = await tx.workers.record_worker_heartbeats([heartbeat for _, heartbeat in turn])
+                for number, heartbeat in turn:
+                    known = found.get(heartbeat.worker_id)
+                    answers[number] = _unknown(heartbeat.worker_id) if known is None else HeartbeatAnswer(*known)
+            await self._end_cancelled(
+                tx, [one.lease_id for one in answers.values() if isinstance(one, HeartbeatAnswer)]
+            )
+        return [answers[number] for number in range(len(heartbeats))]
+
+    async def _end_cancelled(self, tx: Transaction, lease_ids: Sequence[UUID]) -> None:
+        """These workers receive no cancel signals: their cancelled tasks end at once, and the worker's next write is
+        refused."""
+        tasks, now = await tx.leases.cancelling_tasks(set(lease_ids)) if lease_ids else ([], None)
+        if now is not None:
+            await tx.apply([rules.cancel(task, "", now, force=True) for task in tasks])
+
+    # ----------------------------------------------------------------------------------------- reads
+
+    async def get(self, worker_id: UUID) -> Worker:
+        check_type("worker_id", worker_id, UUID)
+        async with self._store.single() as tx:
+            worker = await tx.workers.get_worker(worker_id)
+        if worker is None:
+            raise _unknown(worker_id)
+        return worker
+
+    async def page(
+        self,
+        namespace: str = "default",
+        *,
+        queue: str | None = None,
+        states: Sequence[WorkerState] | None = None,
+        after: Position | None = None,
+        limit: int = 100,
+    ) -> WorkerPage:
+        check_name("namespace", namespace)
+        if queue is not None:
+            check_name("queue", queue)
+        for state in states or ():
+            if state not in WorkerState.__members__.values():
+                raise Invalid(f"{state!r} is not a state of a worker", field="states")
+        check_count("limit", limit, least=1, most=PAGE_MAX)
+        check_position("after", after)
+        async with self._store.begin() as tx:
+            found = await tx.workers.list_workers(namespace, after=after, queue=queue, states=states, limit=limit + 1)
+            total = await tx.workers.count_workers(namespace, queue, states)
+        page = found[:limit]
+        return WorkerPage([worker for _, worker in page], page[-1][0] if len(found) > limit else None, total)
+
+    # ----------------------------------------------------------------------------------------- for operators
+
+    async def drain(self, worker_id: UUID, timeout_s: float | None = None) -> Worker:
+        """The worker finishes what it has and gets nothing new; what still runs after `timeout_s` is taken from it.
+        Calling it again changes nothing."""
+        wait_s = self.drain_timeout_s if timeout_s is None else timeout_s
+        check_seconds("timeout_s", wait_s)
+        worker = await self.get(worker_id)
+        async with self._store.begin() as tx:
+            await tx.workers.drain_lease(worker.lease_id, wait_s)
+            await tx.wake(PendingNotifications(leases={worker.lease_id}))
+        return await self.get(worker_id)
+
+    async def take_offline(self, worker_id: UUID) -> Worker:
+        """Take a worker offline, whatever it does: its attempts are recovered now. Calling it again changes nothing."""
+        worker = await self.get(worker_id)
+        async with self._store.begin() as tx:
+            gone = await tx.workers.workers_offline([worker.lease_id])
+            await tx.leases.end_leases([worker.lease_id])
+            tasks = await tx.leases.lease_tasks(worker.namespace, worker.queues, worker.lease_id, LOSE_MAX)
+            now = await tx.now()
+            moves = [rules.expire(task, now, self._randomness.jitter(), "WORKER_OFFLINE") for task in tasks]
+            await tx.apply(moves)
+            await tx.wake(PendingNotifications(leases={worker.lease_id}))
+        if gone:
+            log.info("worker %s (%s) was taken offline with %d running tasks", worker.id, worker.name, len(moves))
+        log_losses((), moves)
+        return await self.get(worker_id)
+
+    async def await_news(self, lease_id: UUID, timeout_s: float) -> bool:
+        """Wait until the worker of this lease is notified of something; False after `timeout_s`."""
+        waiter = self._notifications.waiter("lease", lease_id)
+        try:
+            return await waiter.wait(self._notifications.timers, timeout_s)
+        finally:
+            self._notifications.leave(waiter)
+
+
+async def _limit(tx: Transaction, registration: Registration) -> None:
+    """Set the limits that a registration gives for its queue; others stay as they are."""
+    if registration.queue_limit is None and not registration.kind_limits:
+        return
+    known = await tx.queues.lock_queue(registration.namespace, registration.queue)
+    limits = QueueConfig(
+        known.paused,
+        known.max_running if registration.queue_limit is None else registration.queue_limit,
+        {**known.max_running_per_kind, **registration.kind_limits},
+        known.max_running_per_key,
+        known.rate,
+    )
+    if limits != known:
+        await tx.configure(registration.namespace, registration.queue, limits)
+
+
+def _once_each(
+    heartbeats: Sequence[tuple[int, WorkerHeartbeat]],
+) -> tuple[list[tuple[int, WorkerHeartbeat]], list[tuple[int, WorkerHeartbeat]]]:
+    """The first heartbeat of each worker, and the rest."""
+    turn: dict[UUID, tuple[int, WorkerHeartbeat]] = {}
+    left = []
+    for number, heartbeat in heartbeats:
+        if heartbeat.worker_id in turn:
+            left.append((number, heartbeat))
+        else:
+            turn[heartbeat.worker_id] = (number, heartbeat)
+    return list(turn.values()), left
+
+
+def lease_of_worker(worker: Worker) -> Lease:
+    """The lease under which a worker claims."""
+    labels = tuple(label_of(key, value) for key, value in worker.labels.items())
+    return Lease(
+        worker.lease_id, worker.namespace, str(worker.id), worker.queues, worker.kinds, labels, worker.lease_s,
+        worker.expires_at, worker.host, worker.pid, worker.version,
+    )  # fmt: skip
+
+
+def _unknown(worker_id: UUID) -> NotFound:
+    return NotFound(f"there is no worker {worker_id}, or it is gone", subject="worker", subject_id=worker_id)

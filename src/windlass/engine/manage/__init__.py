@@ -1,0 +1,1 @@
+"""What operators and programs manage: queues, schedules, keys, workflows, retries."""

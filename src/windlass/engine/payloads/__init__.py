@@ -1,0 +1,1 @@
+"""Payloads and results that are too long for a row, and the port to the blob store."""

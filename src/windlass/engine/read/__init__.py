@@ -1,0 +1,1 @@
+"""Reads for people: tasks, runs, the change feed, metrics, the doctor."""

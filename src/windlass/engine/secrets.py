@@ -1,0 +1,148 @@
+"""Secrets in the database: the signing secrets of queues, and the keys of workers' tokens.
+
+With a cipher they are stored encrypted, otherwise in clear text. Each is bound to its row, so that a copy in another
+row cannot be decrypted. Secrets in clear text can always be read, so that a cipher can be added at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.delivery import QueueSettings
+from windlass.engine.read.doctor import Finding, Level
+from windlass.errors import Unavailable
+from windlass.store.store import Store
+
+PREFIX = "sealed:1:"
+
+
+class Cipher(Protocol):
+    """Encrypts secrets: see `engine.cipher`. An encrypted text begins with the name of its key and a colon."""
+
+    @property
+    def first(self) -> str: ...
+    def encrypt(self, plain: bytes, label: str) -> str: ...
+    def decrypt(self, sealed: str, label: str) -> bytes: ...
+
+
+class SecretCount(msgspec.Struct, frozen=True):
+    """How many secrets of a database are stored in which way. `unreadable`: encrypted with keys unknown here."""
+
+    clear: int = 0
+    current: int = 0
+    older: int = 0
+    unreadable: int = 0
+
+
+def examine_secrets(count: SecretCount, *, encrypted: bool) -> Finding:
+    """The finding about how the secrets of a database are stored."""
+    rotate = "`windlass secrets encrypt`"
+    if count.unreadable:
+        return Finding(
+            "secrets", Level.WRONG, f"{count.unreadable} secrets are encrypted with a key that is not set here: "
+            "nothing can be pushed, and no worker can call back", "set WINDLASS_SECRET_KEYS as the servers have it",
+        )  # fmt: skip
+    if count.clear and encrypted:
+        return Finding("secrets", Level.NOTE, f"{count.clear} secrets lie in the clear in the database", rotate)
+    if count.clear:
+        return Finding(
+            "secrets", Level.NOTE, f"{count.clear} secrets lie in the clear in the database, since no key is set",
+            f"set WINDLASS_SECRET_KEYS (`openssl rand -base64 32` makes a key) on all servers, then {rotate}",
+        )  # fmt: skip
+    if count.older:
+        return Finding("secrets", Level.NOTE, f"{count.older} secrets are encrypted with an older key", rotate)
+    known = f"{count.current} are encrypted" if count.current else "there are none yet"
+    return Finding("secrets", Level.OK, known if encrypted else "there are none yet; no key is set to encrypt them")
+
+
+class Secrets:
+    """The secrets of one database."""
+
+    def __init__(self, store: Store, cipher: Cipher | None) -> None:
+        self._store, self._cipher = store, cipher
+
+    # ----------------------------------------------------------------------------------------- one secret
+
+    def seal_text(self, plain: str, namespace: str, queue: str) -> str:
+        return self._seal(plain.encode(), _of_queue(namespace, queue)) or plain
+
+    def signing_secrets(self, settings: QueueSettings, namespace: str, queue: str) -> list[str]:
+        """The secrets that sign pushes and calls of a queue, the current one first."""
+        label = _of_queue(namespace, queue)
+        kept = (settings.signing_secret, settings.previous_secret)
+        return [self._open(secret.encode(), label).decode() for secret in kept if secret]
+
+    def seal_key(self, plain: bytes, key_id: UUID) -> bytes:
+        sealed = self._seal(plain, _of_key(key_id))
+        return plain if sealed is None else sealed.encode()
+
+    def open_key(self, kept: bytes, key_id: UUID) -> bytes:
+        return self._open(kept, _of_key(key_id))
+
+    def _seal(self, plain: bytes, label: str) -> str | None:
+        return None if self._cipher is None else PREFIX + self._cipher.encrypt(plain, label)
+
+    def _open(self, kept: bytes, label: str) -> bytes:
+        if not kept.startswith(PREFIX.encode()):
+            return kept
+        if self._cipher is None:
+            raise Unavailable("the secrets in this database are encrypted: this server needs WINDLASS_SECRET_KEYS")
+        return self._cipher.decrypt(kept.decode().removeprefix(PREFIX), label)
+
+    # ----------------------------------------------------------------------------------------- all of them
+
+    async def seal_all(self) -> SecretCount:
+        """Encrypt all secrets with the first key. Returns how they were stored before. If one cannot be read, raises
+        Unavailable and changes nothing."""
+        async with self._store.begin() as tx:
+            await tx.heartbeats.lock_token_keys()
+            for namespace, queue, *_ in await tx.queues.queue_secrets():
+                await tx.queues.lock_queue(namespace, queue)
+            queues, keys = await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets()
+            before = self._count(queues, keys)
+            for namespace, queue, signing, previous in queues:
+                label = _of_queue(namespace, queue)
+                sealed = [None if kept is None else self._sealed_again(kept.encode(), label).decode()
+                          for kept in (signing, previous)]  # fmt: skip
+                await tx.queues.set_queue_secrets(namespace, queue, *sealed)
+            for key_id, kept in keys:
+                await tx.heartbeats.set_token_secret(key_id, self._sealed_again(kept, _of_key(key_id)))
+        return before
+
+    async def count(self) -> SecretCount:
+        async with self._store.begin() as tx:
+            return self._count(await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets())
+
+    def _sealed_again(self, kept: bytes, label: str) -> bytes:
+        plain = self._open(kept, label)
+        sealed = self._seal(plain, label)
+        return plain if sealed is None else sealed.encode()
+
+    def _count(
+        self, queues: list[tuple[str, str, str | None, str | None]], keys: list[tuple[UUID, bytes]]
+    ) -> SecretCount:
+        kept = [(secret.encode(), _of_queue(ns, queue)) for ns, queue, *both in queues for secret in both if secret]
+        kept += [(secret, _of_key(key_id)) for key_id, secret in keys]
+        ways = [self._way(secret, label) for secret, label in kept]
+        return SecretCount(**{way: ways.count(way) for way in SecretCount.__struct_fields__})
+
+    def _way(self, kept: bytes, label: str) -> str:
+        if not kept.startswith(PREFIX.encode()):
+            return "clear"
+        try:
+            self._open(kept, label)
+        except Unavailable:
+            return "unreadable"
+        assert self._cipher is not None, label
+        return "current" if kept.startswith(f"{PREFIX}{self._cipher.first}:".encode()) else "older"
+
+
+def _of_queue(namespace: str, queue: str) -> str:
+    return f"queue {namespace}/{queue}"
+
+
+def _of_key(key_id: UUID) -> str:
+    return f"token key {key_id}"

@@ -1,0 +1,1 @@
+"""Attempts that the engine delivers: the dispatcher, the outbox, silence."""

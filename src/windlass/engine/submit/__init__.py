@@ -1,0 +1,1 @@
+"""Submissions: checked, given their ids, written in groups."""

@@ -1,0 +1,1 @@
+"""HTTP and gRPC for every room: servers, clients, limits, signatures, ids."""

@@ -1,0 +1,120 @@
+"""Plain ASGI: reads the body of a request, writes an answer, and notices when the caller disconnects.
+
+Knows no routes and no errors of ours; `api.framework.application` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from typing import Any, TypeVar
+
+from windlass.net.body import BodyReader
+
+T = TypeVar("T")
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON: Header = (b"content-type", b"application/json")
+NO_STORE: Header = (b"cache-control", b"no-store")
+
+
+class Gone(Exception):
+    """The caller disconnected before its body was complete."""
+
+
+async def body_of(headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
+    """Raises TooLarge, Overloaded, Gone."""
+    reader = BodyReader(headers.get(b"content-length", b"").decode("latin-1"), limit)
+    await reader.begin()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        await reader.add(message.get("body", b""))
+        if not message.get("more_body", False):
+            return reader.whole()
+
+
+async def pieces_of(receive: Receive) -> AsyncGenerator[bytes, None]:
+    """The body of a request piece by piece, for bodies of any length. Raises Gone."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        if piece := message.get("body", b""):
+            yield piece
+        more = message.get("more_body", False)
+
+
+async def respond(send: Send, status: int, content: bytes, headers: Iterable[Header]) -> None:
+    length = (b"content-length", str(len(content)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": content})
+
+
+def encoded(headers: Mapping[str, str]) -> list[Header]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+class Response:
+    """An answer of a handler that chooses its status, headers or media type."""
+
+    def __init__(
+        self, content: bytes = b"", status: int = 200, media: str = "application/json", headers: Iterable[Header] = ()
+    ) -> None:
+        self.content, self.status = content, status
+        self.headers: list[Header] = [(b"content-type", media.encode()), *headers]
+        self.watch: Callable[[], AbstractContextManager[None]] = nullcontext  # is open while the answer is sent
+
+    async def send(self, _receive: Receive, send: Send) -> None:
+        await respond(send, self.status, self.content, self.headers)
+
+
+class StreamingResponse(Response):
+    """An answer that is sent piece by piece, until it ends or the caller disconnects."""
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[bytes, None],
+        status: int = 200,
+        media: str = "application/json",
+        headers: Iterable[Header] = (),
+    ) -> None:
+        super().__init__(b"", status, media, headers)
+        self._pieces = pieces
+
+    async def send(self, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await while_connected(self._send_pieces(send), receive)
+
+    async def _send_pieces(self, send: Send) -> None:
+        async with aclosing(self._pieces) as pieces:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def while_connected(work: Awaitable[T], receive: Receive, closing: asyncio.Event | None = None) -> T | None:
+    """The result of `work`, or None, with `work` cancelled, once the caller disconnects or the server closes."""
+    working = asyncio.ensure_future(work)
+    waiting: list[asyncio.Future[Any]] = [working, asyncio.ensure_future(disconnected(receive))]
+    if closing is not None:
+        waiting.append(asyncio.ensure_future(closing.wait()))
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def disconnected(receive: Receive) -> None:
+    """Returns when the caller has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,1 @@
+"""Handlers and their schemas, handles, groups and chains."""

@@ -1,0 +1,334 @@
+"""A handler: the user's function with its name, its options and its schema. It stays callable.
+
+Knows how to submit itself through its app, and how to run one attempt for a worker; does not know how the app and the
+worker do their part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from copy import copy
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from windlass.core.command import Claimed
+from windlass.core.failure import Failure
+from windlass.core.retry import Policy
+from windlass.core.submission import Submission
+from windlass.core.upstream import handover_of, results_payload
+from windlass.errors import Invalid
+from windlass.sdk.context import Context, set_current
+from windlass.sdk.duration import Duration, seconds
+from windlass.sdk.handler.group_handle import GroupHandle
+from windlass.sdk.handler.groups import Call, Group, Unary
+from windlass.sdk.handler.handle import TaskHandle, make_handles
+from windlass.sdk.handler.schema import Schema
+from windlass.sdk.processes.pool import RemoteFailure, run_request
+from windlass.sdk.signals import failure_of, invalid_is_bad_data
+from windlass.sdk.trace import submit_span, with_trace
+from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, submit_many_in_sync
+from windlass.sdk.worker.attempt_environment import AttemptEnvironment, ClaimedEnvironment
+from windlass.sdk.worker.outcome import CallResult
+
+if TYPE_CHECKING:
+    from windlass.sdk.app import App
+
+_ARGUMENTS = (tuple, list)  # `tuple | list` would be built again for each task of a batch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class SubmitOptions(TypedDict, total=False):
+    """How a submission may differ from the handler's own settings."""
+
+    queue: str
+    priority: int
+    delay: Duration
+    available_at: datetime
+    deadline_at: datetime
+    idempotency_key: str
+    concurrency_key: str
+    run_id: UUID
+    after: Sequence[UUID]
+    connection: Any  # of asyncpg, psycopg, SQLAlchemy or Django: submit in its transaction, which must have begun
+
+
+class Handler(Generic[P, R]):
+    """Made by `@app.task`."""
+
+    takes_results = True  # may stand in a chain after its first call
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[..., Any],
+        *,
+        kind: str,
+        queue: str,
+        priority: int,
+        policy: Policy,
+        concurrency_key: Callable[..., object] | None,
+        retry_on: tuple[type[BaseException], ...] | None,
+        in_process: bool = False,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.app, self._function = app, function
+        self.kind, self.queue, self.priority, self.policy = kind, queue, priority, policy
+        self._concurrency_key, self._retry_on = concurrency_key, retry_on
+        self._is_async, self.in_process = inspect.iscoroutinefunction(function), in_process
+        self.schema = Schema(function, Context)
+        self._options: SubmitOptions = {}
+
+    @property
+    def function(self) -> Callable[..., Awaitable[R] | R]:
+        return self._function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, as if it had not been decorated."""
+        return self._function(*args, **kwargs)
+
+    # ----------------------------------------------------------------------------------------- submitting
+
+    def options(self, **changes: Unpack[SubmitOptions]) -> Handler[P, R]:
+        """The same handler, submitting with other options: `send.options(delay="5m").submit(…)`."""
+        unknown = set(changes) - SubmitOptions.__annotations__.keys()
+        if unknown:
+            raise Invalid(f"there is no option {min(unknown)}", field="options")
+        other: Handler[P, R] = copy(self)
+        other._options = {**self._options, **changes}
+        return other
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Submit one task. When this returns, it is durable; with a connection, when the caller has committed."""
+        connection = self._connection(kwargs)
+        submission = self.submission(args, kwargs)
+        if connection is not None:
+            return self._handle(await submit_in(connection, submission))
+        with submit_span(self.kind, submission.queue) as trace:
+            return self._handle(await self.app.client.submit(with_trace(submission, trace)))
+
+    async def submit_many(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
+        """Submit a task for each tuple of arguments, all or none, in one transaction."""
+        if self._can_batch:
+            shared, payloads = self._batch(calls)
+            with submit_span(self.kind, self.queue, len(payloads)) as trace:
+                ids = await self.app.client.submit_batch(with_trace(shared, trace), payloads)
+            return make_handles(self.app, ids, self.schema)
+        submissions, connection = self._submissions(calls), self._connection({})
+        if connection is not None:
+            return [self._handle(task_id) for task_id in await submit_many_in(connection, submissions)]
+        with submit_span(self.kind, self.queue, len(submissions)) as trace:
+            ids = await self.app.client.submit_many([with_trace(submission, trace) for submission in submissions])
+        return [self._handle(task_id) for task_id in ids]
+
+    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """`submit` for code without an event loop."""
+        connection = self._connection(kwargs)
+        submission = self.submission(args, kwargs)
+        if connection is not None:
+            return self._handle(submit_in_sync(connection, submission))
+        with submit_span(self.kind, submission.queue) as trace:
+            return self._handle(self.app.call_sync(lambda: self.app.client.submit(with_trace(submission, trace))))
+
+    def submit_many_sync(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
+        """`submit_many` for code without an event loop."""
+        if self._can_batch:
+            shared, payloads = self._batch(calls)
+            with submit_span(self.kind, self.queue, len(payloads)) as trace:
+                shared = with_trace(shared, trace)
+                ids = self.app.call_sync(lambda: self.app.client.submit_batch(shared, payloads))
+            return make_handles(self.app, ids, self.schema)
+        submissions, connection = self._submissions(calls), self._connection({})
+        if connection is not None:
+            return [self._handle(task_id) for task_id in submit_many_in_sync(connection, submissions)]
+        with submit_span(self.kind, self.queue, len(submissions)) as trace:
+            submissions = [with_trace(submission, trace) for submission in submissions]
+            ids = self.app.call_sync(lambda: self.app.client.submit_many(submissions))
+        return [self._handle(task_id) for task_id in ids]
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """This handler with its arguments, for a `group` or the beginning of a `chain`."""
+        return Call(self, args, kwargs)
+
+    async def map(self: Unary[A, B], items: Iterable[A], *, key: str | None = None) -> GroupHandle[B]:
+        """Submit a task for each item, all or none; `await handle.results()` returns their results, in order."""
+        return await Group[B](_calls(self, items)).submit(key=key)
+
+    def map_sync(self: Unary[A, B], items: Iterable[A], *, key: str | None = None) -> GroupHandle[B]:
+        """`map` for code without an event loop."""
+        return Group[B](_calls(self, items)).submit_sync(key=key)
+
+    @property
+    def has_connection(self) -> bool:
+        """Whether it submits on a connection of the caller."""
+        return self._options.get("connection") is not None
+
+    def _handle(self, task_id: UUID) -> TaskHandle[R]:
+        return TaskHandle(self.app, task_id, self.schema)
+
+    def _connection(self, kwargs: dict[str, Any]) -> Any:
+        """The caller's connection to submit on: from `options`, or beside the arguments of the function."""
+        if "connection" in kwargs and not self.schema.takes("connection"):
+            return kwargs.pop("connection")
+        return self._options.get("connection")
+
+    @property
+    def _can_batch(self) -> bool:
+        """Whether tasks that are submitted together differ in nothing but their arguments, and go to the engine."""
+        own_key = self._concurrency_key is not None and "concurrency_key" not in self._options
+        return not own_key and not self.has_connection
+
+    def _batch(self, calls: Iterable[Sequence[Any]]) -> tuple[Submission, list[bytes]]:
+        """What all tasks share, and the payload of each."""
+        payload = self.schema.payload
+        return self._submission(b"null", self._key((), {})), [payload(args, {}) for args in _arguments_of(calls)]
+
+    def _submissions(self, calls: Iterable[Sequence[Any]]) -> list[Submission]:
+        return [self.submission(args, {}) for args in _arguments_of(calls)]
+
+    def submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
+        """The submission for these arguments, checked against the function's signature."""
+        return self._submission(self.schema.payload(args, kwargs), self._key(args, kwargs))
+
+    def _submission(self, payload: bytes, concurrency_key: str) -> Submission:
+        options = self._options
+        return Submission(
+            kind=self.kind,
+            payload=payload,
+            queue=options.get("queue", self.queue),
+            namespace=self.app.namespace,
+            priority=options.get("priority", self.priority),
+            delay_s=seconds("delay", options["delay"]) if "delay" in options else 0.0,
+            available_at=options.get("available_at"),
+            deadline_at=options.get("deadline_at"),
+            concurrency_key=concurrency_key,
+            idempotency_key=options.get("idempotency_key"),
+            policy=self.policy,
+            run_id=options.get("run_id"),
+            after=tuple(options.get("after", ())),
+        )
+
+    def submission_after(self, parameter: str, upstream: UUID | Sequence[UUID]) -> Submission:
+        """The submission of a task that runs after others, with their results as its argument."""
+        if self.has_connection:
+            raise Invalid("cannot be used inside a chain", field="connection")
+        payload = results_payload(parameter, upstream)
+        after = (upstream,) if isinstance(upstream, UUID) else tuple(upstream)
+        return replace(self._submission(payload, self._options.get("concurrency_key", "")), after=after)
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if "concurrency_key" in self._options:
+            return self._options["concurrency_key"]
+        return "" if self._concurrency_key is None else str(self._concurrency_key(*args, **kwargs))
+
+    # ----------------------------------------------------------------------------------------- running
+
+    async def run(self, claimed: Claimed, environment: AttemptEnvironment | None = None) -> bytes:
+        """One attempt. A payload that does not match the signature is bad data, and not retried."""
+        if environment is None:
+            environment = ClaimedEnvironment(self.app, claimed)
+        try:
+            checkpoint = await environment.last_checkpoint()
+            with invalid_is_bad_data():
+                upstream = handover_of(claimed.payload)
+                payload = claimed.payload
+                if upstream is not None:
+                    payload = upstream.filled(await environment.results(upstream.ids))
+            if self.in_process:
+                run = run_request(self._function, self.kind, Claimed(claimed.task, payload), checkpoint)
+                return await self.app.processes.run(run, environment.progress)
+            return await self._run(Context(claimed, environment.progress, checkpoint), payload)
+        finally:
+            await environment.close()
+
+    async def _run(self, context: Context, payload: bytes) -> bytes:
+        with invalid_is_bad_data():
+            arguments = self.schema.arguments(payload)
+        if self.schema.context_parameter is not None:
+            arguments[self.schema.context_parameter] = context
+        set_current(context)
+        if self._is_async:
+            result = await cast("Awaitable[R]", self._function(**arguments))
+        else:
+            call = functools.partial(contextvars.copy_context().run, functools.partial(self._function, **arguments))
+            result = await in_thread(self.app.threads, call, context)
+        with invalid_is_bad_data():
+            return self.schema.result(result)
+
+    def failure(self, error: BaseException) -> Failure:
+        """The failure that an exception means. `retry_on` names those to retry; without it, all are retried."""
+        if isinstance(error, RemoteFailure):
+            return error.failure
+        return failure_of(error, None if self._retry_on is None else isinstance(error, self._retry_on))
+
+
+class AsyncHandler(Handler[P, R]):
+    """The handler of an async function. This and the next three only give type checkers the type of a direct call."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+
+
+class SyncHandler(Handler[P, R]):
+    """The handler of a function that blocks."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class AsyncContextHandler(Handler[P, R]):
+    """The handler of an async function whose first parameter is its context, which `submit` leaves out."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+
+
+class SyncContextHandler(Handler[P, R]):
+    """The handler of a function that blocks, whose first parameter is its context, which `submit` leaves out."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+def _arguments_of(calls: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    if isinstance(calls, str | bytes) or not isinstance(calls, Iterable):
+        raise Invalid("must be tuples, each with the arguments of one task", field="calls")
+    for args in calls:
+        if not isinstance(args, _ARGUMENTS):
+            raise Invalid(f"must be tuples of arguments; {args!r:.100} is not a tuple", field="calls")
+        yield tuple(args)
+
+
+def _calls(handler: Unary[A, B], items: Iterable[A]) -> list[Call[B]]:
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise Invalid(f"must be iterable, not {type(items).__name__}", field="items")
+    return [cast("Handler[..., B]", handler).bind(item) for item in items]
+
+
+async def in_thread(threads: Executor, call: Callable[[], Any], context: Context) -> Any:
+    """Run a blocking function. A thread cannot be stopped: its context is marked as cancelled, and it keeps its slot
+    until it ends."""
+    running = asyncio.get_running_loop().run_in_executor(threads, CallResult, call)
+    try:
+        return (await asyncio.shield(running)).get()
+    except asyncio.CancelledError:
+        context.set_cancelled()
+        await asyncio.wait({running})
+        if running.result().error is None:
+            return running.result().value  # it finished its work
+        raise

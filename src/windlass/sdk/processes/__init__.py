@@ -1,0 +1,1 @@
+"""A pool of processes for CPU-bound handlers."""

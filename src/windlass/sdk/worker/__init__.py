@@ -1,0 +1,1 @@
+"""The worker: claims tasks, runs handlers, reports, sends heartbeats."""

@@ -1,0 +1,31 @@
+"""What a worker needs of the engine that gives it work, and of the app whose handlers it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+from windlass.core.command import Claimed, Report
+from windlass.core.lease import Activity, Extension, Lease
+
+
+class WorkSource(Protocol):
+    """Where work comes from: an engine in this process, or a remote server."""
+
+    async def open_lease(self, worker: str, queues: Sequence[str], *, kinds: Sequence[str] | None,
+                         labels: Sequence[str], namespace: str, ttl_s: float,
+                         host: str, pid: int, version: str, concurrency: int) -> Lease: ...  # fmt: skip
+    async def extend_lease(self, lease: Lease, active: Sequence[UUID] | None, activity: Activity) -> Extension: ...
+    async def await_news(self, lease: Lease, timeout_s: float) -> bool: ...
+    async def end_lease(self, lease: Lease) -> None: ...
+    async def claim(self, lease: Lease, limit: int, *, wait_s: float) -> list[Claimed]: ...
+    async def report(self, reports: Sequence[Report]) -> Sequence[object]: ...  # an error is an answer too
+
+
+class DeclarationLoop(Protocol):
+    """Declares an app's schedules and kinds when a worker starts, and repeats it while the worker runs."""
+
+    async def begin(self) -> None: ...
+
+    async def keep(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Workflows: steps, sleeps, signals, and the journal that replays them."""

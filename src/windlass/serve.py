@@ -1,0 +1,473 @@
+"""The composition root: the only place that names drivers and puts the parts together."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from windlass import settings
+from windlass.blobs.address import read_address
+from windlass.connect import App as App
+from windlass.core.validation import check_type
+from windlass.engine.engine import Engine
+from windlass.engine.payloads.blob_port import Blobs
+from windlass.engine.secrets import Cipher, SecretCount, Secrets
+from windlass.engine.send.outbox import EffectHandler
+from windlass.errors import Invalid, InvalidState, WindlassError
+from windlass.net.grpc_log import keep_grpc_quiet
+from windlass.net.targets import PUBLIC, read_targets
+from windlass.store import migrate
+from windlass.store.errors import translated
+from windlass.store.migrate import Migration
+from windlass.store.store import Store
+
+if TYPE_CHECKING:
+    from windlass.contracts.callback.server.options import PushOptions
+    from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
+    from windlass.contracts.machine.launchers.options import MachineOptions
+    from windlass.net.grpc_server import Limits as GrpcLimits
+    from windlass.net.server.path_router import Application
+    from windlass.net.server.server import Limits as HttpLimits
+    from windlass.store.embedded.server import EmbeddedServer
+
+# One line per contract. A contract that is not here is not known to this process: none of its modules is imported.
+CONTRACTS = (
+    "callback",
+    "lease",
+    "machine",
+    "registry",
+    "session",
+    "stdio",
+)
+REGISTRATIONS = ("callback", "lease", "machine", "stdio")  # contracts with deliveries; the other two claim
+for _name in REGISTRATIONS:
+    if _name in CONTRACTS:
+        importlib.import_module(f"windlass.contracts.{_name}.registration").register()
+
+DEFAULT_HTTP, DEFAULT_GRPC = settings.Settings().http, settings.Settings().grpc
+
+
+@asynccontextmanager
+async def open_database(
+    database_url: str | None = None, *, data_dir: str | os.PathLike[str] | None = None
+) -> AsyncIterator[str]:
+    """The URL of the database to use: the one given, the one of the settings, or an embedded PostgreSQL.
+
+    The embedded one is started if need be, brought to the current schema, and stopped by the last who leaves it.
+    """
+    folder = None if data_dir is None else _folder(data_dir)
+    if database_url is not None:
+        yield checked_url(database_url)
+        return
+    known = settings.load().settings
+    if known.database_url is not None:
+        yield checked_url(known.database_url)
+        return
+    async with open_embedded(folder or known.data_dir) as url:
+        await migrate_database(url)
+        yield url
+
+
+@asynccontextmanager
+async def open_embedded(data_dir: str | os.PathLike[str]) -> AsyncIterator[str]:
+    """The URL of an embedded PostgreSQL with whatever schema it has."""
+    server = await _open_embedded(_folder(data_dir))
+    try:
+        yield server.dsn
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+def has_embedded(data_dir: Path) -> bool:
+    """Whether an embedded PostgreSQL was ever started there."""
+    from windlass.store.embedded.server import Layout
+
+    return (Layout(data_dir).data / "PG_VERSION").exists()
+
+
+def _folder(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or not str(path) or not str(path).isprintable():
+        raise Invalid("must be the path of a folder", field="data_dir")
+    return Path(path)
+
+
+async def _open_embedded(data_dir: Path) -> EmbeddedServer:
+    """A thread cannot be stopped: who is cancelled while the server starts waits for it and stops it again."""
+    from windlass.store.embedded.server import EmbeddedServer  # an extra that production does not carry
+
+    opening = asyncio.ensure_future(asyncio.to_thread(EmbeddedServer.open, data_dir))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(WindlassError):
+            await asyncio.to_thread((await opening).close)
+        raise
+
+
+@asynccontextmanager
+async def open_engine(
+    database_url: str | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    pooled: bool | None = None,
+    listen: bool | None = None,
+    effects: Mapping[str, EffectHandler] | None = None,
+    blobs: str | None = None,
+    payload_max_bytes: int | None = None,
+    secret_keys: str | None = None,
+    **options: Any,
+) -> AsyncIterator[Engine]:
+    """An engine that runs. Without a URL, here or in the settings (DATABASE_URL), it brings its own PostgreSQL.
+
+    `pooled` is for a transaction-mode pooler in front of the database, by default as the settings say
+    (WINDLASS_POOLED); there, `listen` receives nothing. `blobs` is the URL of the blob store, by default that of the
+    settings (WINDLASS_BLOBS), else a folder beside the embedded PostgreSQL. Beside any other database there is none
+    then, and what is too long for a row is refused. `secret_keys` encrypt secrets in the database, by default those of
+    the settings (WINDLASS_SECRET_KEYS).
+    """
+    known = settings.load().settings
+    if pooled is None:
+        pooled = known.pooled and (database_url is not None or known.database_url is not None)
+    if listen is None:
+        listen = not pooled
+    check_type("pooled", pooled, bool)
+    check_type("listen", listen, bool)
+    if pooled and listen:
+        raise Invalid("LISTEN does not work through a transaction-mode pooler: say listen=False", field="listen")
+    limit = known.payload_max_bytes if payload_max_bytes is None else payload_max_bytes
+    if blobs is None:
+        embedded = database_url is None and known.database_url is None
+        own = embedded and known.blobs is None and data_dir is not None
+        blobs = str(_folder(data_dir) / settings.BLOBS_FOLDER) if own else known.blobs_url if embedded else known.blobs
+    opening = None if blobs is None else open_blobs(blobs)
+    cipher = read_cipher(known.secret_keys if secret_keys is None else secret_keys)
+    async with (
+        open_database(database_url, data_dir=data_dir) as url,
+        Engine(
+            Store(url, pooled=pooled),
+            listen=listen,
+            effects=effects,
+            blobs=opening,
+            payload_max_bytes=limit,
+            cipher=cipher,
+            **options,
+        ) as engine,  # fmt: skip
+    ):
+        yield engine
+
+
+def read_cipher(secret_keys: str | None) -> Cipher | None:
+    """What secrets in the database are encrypted with; None where that is not wanted."""
+    if secret_keys is None:
+        return None
+    check_type("secret_keys", secret_keys, str)
+    from windlass.engine.cipher import Keyring, read_keys
+
+    return Keyring(read_keys(secret_keys))
+
+
+async def seal_secrets(database_url: str, secret_keys: str, *, pooled: bool = False) -> SecretCount:
+    """Encrypt all secrets of a database with the first key. Returns how they were kept before."""
+    store = Store(checked_url(database_url), pooled=pooled)
+    try:
+        return await Secrets(store, read_cipher(secret_keys)).seal_all()
+    finally:
+        await store.close()
+
+
+def open_blobs(url: str) -> Callable[[], Blobs]:
+    """The blob store that a URL names, when it is asked for: most processes never do."""
+    read_address(url)  # raises now if the URL is wrong
+
+    def opened() -> Blobs:
+        try:
+            from windlass.blobs.object_store import open_store
+        except ModuleNotFoundError as error:
+            raise InvalidState(f"a blob store needs `pip install 'windlass-engine[server]'`: {error}") from None
+        return open_store(url)
+
+    return opened
+
+
+# What a server imports when it first needs it, its libraries among it.
+SERVER_MODULES = (
+    "windlass.api.app",
+    "windlass.blobs.object_store",
+    "windlass.contracts.callback.server.mount",
+    "windlass.contracts.lease.server.invoke",
+    "windlass.contracts.lease.server.mount",
+    "windlass.contracts.lease.tls.server",
+    "windlass.contracts.lease.wakeups.carriers.opening",
+    "windlass.contracts.machine.launchers.options",
+    "windlass.contracts.machine.server.mount",
+    "windlass.contracts.machine.server.storage",
+    "windlass.contracts.registry.server.server",
+    "windlass.contracts.session.server.server",
+    "windlass.contracts.stdio.host",
+    "windlass.engine.cipher",
+    "windlass.net.grpc_server",
+    "windlass.net.server.path_router",
+)
+
+
+def load_servers() -> None:
+    """Import all of it. A server calls this before it opens its first port: a client that uses up its file descriptors
+    would otherwise keep it from importing anything, and so end it."""
+    keep_grpc_quiet()
+    for name in SERVER_MODULES:
+        if not name.startswith("windlass.contracts.") or name.split(".")[2] in CONTRACTS:
+            importlib.import_module(name)
+
+
+@asynccontextmanager
+async def open_sessions(
+    engine: Engine,
+    *,
+    grpc: str | settings.Address = DEFAULT_GRPC,
+    api_key: str | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    registry: Mapping[str, Any] | None = None,
+    limits: GrpcLimits | None = None,
+) -> AsyncIterator[str]:
+    """The gRPC server for remote workers and apps on this engine until the block ends; yields its URL. `grpc` is
+    HOST:PORT; port 0 takes any that is free. `api_key`: see `open_server`. `certificate` and `key` are PEM files, for
+    TLS. `registry` are options of the registry contract, by name."""
+    keep_grpc_quiet()
+    from windlass.net.grpc_admission import Guard
+    from windlass.net.grpc_channel import MESSAGE_ROOM_BYTES
+    from windlass.net.grpc_server import USUAL_LIMITS, Service, Tls, serving
+
+    address = settings.read_address(grpc)
+    if api_key is not None:
+        engine.keys.accept_root(api_key)
+    if (certificate is None) != (key is None):
+        raise Invalid("a certificate and its key go together", field="grpc_certificate")
+    services: list[Service] = []
+    reflection_guard: Guard | None = None
+    if "session" in CONTRACTS:
+        from windlass.contracts.session.server.server import SessionServer
+
+        sessions = SessionServer(engine, engine.keys.identify)
+        services += [Service(name, handler, sessions.guard) for name, handler in sessions.handlers().items()]
+        reflection_guard = sessions.guard
+    if "registry" in CONTRACTS:
+        from windlass.contracts.registry.server.call import Options
+        from windlass.contracts.registry.server.server import SERVICE, RegistryServer
+
+        options = Options(**(registry or {}))
+        if options.open and not settings.is_loopback(address):
+            raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
+        workflows = RegistryServer(engine, engine.keys.identify, options)
+        services.append(Service(SERVICE, workflows.handler(), workflows.guard))
+        reflection_guard = Guard(workflows.admit)
+    assert reflection_guard is not None, "no contract speaks gRPC"
+    tls = None if certificate is None or key is None else Tls(certificate, key)
+    most = engine.parts.objects.room_bytes + MESSAGE_ROOM_BYTES
+    async with serving(
+        services, str(address), tls, reflection_guard=reflection_guard, message_max_bytes=most,
+        limits=limits or USUAL_LIMITS,
+    ) as port:  # fmt: skip
+        yield f"{'http' if tls is None else 'https'}://{settings.Address(address.host, port)}"
+
+
+@asynccontextmanager
+async def open_pools(engine: Engine, *, drain_s: float | None = None) -> AsyncIterator[None]:
+    """The programs of all queues with delivery stdio, as child processes, until the block ends; then what runs is
+    finished, and what takes longer than `drain_s` is given back. A caller that may set up queues can run any command as
+    the user of this process."""
+    if "stdio" not in CONTRACTS:
+        yield
+        return
+    from windlass.contracts.stdio.delivery import Stdio
+    from windlass.contracts.stdio.host import StdioHost
+
+    async with StdioHost(engine, lambda: engine.queues.delivered(Stdio), drain_s=drain_s):
+        yield
+
+
+@asynccontextmanager
+async def open_server(
+    engine: Engine,
+    *,
+    http: str | settings.Address = DEFAULT_HTTP,
+    api_key: str | None = None,
+    open_metrics: bool = False,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    push: PushOptions | None = None,
+    machines: MachineOptions | None = None,
+    limits: HttpLimits | None = None,
+) -> AsyncIterator[str]:
+    """Our API on this engine until the block ends; yields its URL. `http` is HOST:PORT; port 0 takes any that is free.
+
+    `api_key` is an admin's key in all namespaces, for the operator of the server; others are made with it.
+    `open_metrics` lets everybody read /metrics who can reach the port. `certificate` and `key` are PEM files, for TLS;
+    files that are replaced hold from the next connection on. With `push`, tasks of queues that push are sent
+    out; workers may call back here in any case. With `machines`, those of queues with delivery machine are launched.
+    """
+    from windlass import __version__
+    from windlass.api.app import make_api  # an extra that a plain worker does not carry
+    from windlass.net.server.path_router import PathRouter
+    from windlass.net.server.server import USUAL_LIMITS, ServerTls, listening
+    from windlass.net.server.tls import reloading, server_context
+
+    address = settings.read_address(http)
+    if (certificate is None) != (key is None):
+        raise Invalid("a certificate and its key go together", field="http_certificate")
+    tls: ServerTls | None = None
+    if certificate is not None and key is not None:
+        pem, secret = certificate, key
+        tls = ServerTls(reloading((pem, secret), lambda: server_context(pem, secret, setting="http")))
+    if machines is not None and machines.open and not settings.is_loopback(address):
+        raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
+    if api_key is not None:
+        engine.keys.accept_root(api_key)
+    api = make_api(engine, version=__version__, open_metrics=open_metrics)
+    rooms, senders = _http_rooms(engine, __version__, push, machines)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(
+            listening(PathRouter(api, *rooms), address.host, address.port, tls, limits=limits or USUAL_LIMITS)
+        )
+        for sending in senders:
+            await stack.enter_async_context(sending(url))
+        yield url
+
+
+def _http_rooms(
+    engine: Engine, version: str, push: PushOptions | None, machines: MachineOptions | None
+) -> tuple[list[tuple[str | tuple[str, ...], Application]], list[Callable[[str], AbstractAsyncContextManager[None]]]]:
+    """The applications of the contracts that speak HTTP, by their paths, and what sends their tasks. A sender gets the
+    URL of this server."""
+    rooms: list[tuple[str | tuple[str, ...], Application]] = []
+    senders: list[Callable[[str], AbstractAsyncContextManager[None]]] = []
+    if "callback" in CONTRACTS:
+        from windlass.contracts.callback.server import app as callback
+        from windlass.contracts.callback.server.mount import make_callbacks, pushing
+
+        service, callbacks = make_callbacks(engine, version)
+        rooms.append((callback.PREFIX, callbacks))
+        if push is not None:
+            senders.append(partial(pushing, engine, service, push))
+    if "lease" in CONTRACTS and push is not None:
+        from windlass.contracts.lease.server.mount import holding
+
+        senders.append(lambda _url: holding(engine))
+    if "machine" in CONTRACTS:
+        from windlass.contracts.machine.server import app as machine
+        from windlass.contracts.machine.server.mount import launching, make_machines
+
+        rooms.append((machine.PREFIXES, make_machines(engine, machines, version)))
+        if machines is not None and machines.launchers:
+            senders.append(partial(launching, engine, machines))
+    return rooms, senders
+
+
+@asynccontextmanager
+async def open_internal(
+    engine: Engine,
+    *,
+    internal: str | settings.Address,
+    certificate: Path | None,
+    key: Path | None,
+    authority: Path | None,
+    scratch_uri: str = settings.Settings().scratch_uri,
+    limits: HttpLimits | None = None,
+) -> AsyncIterator[str]:
+    """`/internal/*` on this engine until the block ends, for callers with a certificate of the authority and for nobody
+    else; yields its URL. `internal` is HOST:PORT; port 0 takes any that is free. The files are PEM."""
+    from windlass import __version__
+    from windlass.contracts.lease.server.mount import make_lease_app
+    from windlass.contracts.lease.tls.server import Certificates, guarded
+    from windlass.net.server.server import USUAL_LIMITS, listening
+
+    address = settings.read_address(internal)
+    files = {"internal_certificate": certificate, "internal_key": key, "internal_ca": authority}
+    for name, file in files.items():
+        if file is None:
+            raise Invalid("the internal port needs it: see `windlass certs`", field=name)
+    guard = guarded(Certificates(*(Path(file) for file in files.values() if file is not None)))
+    app = make_lease_app(engine, __version__, scratch_uri)
+    async with listening(app, address.host, address.port, guard, limits=limits or USUAL_LIMITS) as url:
+        yield url
+
+
+@asynccontextmanager
+async def open_carriers(
+    engine: Engine,
+    carriers: CarrierOptions | None = None,
+    *,
+    scratch_uri: str = settings.Settings().scratch_uri,
+    targets: str = PUBLIC,
+    loopback: bool = False,
+) -> AsyncIterator[None]:
+    """Wake workers by messages and call functions, until the block ends: messages through PostgreSQL, and the carriers
+    that are named; functions at URLs, where `targets` allows it (see the setting `push_targets`), and of Lambda."""
+    if "lease" not in CONTRACTS:
+        yield
+        return
+    from windlass.contracts.lease.delivery import INVOKE
+    from windlass.contracts.lease.server.invoke import Invoker
+    from windlass.contracts.lease.wakeups.carriers.opening import make_lambda, make_senders
+    from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS
+    from windlass.contracts.lease.wakeups.messages import Messages
+    from windlass.contracts.lease.wakeups.planner import Wakeups
+
+    carriers = carriers or NO_CARRIERS
+    async with AsyncExitStack() as stack:
+        senders, functions = make_senders(carriers, engine.service(Messages)), make_lambda(carriers)
+        for sender in senders.values():
+            stack.push_async_callback(sender.close)
+        if functions is not None:
+            stack.push_async_callback(functions.close)
+        call_function = None if functions is None else functions.call
+        allowed = read_targets(targets, loopback=loopback)
+        invoker = Invoker(engine, scratch_uri=scratch_uri, targets=allowed, call_function=call_function)
+        await engine.hear()
+        await stack.enter_async_context(engine.service(Wakeups).carrying(senders))
+        await stack.enter_async_context(engine.parts.outgoing.carrying(INVOKE, invoker.invoke))
+        yield
+
+
+def open_machines(known: settings.Settings) -> MachineOptions:
+    """How this server runs machines, by its settings and the variables of its process."""
+    from windlass.blobs.address import read_address
+    from windlass.contracts.machine.launchers.options import machine_options
+    from windlass.contracts.machine.server.storage import storage_variables
+
+    blobs = known.blobs_url
+    storage = {} if blobs is None else storage_variables(read_address(blobs), os.environ)
+    return machine_options(known, os.environ, storage, open_=known.is_open("machine"))
+
+
+async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:
+    """Bring a database to the schema of this version; returns what was applied."""
+    with translated(database_url):
+        connection = await asyncpg.connect(checked_url(database_url), timeout=10)
+        try:
+            applied = await migrate.migrate(connection, target=target)
+            await connection.close()
+        finally:
+            connection.terminate()
+    return applied
+
+
+def checked_url(url: object) -> str:
+    if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
+        raise Invalid("must begin with postgresql://", field="database_url")
+    if "\x00" in url or not url.isprintable():
+        raise Invalid("must not contain control characters", field="database_url")
+    try:
+        _ = urlsplit(url).port  # reads it, and so checks it
+    except ValueError as error:
+        raise Invalid(f"cannot be read: {error}", field="database_url") from None
+    return url

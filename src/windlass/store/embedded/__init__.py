@@ -1,0 +1,1 @@
+"""The PostgreSQL that Windlass brings and starts for development and tests."""

@@ -1,0 +1,152 @@
+"""One connection in use, and the pool it comes from. Every named query passes `Session.fetch`.
+
+Two modes: direct (prepared statements, single statements commit themselves) and pooled, for a transaction-mode pooler
+in front of the database: no prepared statement outlives its transaction, every statement is inside one, and nothing
+else is kept in the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+
+from windlass.errors import StoreBusy
+from windlass.store.errors import Away, CommitUnknown, translated
+from windlass.store.queries import QUERIES
+from windlass.store.records import Row
+
+COMMAND_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 10.0
+ACQUIRE_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 5.0
+
+
+class Session:
+    """A connection for the length of one unit of work."""
+
+    __slots__ = ("_connection", "broken")
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.broken = False  # the driver may learn of the end of its connection later than from our error
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own, for code of the user that shares our transaction."""
+        return self._connection
+
+    async def fetch(self, query: str, *args: object) -> Sequence[Row]:
+        """Run a named query."""
+        try:
+            with translated():
+                rows: Sequence[Row] = await self._connection.fetch(QUERIES[query], *args)
+        except Away:
+            self.broken = True
+            raise
+        return rows
+
+    async def execute(self, command: str) -> None:
+        try:
+            with translated():
+                await self._connection.execute(command)
+        except Away:
+            self.broken = True
+            raise
+
+    async def begin(self) -> None:
+        await self.execute("begin")
+
+    async def commit(self) -> None:
+        try:
+            await self.execute("commit")
+        except StoreBusy as error:
+            raise CommitUnknown(str(error)) from error
+
+    async def rollback(self) -> None:
+        if not self._connection.is_closed():
+            await self.execute("rollback")
+
+
+class Pool:
+    """Connections to one database, made when first needed, the last used first. Ours because taking and giving back
+    costs a microsecond, where the driver's pool takes as long as a small query."""
+
+    def __init__(self, dsn: str, *, pooled: bool, size: int) -> None:
+        self._dsn, self.pooled, self._size = dsn, pooled, size
+        self._free: list[Any] = []
+        self._made = 0
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+
+    async def acquire(self) -> Session:
+        while True:
+            while self._free:
+                connection = self._free.pop()
+                if not connection.is_closed():
+                    return Session(connection)
+                self._made -= 1
+            if self._made < self._size:
+                return Session(await self._connect())
+            with translated():
+                async with asyncio.timeout(ACQUIRE_TIMEOUT_S):  # wait_for may swallow a cancel on Python 3.11
+                    await self._in_line()
+
+    def release(self, session: Session) -> None:
+        """Back to the others, unless it broke or was left in the middle of something."""
+        connection = session._connection
+        if session.broken or connection.is_closed() or connection.is_in_transaction() or self._closed:
+            connection.terminate()
+            self._made -= 1
+        else:
+            self._free.append(connection)
+        self._next()
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in self._free:
+            with suppress(StoreBusy), translated():
+                await connection.close(timeout=CLOSE_TIMEOUT_S)
+        self._free.clear()
+
+    async def dedicated(self) -> Any:
+        """A connection of its own, for LISTEN."""
+        with translated(self._dsn):
+            return await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_S, statement_cache_size=0)
+
+    async def _connect(self) -> Any:
+        self._made += 1
+        try:
+            with translated(self._dsn):
+                return await asyncpg.connect(
+                    self._dsn,
+                    statement_cache_size=0 if self.pooled else 200,
+                    command_timeout=COMMAND_TIMEOUT_S,
+                    timeout=CONNECT_TIMEOUT_S,
+                    server_settings={"application_name": "windlass"},
+                )
+        except BaseException:
+            self._made -= 1
+            self._next()
+            raise
+
+    async def _in_line(self) -> None:
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._next()  # our turn had come: give it to the next
+            raise
+
+    def _next(self) -> None:
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)
+                return

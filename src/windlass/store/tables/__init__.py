@@ -1,0 +1,1 @@
+"""The tables of the kernel: one module and one .sql file each."""

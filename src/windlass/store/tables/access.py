@@ -1,0 +1,69 @@
+"""Keys and namespaces. A key is known here by its hash only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.access import ApiKey, Role
+from windlass.core.position import NOWHERE, Position
+from windlass.store.pool import Session
+from windlass.store.records import Row
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    name: str
+    created_at: datetime
+
+
+class AccessTable:
+    """Keys and namespaces within a transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def insert_key(
+        self, id_: UUID, hashed: bytes, hint: str, *, name: str, role: Role, namespace: str | None
+    ) -> ApiKey:
+        [[created_at]] = await self._session.fetch("insert_key", id_, hashed, hint, name, role.value, namespace)
+        return ApiKey(id_, name, role, namespace, hint, created_at)
+
+    async def find_key(self, hashed: bytes) -> ApiKey | None:
+        return _one(await self._session.fetch("find_key", hashed))
+
+    async def live_keys(self, hashes: Collection[bytes]) -> set[bytes]:
+        return {row[0] for row in await self._session.fetch("live_keys", sorted(hashes))}
+
+    async def get_key(self, key_id: UUID) -> ApiKey | None:
+        return _one(await self._session.fetch("get_key", key_id))
+
+    async def list_keys(self, namespace: str | None, after: Position | None, limit: int) -> list[ApiKey]:
+        return [_key(row) for row in await self._session.fetch("list_keys", namespace, *(after or NOWHERE), limit)]
+
+    async def count_keys(self) -> tuple[int, int]:
+        """Those that may still be used, and of these those of admins in all namespaces."""
+        [[every, admins]] = await self._session.fetch("count_keys")
+        return int(every), int(admins)
+
+    async def revoke_key(self, key_id: UUID) -> ApiKey | None:
+        return _one(await self._session.fetch("revoke_key", key_id))
+
+    async def insert_namespace(self, name: str) -> None:
+        await self._session.fetch("insert_namespace", name)
+
+    async def list_namespaces(self, name: str | None, after: str | None, limit: int) -> list[Namespace]:
+        return [Namespace(*row) for row in await self._session.fetch("list_namespaces", name, after, limit)]
+
+
+def _one(rows: Sequence[Row]) -> ApiKey | None:
+    return _key(rows[0]) if rows else None
+
+
+def _key(row: Row) -> ApiKey:
+    id_, name, role, namespace, hint, created_at, revoked_at = row
+    return ApiKey(id_, name, Role(role), namespace, hint, created_at, revoked_at)

@@ -1,0 +1,221 @@
+"""What people see: tasks, lists, counts, timelines, and why a task waits. Reads only, and takes no locks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from windlass.core.delivery import QueueSettings
+from windlass.core.lease import Lease
+from windlass.core.position import NOWHERE, Position
+from windlass.core.queue import QueueConfig, QueueName, Usage
+from windlass.core.states import Entry, State
+from windlass.core.step import Step
+from windlass.core.task import Task
+from windlass.store import records
+from windlass.store.pool import Session
+from windlass.store.tables.queue import QueueTable
+
+
+class TaskRow(msgspec.Struct, frozen=True):
+    """A task in a list, with what was submitted; a payload that is too long for a list is None."""
+
+    task: Task
+    created_at: datetime
+    payload: bytes | None
+    requires: tuple[str, ...]
+    idempotency_key: str | None
+    wire: bytes | None = None
+    replay_of: UUID | None = None
+    schedule_id: UUID | None = None
+
+
+class TaskView(TaskRow, frozen=True):
+    """A task with what was submitted."""
+
+    payload: bytes
+
+
+class Created(msgspec.Struct, frozen=True):
+    """Tasks that were submitted from one instant on, until before another; None is open."""
+
+    since: datetime | None = None
+    before: datetime | None = None
+
+
+ALWAYS = Created()
+LISTED_PAYLOAD_MAX_BYTES = 64 * 1024
+
+
+class DeadEffect(msgspec.Struct, frozen=True):
+    id: UUID
+    kind: str
+    task_id: UUID
+    tries: int
+    error: str | None
+    dead_at: datetime
+
+
+class EffectView(msgspec.Struct, frozen=True):
+    """An effect in the outbox: what, for which task and attempt, how often it was tried, and how that went. One with
+    `dead_at` was given up: a dead effect."""
+
+    id: UUID
+    kind: str
+    namespace: str
+    task_id: UUID
+    attempt: int
+    tries: int
+    created_at: datetime
+    available_at: datetime
+    dead_at: datetime | None
+    error: str | None
+
+
+class Views:
+    """Read views within one transaction."""
+
+    __slots__ = ("_queues", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._queues = QueueTable(session)
+
+    async def now(self) -> datetime:
+        [[now]] = await self.session.fetch("now")
+        assert isinstance(now, datetime), now
+        return now
+
+    async def get_task(self, task_id: UUID) -> TaskView | None:
+        rows = await self.session.fetch("get_task", task_id)
+        return TaskView(*_viewed(rows[0])) if rows else None
+
+    async def get_tasks(self, task_ids: Sequence[UUID]) -> list[TaskView]:
+        return [TaskView(*_viewed(row)) for row in await self.session.fetch("get_tasks", task_ids)]
+
+    async def task_namespaces(self, ids: Sequence[UUID]) -> dict[UUID, str]:
+        return {row[0]: row[1] for row in await self.session.fetch("task_namespaces", ids)}
+
+    async def task_results(self, ids: Sequence[UUID], namespace: str | None) -> dict[UUID, bytes]:
+        return {row[0]: row[1] for row in await self.session.fetch("task_results", ids, namespace)}
+
+    async def list_tasks(
+        self,
+        namespace: str,
+        *,
+        after: Position | None,
+        states: Sequence[State] | None,
+        queue: str | None,
+        kind: str | None,
+        run_id: UUID | None,
+        limit: int,
+        created: Created = ALWAYS,
+    ) -> list[TaskRow]:
+        rows = await self.session.fetch(
+            "list_tasks", namespace, *(after or NOWHERE), states, queue, kind, run_id, limit, created.since,
+            created.before, LISTED_PAYLOAD_MAX_BYTES,
+        )  # fmt: skip
+        return [TaskRow(*_viewed(row)) for row in rows]
+
+    async def count_unfinished(self, namespace: str) -> dict[str, dict[State, int]]:
+        counts: dict[str, dict[State, int]] = {}
+        for queue, state, count in await self.session.fetch("count_unfinished", namespace):
+            counts.setdefault(queue, {})[State(state)] = count
+        return counts
+
+    async def count_tasks(self, namespace: str) -> dict[State, int]:
+        return {State(row[0]): row[1] for row in await self.session.fetch("count_tasks", namespace)}
+
+    async def run_counts(self, run_id: UUID) -> dict[State, int]:
+        return {State(row[0]): row[1] for row in await self.session.fetch("run_counts", run_id)}
+
+    async def get_run(self, run_id: UUID) -> tuple[UUID, str, datetime] | None:
+        rows = await self.session.fetch("get_run", run_id)
+        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+    async def list_runs(self, namespace: str, after: Position | None, limit: int) -> list[tuple[UUID, str, datetime]]:
+        rows = await self.session.fetch("list_runs", namespace, *(after or NOWHERE), limit)
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    async def runs_counts(self, run_ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
+        counts: dict[UUID, dict[State, int]] = {}
+        for run_id, state, count in await self.session.fetch("runs_counts", run_ids):
+            counts.setdefault(run_id, {})[State(state)] = count
+        return counts
+
+    async def run_of_key(self, namespace: str, key: str) -> UUID | None:
+        rows = await self.session.fetch("run_of_key", namespace, key)
+        return rows[0][0] if rows else None
+
+    async def lease_loads(self, namespace: str) -> dict[UUID, int]:
+        return {row[0]: row[1] for row in await self.session.fetch("lease_loads", namespace)}
+
+    async def list_effects(
+        self, namespace: str, dead: bool | None, after: Position | None, limit: int
+    ) -> list[EffectView]:
+        rows = await self.session.fetch("list_effects", namespace, *(after or NOWHERE), dead, limit)
+        return [EffectView(*row) for row in rows]
+
+    async def get_effect(self, effect_id: UUID) -> EffectView | None:
+        rows = await self.session.fetch("get_effect", effect_id)
+        return EffectView(*rows[0]) if rows else None
+
+    async def task_history(self, task_id: UUID) -> list[Entry]:
+        rows = await self.session.fetch("task_history", task_id)
+        return [
+            Entry(task_id, at, attempt, what, worker, None if detail is None else msgspec.json.decode(detail))
+            for _, at, attempt, what, worker, detail in rows
+        ]
+
+    async def task_report(self, task_id: UUID) -> Entry | None:
+        rows = await self.session.fetch("task_report", task_id)
+        if not rows:
+            return None
+        attempt, at, worker, detail = rows[0]
+        return Entry(task_id, at, attempt, "reported", worker, None if detail is None else msgspec.json.decode(detail))
+
+    async def last_heartbeat(self, task_id: UUID) -> datetime | None:
+        rows = await self.session.fetch("last_heartbeat", task_id)
+        return rows[0][0] if rows else None
+
+    async def task_steps(self, task_id: UUID) -> list[Step]:
+        return [records.step_from(row) for row in await self.session.fetch("task_steps", [task_id])]
+
+    async def waiting_for(self, task_id: UUID) -> list[UUID]:
+        return [row[0] for row in await self.session.fetch("waiting_for", task_id)]
+
+    async def capable_workers(self, task: Task, requires: Sequence[str], delivery: str) -> int:
+        rows: Any = await self.session.fetch(
+            "capable_workers", task.namespace, task.queue, task.kind, requires, delivery
+        )
+        return int(rows[0][0])
+
+    async def unheard_cancels(self, lease_id: UUID) -> bool:
+        [[unheard]] = await self.session.fetch("unheard_cancels", lease_id)
+        return bool(unheard)
+
+    async def list_leases(self, namespace: str) -> list[Lease]:
+        return [records.lease_from(row) for row in await self.session.fetch("list_leases", namespace)]
+
+    async def dead_effects(self, namespace: str, limit: int) -> list[DeadEffect]:
+        return [DeadEffect(*row) for row in await self.session.fetch("dead_effects", namespace, limit)]
+
+    async def queue_settings(self, namespace: str, names: Sequence[str] | None = None) -> dict[str, QueueSettings]:
+        return await self._queues.get_settings(namespace, names)
+
+    async def queues_delivered(self, types: Sequence[str]) -> dict[QueueName, QueueSettings]:
+        return await self._queues.queues_delivered(types)
+
+    async def queue_state(self, namespace: str, queue: str) -> tuple[QueueConfig, Usage]:
+        config = await self._queues.get_queue(namespace, queue)
+        return config, await self._queues.queue_usage(namespace, queue, config)
+
+
+def _viewed(row: records.Row) -> tuple[Any, ...]:
+    """The fields of a TaskRow or TaskView."""
+    created_at, payload, requires, *rest = row[records.WIDTH :]
+    return records.task_from(row), created_at, payload, tuple(requires or ()), *rest

@@ -1,0 +1,203 @@
+"""The unit of work: load under lock, apply what the rules decided, commit. Speaks the domain; SQL is in the .sql files.
+
+`apply` writes the transitions of a batch with one statement per table. It decides nothing: what it writes is what a
+rule returned, under the row locks that were taken in this same transaction. Notifications are collected here and sent
+with the commit. The tables of the kernel are attributes; a contract makes its own from `tx.session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import cast
+from uuid import UUID
+
+from windlass.core.command import Complete
+from windlass.core.delivery import QueueSettings
+from windlass.core.queue import QueueConfig
+from windlass.core.retry import DEFAULT_POLICY
+from windlass.core.states import Transition, Verb
+from windlass.core.submission import Batch, Submission
+from windlass.core.task import Task
+from windlass.store.errors import Duplicate
+from windlass.store.notify import PendingNotifications, wakes_of
+from windlass.store.pool import Session
+from windlass.store.tables.access import AccessTable
+from windlass.store.tables.gauge import GaugeView
+from windlass.store.tables.kind import KindTable
+from windlass.store.tables.lease import LeaseTable
+from windlass.store.tables.object import ObjectTable
+from windlass.store.tables.outbox import OutboxTable
+from windlass.store.tables.outgoing import HeartbeatTable
+from windlass.store.tables.queue import QueueTable
+from windlass.store.tables.retention import RetentionTable
+from windlass.store.tables.run import RunTable
+from windlass.store.tables.schedule import ScheduleTable
+from windlass.store.tables.step import StepTable
+from windlass.store.tables.task import Finished, TaskTable, Written
+from windlass.store.tables.worker import WorkerTable
+from windlass.store.writers import write_records
+
+
+class Transaction:
+    """One transaction. Get it from `Store.begin`."""
+
+    __slots__ = (
+        "access",
+        "counted",
+        "finished",
+        "gauges",
+        "heartbeats",
+        "kinds",
+        "leases",
+        "moves",
+        "objects",
+        "outbox",
+        "queues",
+        "retention",
+        "runs",
+        "schedules",
+        "session",
+        "started",
+        "steps",
+        "tasks",
+        "wakes",
+        "workers",
+    )
+
+    def __init__(self, session: Session, *, counted: bool = True) -> None:
+        self.session = session
+        self.counted = counted  # whether anybody wants to know what was finished
+        self.wakes = PendingNotifications()
+        self.moves: list[Transition] = []
+        self.finished: list[Finished] = []
+        self.tasks = TaskTable(session)
+        self.runs = RunTable(session)
+        self.leases = LeaseTable(session)
+        self.heartbeats = HeartbeatTable(session)
+        self.queues = QueueTable(session)
+        self.outbox = OutboxTable(session)
+        self.objects = ObjectTable(session)
+        self.retention = RetentionTable(session)
+        self.gauges = GaugeView(session)
+        self.access = AccessTable(session)
+        self.steps = StepTable(session)
+        self.schedules = ScheduleTable(session)
+        self.kinds = KindTable(session)
+        self.workers = WorkerTable(session)
+
+    async def now(self) -> datetime:
+        [[now]] = await self.session.fetch("now")
+        assert isinstance(now, datetime), now
+        return now
+
+    async def due_work(self) -> tuple[bool, bool, bool]:
+        """Whether leases have run out, timers rang, effects are due."""
+        [[leases, timers, effects]] = await self.session.fetch("due_work")
+        return leases, timers, effects
+
+    async def limit_waits(self, lock_wait_ms: int) -> None:
+        """From here on no statement of this transaction waits longer than this for a lock: LockHeld instead."""
+        await self.session.execute(f"set local lock_timeout = {lock_wait_ms}")
+
+    async def apply(self, moves: Sequence[Transition]) -> None:
+        """Write what the rules decided. `moves` may contain several for one task, in their order."""
+        changed = [move for move in moves if move.changed]
+        if changed:
+            wakes, freed = wakes_of(changed)
+            self.wakes.queues |= await self.tasks.write(_folded(changed), freed)
+            await self.wake(wakes)
+            self.moves += changed
+        await self.tasks.insert_history([entry for move in moves for entry in move.history])
+        await self.outbox.insert_outbox([effect for move in moves for effect in move.effects])
+        await write_records(self.session, moves)
+        self.wakes.effects = self.wakes.effects or any(move.effects for move in moves)
+
+    async def complete(self, reports: Sequence[Complete]) -> set[UUID]:
+        """End the attempts that returned, where there is nothing to decide; returns the ids of their tasks."""
+        done = await self.tasks.complete_at_once(reports, self.counted)
+        self.wakes.queues |= done.woken
+        self.finished += done.finished
+        return done.ids
+
+    async def add(self, submissions: Sequence[Submission]) -> None:
+        """Add tasks that are new. Raises Duplicate if one is there already: then nothing was added."""
+        added = await self.add_missing(submissions)
+        if len(added) < len(submissions):
+            raise Duplicate
+
+    async def add_plain(self, submissions: Sequence[Submission]) -> Written:
+        """The same for tasks that are plain: see `is_plain`."""
+        first = submissions[0]
+        if len(submissions) == 1:
+            self.wakes.queues.add((first.namespace, first.queue))
+            return await self.tasks.insert_plain_task(first)
+        ids = cast("list[UUID]", [s.id for s in submissions])
+        return await self.add_batch(Batch(first, ids, [s.payload for s in submissions]))
+
+    async def add_batch(self, batch: Batch) -> Written:
+        self.wakes.queues.add((batch.shared.namespace, batch.shared.queue))
+        return await self.tasks.insert_plain_tasks(batch)
+
+    async def add_started(self, submissions: Sequence[Submission], begun: Task, delivery: str) -> tuple[bool, Written]:
+        """Add plain tasks, begun at once if no older task is passed by; otherwise queued, and their queue notified."""
+        started, written = await self.tasks.insert_started_tasks(submissions, begun, delivery)
+        if not started:
+            self.wakes.queues.add((submissions[0].namespace, submissions[0].queue))
+        return started, written
+
+    async def add_missing(
+        self,
+        submissions: Sequence[Submission],
+        *,
+        upstream: frozenset[UUID] = frozenset(),
+        blocked: frozenset[UUID] = frozenset(),
+    ) -> set[UUID]:
+        """Add those that are not there yet; returns their ids."""
+        self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
+        return await self.tasks.insert_tasks(submissions, upstream, blocked)
+
+    async def configure(self, namespace: str, queue: str, config: QueueConfig) -> None:
+        await self.queues.put_queue(namespace, queue, config)
+        self.wakes.queues.add((namespace, queue))
+
+    async def set_up(self, namespace: str, queue: str, settings: QueueSettings) -> None:
+        await self.queues.put_settings(namespace, queue, settings)
+        self.wakes.everything = True  # the dispatchers have to reload the settings
+
+    async def wake(self, wakes: PendingNotifications) -> None:
+        """Announce with the commit: to the other engines by NOTIFY, to our own directly."""
+        if messages := wakes.messages():
+            await self.session.fetch("notify", messages)
+        self.wakes.queues |= wakes.queues
+        self.wakes.tasks |= wakes.tasks
+        self.wakes.leases |= wakes.leases
+        self.wakes.effects |= wakes.effects
+        self.wakes.wakeup_messages |= wakes.wakeup_messages
+        self.wakes.schedules |= wakes.schedules
+
+
+def _folded(moves: list[Transition]) -> list[Transition]:
+    """One write per task: the moves of one task in a batch become one, from the first `before` to the last `after`."""
+    by_task: dict[UUID, Transition] = {}
+    for move in moves:
+        earlier = by_task.get(move.after.id)
+        by_task[move.after.id] = move if earlier is None else Transition(Verb.NOTE, earlier.before, move.after)
+    return list(by_task.values())
+
+
+_REQUIRED = {"id", "payload", "kind", "queue", "namespace"}
+_options = attrgetter(*(name for name in Submission.__struct_fields__ if name not in _REQUIRED))
+_NO_OPTIONS = _options(Submission(kind=""))
+
+
+def is_plain(submissions: Sequence[Submission]) -> bool:
+    """Whether they use nothing but a payload, and share all else. A policy that was asked for counts, also where it is
+    equal to the default."""
+    first = submissions[0]
+    return all(
+        s.queue == first.queue and s.kind == first.kind and s.namespace == first.namespace
+        and s.policy is DEFAULT_POLICY and _options(s) == _NO_OPTIONS
+        for s in submissions
+    )  # fmt: skip

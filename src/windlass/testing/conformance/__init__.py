@@ -1,0 +1,1 @@
+"""What the conformance kits of all contracts share."""
