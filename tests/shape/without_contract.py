@@ -7,18 +7,20 @@ other contracts answer. Prints the contracts that answered.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
+import tempfile
 import types
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from contextlib import suppress
+from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 KEY = "k" * 40
-PATHS = {"callback": "/v1/openapi.json", "machine": "/export/openapi.json", "lease": "/api/v1/letters"}
+PATHS = {"callback": "/v1/openapi.json", "machine": "/export/openapi.json"}
 
 
 class Missing:
@@ -46,10 +48,10 @@ def load_serve(contract: str) -> Any:
     return serve
 
 
-def status(url: str) -> int:
+def status(url: str, tls: ssl.SSLContext | None = None) -> int:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10, context=tls) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -73,19 +75,49 @@ async def main(contract: str, database_url: str) -> list[str]:
             for name, path in PATHS.items():
                 if await asyncio.to_thread(status, url + path) == 200:
                     answered.append(name)
-        async with serve.open_sessions(engine, grpc="127.0.0.1:0", api_key=KEY) as url, serve.open_pools(engine):
+        async with serve.open_sessions(engine, grpc="127.0.0.1:0", api_key=KEY) as url:
             for name in ("registry", "session"):
                 if await knows(url, name):
                     answered.append(name)
-        with suppress(ImportError):
-            from windlass.contracts.stdio.delivery import Stdio, StdioHandler
-            from windlass.core.queue import QueueConfig
-
-            await engine.queues.put(
-                "programs", delivery=Stdio(handlers={"a": StdioHandler(script="1")}), limits=QueueConfig()
-            )
+        if contract != "lease" and await answers_over_mtls(serve, engine):
+            answered.append("lease")
+        if contract != "stdio" and await runs_a_program(serve, engine):
             answered.append("stdio")
     return answered
+
+
+async def answers_over_mtls(serve: Any, engine: Any) -> bool:
+    """Whether the internal port answers a client with a certificate."""
+    from windlass.contracts.lease.tls import certificates
+
+    now = datetime.now(UTC)
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("ca", "server", "client")
+        ca, server, client = (certificates.files_of(Path(folder), name) for name in names)
+        authority = certificates.make_authority(now, 1)
+        certificates.write(authority, ca)
+        certificates.write(certificates.issue_server(authority, ("127.0.0.1",), now, 1), server)
+        certificates.write(certificates.issue_client(authority, "ada", now, 1), client)
+        tls = ssl.create_default_context(cafile=str(ca.certificate))
+        tls.load_cert_chain(client.certificate, client.key)
+        async with serve.open_internal(
+            engine, internal="127.0.0.1:0", certificate=server.certificate, key=server.key, authority=ca.certificate
+        ) as url:
+            return await asyncio.to_thread(status, f"{url}/internal/openapi.json", tls) == 200
+
+
+async def runs_a_program(serve: Any, engine: Any) -> bool:
+    """Whether a child process completes a task of a stdio queue."""
+    from windlass.contracts.stdio.delivery import Stdio, StdioHandler
+    from windlass.core.queue import QueueConfig
+    from windlass.core.submission import Submission
+
+    programs = Stdio(handlers={"answer": StdioHandler(script="task.outputs['answer'] = 42")})
+    await engine.queues.put("programs", delivery=programs, limits=QueueConfig())
+    async with serve.open_pools(engine):
+        task_id = await engine.submit(Submission(kind="answer", queue="programs"))
+        await engine.wait(task_id, 30)
+    return bool((await engine.results([task_id])).get(task_id) == b'{"answer":42}')
 
 
 async def knows(url: str, contract: str) -> bool:

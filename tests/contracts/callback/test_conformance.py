@@ -115,7 +115,7 @@ def test_the_command_says_which_case_failed_and_what_the_worker_should_have_done
     assert "failed 12  hardening  refuses an old push" in told
     assert "1 of 2 cases failed: 0 required, 1 hardening." in told
     assert "a push that was signed an hour ago was answered with 202" in told
-    assert "Refuse a `webhook-timestamp`" in told
+    assert "Refuse a push whose `webhook-timestamp` differs" in told
     answer = json.loads(capsys.readouterr().out)
     assert (answer["passed"], answer["failed"]) == (1, 1)
     assert [(case["number"], case["level"]) for case in answer["cases"]] == [(2, "required"), (12, "hardening")]
