@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from windlass.contracts.machine.worker import run, s3, store
+from windlass.contracts.machine.worker import s3, store
+from windlass.contracts.machine.worker.run import run
 from windlass.contracts.machine.worker.send import Slice
 from windlass.sdk.machine import Job
 
