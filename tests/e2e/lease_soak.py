@@ -254,7 +254,7 @@ class Soak(Asking):
                     assert self.server is not None
                     _kill_hard(self.server.pid)
             case "worker":
-                self.processes[f"worker-{self.chance.randrange(self.workers)}"].kill()
+                self.processes[f"worker-{self.randomness.randrange(self.workers)}"].kill()
             case _:
                 self.processes[target].kill()
 

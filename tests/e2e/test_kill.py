@@ -184,7 +184,9 @@ async def attempts_are_consistent(connection: asyncpg.Connection) -> None:
                on m.task_id = t.id where t.attempt <> m.n""",
     )
     await nothing(
-        connection, "select task_id, attempt from e2e.execution group by task_id, attempt having count(*) > 1"
+        connection,
+        """select task_id, attempt, array_agg(worker), array_agg(at) from e2e.execution
+            group by task_id, attempt having count(*) > 1""",
     )
     await nothing(
         connection,

@@ -84,7 +84,7 @@ async def test_everything_that_is_open_ends_when_its_key_is_revoked(engines: tup
         async def feed(shown: str) -> str:
             headers = {"Authorization": f"Bearer {shown}"}
             async with http.stream("GET", "/api/v1/changes", headers=headers) as answer:
-                assert answer.status_code == 200
+                assert answer.status_code in (200, 401)  # 401: it was revoked before its first byte
                 async for _ in answer.aiter_bytes():
                     pass
             return "ended"

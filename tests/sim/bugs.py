@@ -197,7 +197,7 @@ def worker_is_known_by_its_lease() -> AbstractContextManager[None]:
     real = WorkerTable.insert_worker
 
     async def insert_worker(self: Any, _: Any, lease: Lease) -> None:
-        await real(self, leases.id, lease)
+        await real(self, lease.id, lease)
 
     return patched(WorkerTable, "insert_worker", insert_worker)
 
