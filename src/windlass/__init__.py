@@ -10,43 +10,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windlass.connect import App
-    from windlass.core.command import Claimed
-    from windlass.core.failure import Category, Failure
-    from windlass.core.lease import Lease
-    from windlass.core.queue import QueueConfig, Rate
-    from windlass.core.retry import Policy
-    from windlass.core.states import State
-    from windlass.core.submission import Submission
-    from windlass.core.task import Outcome, Task
-    from windlass.engine.engine import Engine
-    from windlass.errors import (
-        Conflict,
-        ContractViolation,
-        Draining,
-        Forbidden,
-        Invalid,
-        InvalidState,
-        LeaseLost,
-        NotFound,
-        Overloaded,
-        Rejected,
-        StoreBusy,
-        Unavailable,
-        WindlassError,
-    )
-    from windlass.sdk.context import Context, current
-    from windlass.sdk.handler.groups import chain, group
-    from windlass.sdk.handler.handle import TaskHandle
-    from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
-    from windlass.sdk.worker.worker import Worker
-    from windlass.sdk.workflow.awaitables import StepFailed
-    from windlass.sdk.workflow.context import WorkflowContext
-    from windlass.serve import open_engine
+    from windlass.connect import App as App
+    from windlass.core.command import Claimed as Claimed
+    from windlass.core.failure import Category as Category
+    from windlass.core.failure import Failure as Failure
+    from windlass.core.lease import Lease as Lease
+    from windlass.core.queue import QueueConfig as QueueConfig
+    from windlass.core.queue import Rate as Rate
+    from windlass.core.retry import Policy as Policy
+    from windlass.core.states import State as State
+    from windlass.core.submission import Submission as Submission
+    from windlass.core.task import Outcome as Outcome
+    from windlass.core.task import Task as Task
+    from windlass.engine.engine import Engine as Engine
+    from windlass.errors import Conflict as Conflict
+    from windlass.errors import ContractViolation as ContractViolation
+    from windlass.errors import Draining as Draining
+    from windlass.errors import Forbidden as Forbidden
+    from windlass.errors import Invalid as Invalid
+    from windlass.errors import InvalidState as InvalidState
+    from windlass.errors import LeaseLost as LeaseLost
+    from windlass.errors import NotFound as NotFound
+    from windlass.errors import Overloaded as Overloaded
+    from windlass.errors import Rejected as Rejected
+    from windlass.errors import StoreBusy as StoreBusy
+    from windlass.errors import Unavailable as Unavailable
+    from windlass.errors import WindlassError as WindlassError
+    from windlass.sdk.context import Context as Context
+    from windlass.sdk.context import current as current
+    from windlass.sdk.handler.groups import chain as chain
+    from windlass.sdk.handler.groups import group as group
+    from windlass.sdk.handler.handle import TaskHandle as TaskHandle
+    from windlass.sdk.signals import Cancel as Cancel
+    from windlass.sdk.signals import Fail as Fail
+    from windlass.sdk.signals import Retry as Retry
+    from windlass.sdk.signals import TaskFailed as TaskFailed
+    from windlass.sdk.worker.worker import Worker as Worker
+    from windlass.sdk.workflow.awaitables import StepFailed as StepFailed
+    from windlass.sdk.workflow.context import WorkflowContext as WorkflowContext
+    from windlass.serve import open_engine as open_engine
 
 __version__ = "0.1.0"
 
-_LATER = {
+_MODULES = {
     "App": "windlass.connect",
     "Cancel": "windlass.sdk.signals",
     "Category": "windlass.core.failure",
@@ -88,52 +94,12 @@ _LATER = {
     "open_engine": "windlass.serve",
 }
 
-__all__ = [
-    "App",
-    "Cancel",
-    "Category",
-    "Claimed",
-    "Conflict",
-    "Context",
-    "ContractViolation",
-    "Draining",
-    "Engine",
-    "Fail",
-    "Failure",
-    "Forbidden",
-    "Invalid",
-    "InvalidState",
-    "Lease",
-    "LeaseLost",
-    "NotFound",
-    "Outcome",
-    "Overloaded",
-    "Policy",
-    "QueueConfig",
-    "Rate",
-    "Rejected",
-    "Retry",
-    "State",
-    "StepFailed",
-    "StoreBusy",
-    "Submission",
-    "Task",
-    "TaskFailed",
-    "TaskHandle",
-    "Unavailable",
-    "WindlassError",
-    "Worker",
-    "WorkflowContext",
-    "chain",
-    "current",
-    "group",
-    "open_engine",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    if name in _MODULES:
+        found = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return found
     raise AttributeError(f"module 'windlass' has no attribute {name!r}")
 

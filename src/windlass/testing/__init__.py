@@ -11,12 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windlass.testing.clock import VirtualClock, virtual_clock
-    from windlass.testing.database import TestServer, open_test_server
-    from windlass.testing.kit import Kit, OpenKit, Stuck, open_kit
-    from windlass.testing.loops import OpenSyncKit, SyncKit, open_kit_sync
+    from windlass.testing.clock import VirtualClock as VirtualClock
+    from windlass.testing.clock import virtual_clock as virtual_clock
+    from windlass.testing.database import TestServer as TestServer
+    from windlass.testing.database import open_test_server as open_test_server
+    from windlass.testing.kit import Kit as Kit
+    from windlass.testing.kit import OpenKit as OpenKit
+    from windlass.testing.kit import Stuck as Stuck
+    from windlass.testing.kit import open_kit as open_kit
+    from windlass.testing.loops import OpenSyncKit as OpenSyncKit
+    from windlass.testing.loops import SyncKit as SyncKit
+    from windlass.testing.loops import open_kit_sync as open_kit_sync
 
-_LATER = {
+_MODULES = {
     "Kit": "kit",
     "OpenKit": "kit",
     "OpenSyncKit": "loops",
@@ -30,22 +37,10 @@ _LATER = {
     "virtual_clock": "clock",
 }
 
-__all__ = [
-    "Kit",
-    "OpenKit",
-    "OpenSyncKit",
-    "Stuck",
-    "SyncKit",
-    "TestServer",
-    "VirtualClock",
-    "open_kit",
-    "open_kit_sync",
-    "open_test_server",
-    "virtual_clock",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f"windlass.testing.{_LATER[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"windlass.testing.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'windlass.testing' has no attribute {name!r}")
