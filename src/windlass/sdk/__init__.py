@@ -10,25 +10,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windlass.sdk.app import App, AppSettings
-    from windlass.sdk.client import Client
-    from windlass.sdk.context import Context, current
-    from windlass.sdk.duration import Duration
-    from windlass.sdk.handler.group_handle import ChainHandle, GroupHandle
-    from windlass.sdk.handler.groups import Call, Chain, Group, chain, group
-    from windlass.sdk.handler.handle import TaskHandle
-    from windlass.sdk.handler.handler import Handler
-    from windlass.sdk.handler.options import TaskOptions
-    from windlass.sdk.schedule import Schedule
-    from windlass.sdk.signals import Cancel, Fail, Retry, TaskFailed
-    from windlass.sdk.worker.work_source import WorkSource
-    from windlass.sdk.worker.worker import Worker
-    from windlass.sdk.workflow.awaitables import Child, StepFailed
-    from windlass.sdk.workflow.context import WorkflowContext
-    from windlass.sdk.workflow.handler import WorkflowHandler
-    from windlass.sdk.workflow.step import StepFunction, StepOptions
+    from windlass.sdk.app import App as App
+    from windlass.sdk.app import AppSettings as AppSettings
+    from windlass.sdk.client import Client as Client
+    from windlass.sdk.context import Context as Context
+    from windlass.sdk.context import current as current
+    from windlass.sdk.duration import Duration as Duration
+    from windlass.sdk.handler.group_handle import ChainHandle as ChainHandle
+    from windlass.sdk.handler.group_handle import GroupHandle as GroupHandle
+    from windlass.sdk.handler.groups import Call as Call
+    from windlass.sdk.handler.groups import Chain as Chain
+    from windlass.sdk.handler.groups import Group as Group
+    from windlass.sdk.handler.groups import chain as chain
+    from windlass.sdk.handler.groups import group as group
+    from windlass.sdk.handler.handle import TaskHandle as TaskHandle
+    from windlass.sdk.handler.handler import Handler as Handler
+    from windlass.sdk.options import StepOptions as StepOptions
+    from windlass.sdk.options import TaskOptions as TaskOptions
+    from windlass.sdk.schedule import Schedule as Schedule
+    from windlass.sdk.signals import Cancel as Cancel
+    from windlass.sdk.signals import Fail as Fail
+    from windlass.sdk.signals import Retry as Retry
+    from windlass.sdk.signals import TaskFailed as TaskFailed
+    from windlass.sdk.worker.work_source import WorkSource as WorkSource
+    from windlass.sdk.worker.worker import Worker as Worker
+    from windlass.sdk.workflow.awaitables import Child as Child
+    from windlass.sdk.workflow.awaitables import StepFailed as StepFailed
+    from windlass.sdk.workflow.context import WorkflowContext as WorkflowContext
+    from windlass.sdk.workflow.handler import WorkflowHandler as WorkflowHandler
+    from windlass.sdk.workflow.step import StepFunction as StepFunction
 
-_LAZY = {
+_MODULES = {
     "App": "app",
     "AppSettings": "app",
     "Call": "handler.groups",
@@ -47,10 +59,10 @@ _LAZY = {
     "Schedule": "schedule",
     "StepFailed": "workflow.awaitables",
     "StepFunction": "workflow.step",
-    "StepOptions": "workflow.step",
+    "StepOptions": "options",
     "TaskFailed": "signals",
     "TaskHandle": "handler.handle",
-    "TaskOptions": "handler.options",
+    "TaskOptions": "options",
     "WorkSource": "worker.work_source",
     "Worker": "worker.worker",
     "WorkflowContext": "workflow.context",
@@ -60,42 +72,12 @@ _LAZY = {
     "group": "handler.groups",
 }
 
-__all__ = [
-    "App",
-    "AppSettings",
-    "Call",
-    "Cancel",
-    "Chain",
-    "ChainHandle",
-    "Child",
-    "Client",
-    "Context",
-    "Duration",
-    "Fail",
-    "Group",
-    "GroupHandle",
-    "Handler",
-    "Retry",
-    "Schedule",
-    "StepFailed",
-    "StepFunction",
-    "StepOptions",
-    "TaskFailed",
-    "TaskHandle",
-    "TaskOptions",
-    "WorkSource",
-    "Worker",
-    "WorkflowContext",
-    "WorkflowHandler",
-    "chain",
-    "current",
-    "group",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        found = globals()[name] = getattr(import_module(f"windlass.sdk.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        found = globals()[name] = getattr(import_module(f"windlass.sdk.{_MODULES[name]}"), name)
         return found
     raise AttributeError(f"module 'windlass.sdk' has no attribute {name!r}")
 

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
-from windlass.core.cron import parse_cron
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.schedule import CATCHUP_DEFAULT
 from windlass.core.validation import check_callable, check_count, check_name
@@ -25,17 +24,24 @@ from windlass.errors import Conflict, Invalid, InvalidState
 from windlass.sdk.client import Client
 from windlass.sdk.context import Context
 from windlass.sdk.handler.handle import TaskHandle
-from windlass.sdk.handler.handler import AsyncContextHandler, AsyncHandler, Handler, SyncContextHandler, SyncHandler
-from windlass.sdk.handler.options import Decorator, TaskOptions, make_handler
+from windlass.sdk.handler.handler import (
+    AsyncContextHandler,
+    AsyncHandler,
+    Decorator,
+    Handler,
+    SyncContextHandler,
+    SyncHandler,
+    make_handler,
+)
+from windlass.sdk.options import StepOptions, TaskOptions, WorkerOptions, check_known
 from windlass.sdk.processes.pool import ProcessPool
 from windlass.sdk.schedule import Declaration, DeclarationTarget, Schedule, make_schedule
 from windlass.sdk.sync import LoopCalls, SyncBridge
-from windlass.sdk.worker.options import WorkerOptions
 from windlass.sdk.worker.progress import ProgressSender
 from windlass.sdk.worker.worker import Worker
 from windlass.sdk.workflow.context import WorkflowContext
 from windlass.sdk.workflow.handler import WorkflowHandler, supported_handlers
-from windlass.sdk.workflow.step import StepDecorator, StepFunction, StepOptions, check_options, handler_options
+from windlass.sdk.workflow.step import StepDecorator, StepFunction, check_options, handler_options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,9 +70,7 @@ class App:
         connect: Callable[[], AbstractAsyncContextManager[Client]],
         **settings: Unpack[AppSettings],
     ) -> None:
-        unknown = set(settings) - AppSettings.__annotations__.keys()
-        if unknown:
-            raise Invalid(f"there is no setting {min(unknown)}", field="settings")
+        check_known(settings, AppSettings, "setting")
         check_callable("connect", connect)
         queue, namespace = settings.get("queue", "default"), settings.get("namespace", "default")
         threads = settings.get("threads", 32)
@@ -248,8 +252,6 @@ class App:
     def _add(
         self, function: Callable[..., Any], options: TaskOptions, handler_class: type[Handler[..., Any]] = Handler
     ) -> Handler[..., Any]:
-        if not callable(function):
-            raise Invalid(f"must be a function, not {type(function).__name__}", field="function")
         handler = make_handler(self, function, options, handler_class)
         if handler.kind in self.handlers:
             raise Conflict(f"the app {self.name} already has a handler {handler.kind}", kind=handler.kind)
@@ -269,7 +271,6 @@ class App:
         """Submit a handler at these times: `@app.schedule("0 9 * * MON")` above `@app.task`. Servers fire it once a
         worker of the app has run. `overlap` (allow, skip, queue, cancel) decides what happens when an earlier task has
         not ended; at most `max_catchup` missed fires are caught up."""
-        parse_cron(cron)
 
         def declare(handler: F) -> F:
             if not isinstance(handler, Handler) or handler.app is not self:
@@ -290,9 +291,7 @@ class App:
 
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """A worker for this app's handlers; by default for all queues that they name, 32 tasks at a time."""
-        unknown = set(options) - WorkerOptions.__annotations__.keys()
-        if unknown:
-            raise Invalid(f"there is no option {min(unknown)}", field="options")
+        check_known(options, WorkerOptions)
         handlers = supported_handlers(self.client, self.handlers)
         if options.get("queues") is None:
             options["queues"] = sorted({handler.queue for handler in handlers.values()})

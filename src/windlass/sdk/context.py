@@ -14,7 +14,6 @@ from uuid import UUID
 
 from windlass.core.command import Claimed
 from windlass.core.progress import LEVELS, LINE_MAX, check_checkpoint, checked_amount
-from windlass.core.task import Task
 from windlass.core.text import clean
 from windlass.core.validation import check_able, check_payload, check_type
 from windlass.errors import Invalid, InvalidState
@@ -35,9 +34,8 @@ class Context:
     """One attempt at one task, for its handler."""
 
     def __init__(self, claimed: Claimed, sink: ProgressSink | None = None, checkpoint: bytes | None = None) -> None:
-        if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
-            raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
-        if sink is not None and sink.__class__ is not AttemptProgress:  # which is our own
+        check_type("claimed", claimed, Claimed)
+        if sink is not None and sink.__class__ is not AttemptProgress:  # most are, and need no check
             check_able("sink", sink, "line")
         if checkpoint is not None:
             check_payload("checkpoint", checkpoint)
@@ -147,18 +145,14 @@ class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
         except Exception:  # the message is the user's code: its arguments may not match, or its `__str__` may raise
             text = " ".join(_shown(part) for part in (msg, *args))
             msg, args = "%s", (text,)
-        self._context.say(_level(level), text + _trace(kwargs.get("exc_info")))
+        name = LEVELS[max(0, min(level // 10, len(LEVELS)) - 1)]  # of the next lower level that has a name
+        self._context.say(name, text + _trace(kwargs.get("exc_info")))
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
-
-
-def _level(number: int) -> str:
-    """The name of a level, or of the next lower one that has a name."""
-    return LEVELS[max(0, min(number // 10, len(LEVELS)) - 1)]
 
 
 def _trace(exc_info: Any) -> str:

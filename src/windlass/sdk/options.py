@@ -1,29 +1,23 @@
-"""The options of `@app.task`, and the handler with its retry policy that they make."""
+"""The keyword options of handlers, steps, submissions and workers, and the checks that they share.
+
+Durations are text ("90s", "10m", "2d"), timedeltas, or seconds. All options have defaults.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+from uuid import UUID
 
 from windlass.core.retry import DEFAULT_POLICY, Policy
-from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, check_policy
-from windlass.core.validation import check_callable, check_count, check_name
+from windlass.core.submission import check_policy
 from windlass.errors import Invalid
-from windlass.sdk.context import Context
 from windlass.sdk.duration import Duration, seconds
-from windlass.sdk.handler.handler import AsyncContextHandler, AsyncHandler, Handler, SyncContextHandler, SyncHandler
-from windlass.sdk.processes.pool import check_importable
-
-if TYPE_CHECKING:
-    from windlass.sdk.app import App
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class TaskOptions(TypedDict, total=False):
-    """All have defaults. Durations are text ("90s", "10m", "2d"), timedeltas, or seconds."""
+    """The options of `@app.task` and `@app.workflow`."""
 
     kind: str  # the name under which tasks are submitted; default: app.function
     queue: str
@@ -40,50 +34,54 @@ class TaskOptions(TypedDict, total=False):
     run_in: Literal["thread", "process"] | None  # default: async functions in the event loop, others in a thread
 
 
-class Decorator(Protocol):
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # the first that fits is meant
-        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
-    ) -> AsyncContextHandler[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextHandler[P, R]: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[P, Awaitable[R]], /
-    ) -> AsyncHandler[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
+class StepOptions(TypedDict, total=False):
+    """The options of `@app.step` and `ctx.options`."""
+
+    name: str  # default: the name of the function
+    queue: str  # run as a separate task from this queue
+    max_attempts: int
+    timeout: Duration | None  # of one try
+    retry_delay: Duration
+    retry_delay_max: Duration
+    retry_factor: float
+    retry_on: tuple[type[BaseException], ...] | None  # only these are retried
 
 
-def make_handler(
-    app: App, function: Callable[..., Any], options: TaskOptions, handler_class: type[Handler[..., Any]] = Handler
-) -> Handler[..., Any]:
-    unknown = set(options) - TaskOptions.__annotations__.keys()
+class SubmitOptions(TypedDict, total=False):
+    """How a submission may differ from the handler's own settings."""
+
+    queue: str
+    priority: int
+    delay: Duration
+    available_at: datetime
+    deadline_at: datetime
+    idempotency_key: str
+    concurrency_key: str
+    run_id: UUID
+    after: Sequence[UUID]
+    connection: Any  # of asyncpg, psycopg, SQLAlchemy or Django: submit in its transaction, which must have begun
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of a worker, the same in code and on the command line."""
+
+    queues: Sequence[str] | None  # default: the queues that the app's handlers name
+    kinds: Sequence[str] | None  # of the handlers it has; default: all
+    name: str | None  # default: host and process id
+    namespace: str
+    labels: Sequence[str]  # what this worker offers and tasks may require
+    version: str  # of the program, shown to operators
+    concurrency: int  # how many tasks run at the same time
+    prefetch: int  # how many more tasks it claims ahead
+    lease_ttl_s: float  # how long after its last heartbeat its tasks go to other workers
+    heartbeat_process: bool  # keep the lease while a handler blocks the event loop
+
+
+def check_known(options: Mapping[str, object], declared: type, what: str = "option") -> None:
+    """Raise Invalid for a name that this TypedDict does not declare."""
+    unknown = options.keys() - declared.__annotations__.keys()
     if unknown:
-        raise Invalid(f"there is no option {min(unknown)}", field="options")
-    kind = options.get("kind", f"{app.name}.{getattr(function, '__name__', type(function).__name__)}")
-    queue, priority = options.get("queue", app.queue), options.get("priority", 0)
-    check_name("kind", kind)
-    check_name("queue", queue)
-    check_count("priority", priority, least=PRIORITY_MIN, most=PRIORITY_MAX)
-    key, retry_on = options.get("concurrency_key"), options.get("retry_on")
-    if key is not None:
-        check_callable("concurrency_key", key)
-    check_retry_on(retry_on)
-    return handler_class(
-        app, function, kind=kind, queue=queue, priority=priority, policy=_policy(options),
-        concurrency_key=key, retry_on=retry_on, in_process=_in_process(function, options.get("run_in")),
-    )  # fmt: skip
-
-
-def _in_process(function: Callable[..., Any], run_in: object) -> bool:
-    if run_in not in (None, "thread", "process"):
-        raise Invalid(f"must be thread or process, not {run_in!r:.100}", field="run_in")
-    if run_in == "thread" and iscoroutinefunction(function):
-        raise Invalid("an async function runs in the event loop, or in a process", field="run_in")
-    if run_in == "process":
-        check_importable(function)
-    return run_in == "process"
+        raise Invalid(f"there is no {what} {min(unknown)}", field=f"{what}s")
 
 
 def check_retry_on(kinds: object) -> None:
@@ -93,9 +91,9 @@ def check_retry_on(kinds: object) -> None:
         raise Invalid("must be a tuple of exception classes", field="retry_on")
 
 
-def _policy(options: TaskOptions) -> Policy:
-    timeout = options.get("timeout")
-    default = DEFAULT_POLICY
+def retry_policy(options: Mapping[str, Any]) -> Policy:
+    """The checked retry policy of these options of a task or a step."""
+    timeout, default = options.get("timeout"), DEFAULT_POLICY
     policy = Policy(
         max_attempts=options.get("max_attempts", default.max_attempts),
         max_losses=options.get("max_losses", default.max_losses),

@@ -1,7 +1,7 @@
-"""Schedules that an app declares: which handler, when, with which arguments; checked where they are declared.
+"""Schedules that an app declares: which handler, when, with which arguments.
 
-A worker sends the declarations of its app when it starts, and again every minute: the engine creates and changes
-schedules by the first, and knows by the others which schedules are still declared by running code.
+A worker sends the declarations of its app when it starts, and repeats them every minute. The first one creates and
+changes schedules; the repeats show the engine which schedules running code still declares.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from windlass.core.cron import Cron, parse_cron
+from windlass.core.cron import Cron
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.schedule import Overlap, ScheduleSpec, check_spec
 from windlass.core.validation import check_mapping, check_name
 from windlass.errors import Invalid, NotFound, Unavailable, WindlassError
 from windlass.sdk.handler.handler import Handler
+from windlass.sdk.worker.asyncio_tools import AFTER_ERROR_S
 from windlass.sdk.worker.log_throttle import LogThrottle
 
 log = logging.getLogger("windlass.worker")
 
-AGAIN_S, AFTER_ERROR_S = 60.0, 1.0
+AGAIN_S = 60.0
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -49,7 +50,6 @@ def make_schedule(
 ) -> Schedule:
     """A checked schedule, so that errors are raised where it is declared."""
     name = handler.kind if name is None else name
-    check_name("name", name)
     check_name("timezone", timezone)
     try:
         ZoneInfo(timezone)
@@ -57,18 +57,14 @@ def make_schedule(
         raise Invalid(f"there is no time zone {timezone!r}", field="timezone") from None
     if overlap not in Overlap.__members__.values():
         raise Invalid(f"must be one of {', '.join(Overlap)}", field="overlap")
-    arguments = {} if arguments is None else check_mapping("arguments", arguments)
-    for parameter in arguments:
-        check_name("arguments", parameter)
-    task = handler.submission((), dict(arguments))
+    task = handler.submission((), {} if arguments is None else check_mapping("arguments", arguments))
     spec = ScheduleSpec(
         name=name, cron=cron, timezone=timezone, kind=task.kind, queue=task.queue, payload=task.payload,
         priority=task.priority, concurrency_key=task.concurrency_key,
         policy=None if task.policy is DEFAULT_POLICY else task.policy,
         overlap=Overlap(overlap), max_catchup=max_catchup,
     )  # fmt: skip
-    check_spec(spec)
-    return Schedule(name, parse_cron(cron), timezone, handler.kind, task.payload, spec)
+    return Schedule(name, check_spec(spec), timezone, handler.kind, task.payload, spec)
 
 
 class DeclarationTarget(Protocol):
@@ -94,8 +90,7 @@ class Declaration:
         specs: Sequence[ScheduleSpec],
         kinds: Mapping[str, Policy | None] | None = None,
     ) -> None:
-        self._kinds = kinds
-        self._target, self._app, self._namespace, self._specs = target, app, namespace, list(specs)
+        self._target, self._app, self._namespace, self._specs, self._kinds = target, app, namespace, list(specs), kinds
         self._remaining = 0
         self._warn = LogThrottle(log)
 

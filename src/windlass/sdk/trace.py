@@ -7,9 +7,10 @@ dictionary lookup. Attribute names follow OpenTelemetry's messaging conventions 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -17,11 +18,10 @@ from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.trace import is_traceparent
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from windlass.sdk.client import Client, WorkflowSource
 
 SYSTEM = "windlass"
-
-
 NO_SPAN = nullcontext()
 
 
@@ -105,7 +105,21 @@ def with_trace(submission: Submission, trace: str | None) -> Submission:
     return submission if trace is None or submission.trace is not None else replace(submission, trace=trace)
 
 
-async def submit_with_trace(submit: Callable[[Submission], Awaitable[T]], submission: Submission) -> T:
+async def submit_with_trace(client: Client | WorkflowSource, submission: Submission) -> UUID:
     """Submit one task within a producer's span."""
     with submit_span(submission.kind, submission.queue) as trace:
-        return await submit(with_trace(submission, trace))
+        return await client.submit(with_trace(submission, trace))
+
+
+async def submit_many_with_trace(client: Client, submissions: Sequence[Submission]) -> list[UUID]:
+    """Submit several tasks within one producer's span."""
+    if not submissions:
+        return []
+    with submit_span(submissions[0].kind, submissions[0].queue, len(submissions)) as trace:
+        return await client.submit_many([with_trace(submission, trace) for submission in submissions])
+
+
+async def submit_batch_with_trace(client: Client, shared: Submission, payloads: Sequence[bytes]) -> list[UUID]:
+    """Submit tasks that differ only in their payloads within one producer's span."""
+    with submit_span(shared.kind, shared.queue, len(payloads)) as trace:
+        return await client.submit_batch(with_trace(shared, trace), payloads)

@@ -19,7 +19,7 @@ from windlass.core.validation import KEY_MAX, check_text
 from windlass.errors import Invalid
 from windlass.sdk.handler.group_handle import ChainHandle, GroupHandle
 from windlass.sdk.handler.handle import TaskHandle
-from windlass.sdk.trace import submit_span, with_trace
+from windlass.sdk.trace import submit_many_with_trace
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
@@ -64,7 +64,7 @@ class Group(Generic[R]):
     async def submit(self, *, key: str | None = None) -> GroupHandle[R]:
         """All or none. The same calls with the same `key` again are the same tasks."""
         run_id = _run_id(self.app, key)
-        ids = await _submit(self.app, self.submissions(run_id, keyed=key is not None))
+        ids = await submit_many_with_trace(self.app.client, self.submissions(run_id, keyed=key is not None))
         pairs = zip(ids, self.calls, strict=True)
         return GroupHandle(self.app, run_id, [TaskHandle(self.app, i, call.handler.schema) for i, call in pairs])
 
@@ -99,13 +99,12 @@ class Chain(Generic[R]):
         """All or none. The same chain with the same `key` again is the same tasks."""
         run_id = _run_id(self.app, key)
         submissions = self.submissions(run_id)
-        await _submit(self.app, submissions)
+        await submit_many_with_trace(self.app.client, submissions)
         schemas = [*(call.handler.schema for call in self.first.calls), *(handler.schema for handler in self.rest)]
         parts: list[TaskHandle[Any]] = [
             TaskHandle(self.app, cast("UUID", s.id), schema) for s, schema in zip(submissions, schemas, strict=True)
         ]
-        last = self.first.calls[-1].handler if not self.rest else self.rest[-1]
-        return ChainHandle(self.app, run_id, parts, last.schema)
+        return ChainHandle(self.app, run_id, parts, schemas[-1])
 
     def submit_sync(self, *, key: str | None = None) -> ChainHandle[R]:
         return self.app.call_sync(lambda: self.submit(key=key))
@@ -166,11 +165,6 @@ def _one_app(handlers: Sequence[Handler[..., Any]]) -> App:
         raise Invalid(f"must be handlers of one app, not of {len(apps)}", field="calls")
     [app] = apps.values()
     return app
-
-
-async def _submit(app: App, submissions: Sequence[Submission]) -> list[UUID]:
-    with submit_span(submissions[0].kind, submissions[0].queue, len(submissions)) as trace:
-        return await app.client.submit_many([with_trace(submission, trace) for submission in submissions])
 
 
 def _run_id(app: App, key: str | None) -> UUID:

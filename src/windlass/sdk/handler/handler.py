@@ -13,8 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from copy import copy
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -22,18 +21,20 @@ from msgspec.structs import replace
 from windlass.core.command import Claimed
 from windlass.core.failure import Failure
 from windlass.core.retry import Policy
-from windlass.core.submission import Submission
+from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, Submission
 from windlass.core.upstream import handover_of, results_payload
+from windlass.core.validation import check_callable, check_count, check_name
 from windlass.errors import Invalid
 from windlass.sdk.context import Context, set_current
-from windlass.sdk.duration import Duration, seconds
+from windlass.sdk.duration import seconds
 from windlass.sdk.handler.group_handle import GroupHandle
 from windlass.sdk.handler.groups import Call, Group, Unary
 from windlass.sdk.handler.handle import TaskHandle, make_handles
 from windlass.sdk.handler.schema import Schema
+from windlass.sdk.options import SubmitOptions, TaskOptions, check_known, check_retry_on, retry_policy
 from windlass.sdk.processes.pool import RemoteFailure, run_request
 from windlass.sdk.signals import failure_of, invalid_is_bad_data
-from windlass.sdk.trace import submit_span, with_trace
+from windlass.sdk.trace import submit_batch_with_trace, submit_many_with_trace, submit_with_trace
 from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, submit_many_in_sync
 from windlass.sdk.worker.attempt_environment import AttemptEnvironment, ClaimedEnvironment
 from windlass.sdk.worker.outcome import CallResult
@@ -47,21 +48,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-class SubmitOptions(TypedDict, total=False):
-    """How a submission may differ from the handler's own settings."""
-
-    queue: str
-    priority: int
-    delay: Duration
-    available_at: datetime
-    deadline_at: datetime
-    idempotency_key: str
-    concurrency_key: str
-    run_id: UUID
-    after: Sequence[UUID]
-    connection: Any  # of asyncpg, psycopg, SQLAlchemy or Django: submit in its transaction, which must have begun
 
 
 class Handler(Generic[P, R]):
@@ -102,9 +88,7 @@ class Handler(Generic[P, R]):
 
     def options(self, **changes: Unpack[SubmitOptions]) -> Handler[P, R]:
         """The same handler, submitting with other options: `send.options(delay="5m").submit(…)`."""
-        unknown = set(changes) - SubmitOptions.__annotations__.keys()
-        if unknown:
-            raise Invalid(f"there is no option {min(unknown)}", field="options")
+        check_known(changes, SubmitOptions)
         other: Handler[P, R] = copy(self)
         other._options = {**self._options, **changes}
         return other
@@ -115,22 +99,15 @@ class Handler(Generic[P, R]):
         submission = self.submission(args, kwargs)
         if connection is not None:
             return self._handle(await submit_in(connection, submission))
-        with submit_span(self.kind, submission.queue) as trace:
-            return self._handle(await self.app.client.submit(with_trace(submission, trace)))
+        return self._handle(await submit_with_trace(self.app.client, submission))
 
     async def submit_many(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """Submit a task for each tuple of arguments, all or none, in one transaction."""
-        if self._can_batch:
-            shared, payloads = self._batch(calls)
-            with submit_span(self.kind, self.queue, len(payloads)) as trace:
-                ids = await self.app.client.submit_batch(with_trace(shared, trace), payloads)
-            return make_handles(self.app, ids, self.schema)
-        submissions, connection = self._submissions(calls), self._connection({})
-        if connection is not None:
-            return [self._handle(task_id) for task_id in await submit_many_in(connection, submissions)]
-        with submit_span(self.kind, self.queue, len(submissions)) as trace:
-            ids = await self.app.client.submit_many([with_trace(submission, trace) for submission in submissions])
-        return [self._handle(task_id) for task_id in ids]
+        if self.has_connection:
+            ids = await submit_many_in(self._options["connection"], self._submissions(calls))
+        else:
+            ids = await self._prepare_many(calls)()
+        return make_handles(self.app, ids, self.schema)
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """`submit` for code without an event loop."""
@@ -138,24 +115,15 @@ class Handler(Generic[P, R]):
         submission = self.submission(args, kwargs)
         if connection is not None:
             return self._handle(submit_in_sync(connection, submission))
-        with submit_span(self.kind, submission.queue) as trace:
-            return self._handle(self.app.call_sync(lambda: self.app.client.submit(with_trace(submission, trace))))
+        return self._handle(self.app.call_sync(lambda: submit_with_trace(self.app.client, submission)))
 
     def submit_many_sync(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """`submit_many` for code without an event loop."""
-        if self._can_batch:
-            shared, payloads = self._batch(calls)
-            with submit_span(self.kind, self.queue, len(payloads)) as trace:
-                shared = with_trace(shared, trace)
-                ids = self.app.call_sync(lambda: self.app.client.submit_batch(shared, payloads))
-            return make_handles(self.app, ids, self.schema)
-        submissions, connection = self._submissions(calls), self._connection({})
-        if connection is not None:
-            return [self._handle(task_id) for task_id in submit_many_in_sync(connection, submissions)]
-        with submit_span(self.kind, self.queue, len(submissions)) as trace:
-            submissions = [with_trace(submission, trace) for submission in submissions]
-            ids = self.app.call_sync(lambda: self.app.client.submit_many(submissions))
-        return [self._handle(task_id) for task_id in ids]
+        if self.has_connection:
+            ids = submit_many_in_sync(self._options["connection"], self._submissions(calls))
+        else:
+            ids = self.app.call_sync(self._prepare_many(calls))
+        return make_handles(self.app, ids, self.schema)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """This handler with its arguments, for a `group` or the beginning of a `chain`."""
@@ -183,16 +151,16 @@ class Handler(Generic[P, R]):
             return kwargs.pop("connection")
         return self._options.get("connection")
 
-    @property
-    def _can_batch(self) -> bool:
-        """Whether tasks that are submitted together differ in nothing but their arguments, and go to the engine."""
-        own_key = self._concurrency_key is not None and "concurrency_key" not in self._options
-        return not own_key and not self.has_connection
-
-    def _batch(self, calls: Iterable[Sequence[Any]]) -> tuple[Submission, list[bytes]]:
-        """What all tasks share, and the payload of each."""
-        payload = self.schema.payload
-        return self._submission(b"null", self._key((), {})), [payload(args, {}) for args in _arguments_of(calls)]
+    def _prepare_many(self, calls: Iterable[Sequence[Any]]) -> Callable[[], Awaitable[list[UUID]]]:
+        """Encode the arguments now; the function that this returns submits them. Tasks that differ in nothing but
+        their arguments go as one batch."""
+        if self._concurrency_key is not None and "concurrency_key" not in self._options:
+            submissions = self._submissions(calls)
+            return lambda: submit_many_with_trace(self.app.client, submissions)
+        shared = self._submission(b"null", self._key((), {}))
+        encode = self.schema.payload
+        payloads = [encode(args, {}) for args in _arguments_of(calls)]
+        return lambda: submit_batch_with_trace(self.app.client, shared, payloads)
 
     def _submissions(self, calls: Iterable[Sequence[Any]]) -> list[Submission]:
         return [self.submission(args, {}) for args in _arguments_of(calls)]
@@ -303,6 +271,50 @@ class SyncContextHandler(Handler[P, R]):
     if TYPE_CHECKING:
 
         def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class Decorator(Protocol):
+    """What `@app.task(…)` returns."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the first that fits is meant
+        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> AsyncContextHandler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextHandler[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Awaitable[R]], /
+    ) -> AsyncHandler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
+
+
+def make_handler(
+    app: App, function: Callable[..., Any], options: TaskOptions, handler_class: type[Handler[..., Any]] = Handler
+) -> Handler[..., Any]:
+    """A handler with checked options."""
+    check_callable("function", function)
+    check_known(options, TaskOptions)
+    kind = options.get("kind", f"{app.name}.{getattr(function, '__name__', type(function).__name__)}")
+    queue, priority = options.get("queue", app.queue), options.get("priority", 0)
+    check_name("kind", kind)
+    check_name("queue", queue)
+    check_count("priority", priority, least=PRIORITY_MIN, most=PRIORITY_MAX)
+    key, retry_on, run_in = options.get("concurrency_key"), options.get("retry_on"), options.get("run_in")
+    if key is not None:
+        check_callable("concurrency_key", key)
+    check_retry_on(retry_on)
+    if run_in not in (None, "thread", "process"):
+        raise Invalid(f"must be thread or process, not {run_in!r:.100}", field="run_in")
+    if run_in == "thread" and inspect.iscoroutinefunction(function):
+        raise Invalid("an async function runs in the event loop, or in a process", field="run_in")
+    if run_in == "process" and "<" in getattr(function, "__qualname__", "<"):
+        raise Invalid("a function that runs in a process must be defined at the top level of a module", field="run_in")
+    return handler_class(
+        app, function, kind=kind, queue=queue, priority=priority, policy=retry_policy(options),
+        concurrency_key=key, retry_on=retry_on, in_process=run_in == "process",
+    )  # fmt: skip
 
 
 def _arguments_of(calls: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
-"""Processes for CPU-bound handlers. Each runs one attempt at a time and is kept for the next. To cancel an attempt, its
-process is killed; a process that dies fails its attempt. Neither affects the other attempts.
+"""A pool of processes for CPU-bound handlers. Each runs one attempt at a time and is then reused.
 
-A process is a fresh interpreter that imports the handler's module: nothing is forked and nothing is pickled.
+To cancel an attempt, its process is killed; a process that dies fails its attempt. Neither affects other attempts. A
+process is a fresh interpreter that imports the handler's module: nothing is forked and nothing is pickled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from windlass.core.command import Claimed
 from windlass.core.failure import Category, Failure
 from windlass.core.validation import LARGE_MAX_BYTES
-from windlass.errors import Invalid, WindlassError
+from windlass.errors import WindlassError
 from windlass.sdk.processes.frames import (
     LENGTH,
     CheckpointAnswer,
@@ -31,7 +31,6 @@ from windlass.sdk.processes.frames import (
     ProgressMessage,
     Run,
     Stopped,
-    ToProcess,
     decode_from,
     frame,
 )
@@ -65,11 +64,6 @@ def run_request(function: Callable[..., Any], kind: str, claimed: Claimed, check
     return Run(module, function.__qualname__, kind, script, claimed.task, claimed.payload, checkpoint)
 
 
-def check_importable(function: Callable[..., Any]) -> None:
-    if "<" in getattr(function, "__qualname__", "<"):
-        raise Invalid("a function that runs in a process must be defined at the top level of a module", field="run_in")
-
-
 class ProcessPool:
     """At most `most` processes at a time; further attempts wait for one."""
 
@@ -78,26 +72,17 @@ class ProcessPool:
         self._free: list[Process] = []
 
     async def run(self, run: Run, sink: ProgressSink) -> bytes:
-        """The handler's result, as JSON. Raises RemoteFailure, also for a process that died, or Cancel."""
+        """The handler's result, as JSON. Raises Cancel or RemoteFailure, the latter also if the process dies."""
         async with self._slots:
-            process = self._idle() or await Process.start()
+            self._free = [process for process in self._free if process.alive]
+            process = self._free.pop() if self._free else await Process.start()
             try:
-                result = await process.run(run, sink)
-            except BaseException:
+                return await process.run(run, sink)
+            finally:
                 if process.busy:
                     await process.kill()
                 else:
                     self._free.append(process)
-                raise
-            self._free.append(process)
-            return result
-
-    def _idle(self) -> Process | None:
-        while self._free:
-            process = self._free.pop()
-            if process.alive:
-                return process
-        return None
 
     async def close(self) -> None:
         free, self._free = self._free, []
@@ -137,19 +122,25 @@ class Process:
     async def run(self, run: Run, sink: ProgressSink) -> bytes:
         self.busy = True
         try:
-            self._write(run)
+            self._writer.write(frame(run))
             while True:
                 message = await self._next()
                 if isinstance(message, ProgressMessage):
                     self._forward(message, sink)
                     continue
                 self.busy = False
-                return _result(message)
+                match message:
+                    case Done():
+                        return message.result
+                    case Failed():
+                        raise RemoteFailure(message.failure)
+                    case Stopped():
+                        raise Cancel(message.message)
         except (asyncio.IncompleteReadError, ConnectionError):
             raise RemoteFailure(await self._death()) from None
 
     async def kill(self) -> None:
-        """Terminate it, and kill it if it does not end. It has ended when this returns."""
+        """Terminate it, and kill it if it does not end. When this returns, it has ended."""
         self._writer.close()
         with suppress(ProcessLookupError):
             self._process.terminate()
@@ -175,9 +166,6 @@ class Process:
         problem = "the process of the handler sent its worker a message that cannot be read"
         raise RemoteFailure(Failure(Category.INFRASTRUCTURE, problem, "PROCESS_BROKEN"))
 
-    def _write(self, message: ToProcess) -> None:
-        self._writer.write(frame(message))
-
     def _forward(self, message: ProgressMessage, sink: ProgressSink) -> None:
         if message.progress is not None:
             sink.progress(message.progress)
@@ -194,10 +182,10 @@ class Process:
             await saved
         except WindlassError as problem:
             error = problem.message
-        self._write(CheckpointAnswer(error))
+        self._writer.write(frame(CheckpointAnswer(error)))
 
     async def _read_stderr(self) -> None:
-        """Copy its stderr to ours, and keep the last lines for the failure, should it die."""
+        """Copy its stderr to ours, and keep the last lines for the failure that is reported if it dies."""
         assert self._process.stderr is not None
         while output := await self._process.stderr.read(65536):
             text = output.decode(errors="replace")
@@ -211,14 +199,3 @@ class Process:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         trace = "\n".join(self._last_output.splitlines()[-LAST_LINES:])
         return Failure(Category.INFRASTRUCTURE, f"the process of the handler {how}", "PROCESS_DIED", trace)
-
-
-def _result(message: FromProcess) -> bytes:
-    match message:
-        case Done(result=result):
-            return result
-        case Failed(failure=failure):
-            raise RemoteFailure(failure)
-        case Stopped(message=text):
-            raise Cancel(text)
-    raise AssertionError(message)

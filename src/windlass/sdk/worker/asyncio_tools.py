@@ -1,10 +1,25 @@
-"""Waiting for several things at once, and ending what is no longer waited for."""
+"""Waits for asyncio: for the first of several calls, for the end of cancelled tasks, for an engine to be available."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from windlass.errors import Unavailable
+
+T = TypeVar("T")
+
+AFTER_ERROR_S = 1.0  # until a failed call is repeated
+
+
+async def until_available(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat an idempotent call while the engine is unavailable."""
+    while True:
+        try:
+            return await call()
+        except Unavailable:
+            await asyncio.sleep(AFTER_ERROR_S)
 
 
 async def wait_for_first(*calls: Awaitable[Any]) -> None:

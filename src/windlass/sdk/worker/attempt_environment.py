@@ -1,6 +1,6 @@
-"""What an attempt needs besides its payload: where its progress goes, the last checkpoint, results of other tasks.
+"""What an attempt needs besides its payload: a sink for its progress, the last checkpoint, results of other tasks.
 
-A worker that claims tasks reads them from its engine. A worker that receives pushed tasks finds most of them in the
+A worker that claims tasks reads the last two from its engine. A worker that receives pushed tasks finds them in the
 request.
 """
 
@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from windlass.core.command import Claimed
 from windlass.errors import Unavailable
-from windlass.sdk.client import Client
-from windlass.sdk.worker.progress import AttemptProgress, ProgressSender, ProgressSink
+from windlass.sdk.worker.asyncio_tools import AFTER_ERROR_S
+from windlass.sdk.worker.progress import AttemptProgress, ProgressSink
+
+if TYPE_CHECKING:
+    from windlass.sdk.app import App
 
 log = logging.getLogger("windlass.worker")
-
-AFTER_ERROR_S = 1.0
 
 
 class AttemptEnvironment(Protocol):
@@ -33,21 +34,12 @@ class AttemptEnvironment(Protocol):
     async def close(self) -> None: ...
 
 
-class OpenApp(Protocol):
-    """An app that is open."""
-
-    @property
-    def client(self) -> Client: ...
-    @property
-    def progress_sender(self) -> ProgressSender: ...
-
-
 class ClaimedEnvironment:
     """The environment of an attempt that this worker claimed."""
 
     __slots__ = ("_app", "_claimed", "progress")
 
-    def __init__(self, app: OpenApp, claimed: Claimed) -> None:
+    def __init__(self, app: App, claimed: Claimed) -> None:
         self._app, self._claimed = app, claimed
         self.progress: AttemptProgress = app.progress_sender.attempt(claimed)
 

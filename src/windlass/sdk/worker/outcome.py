@@ -1,7 +1,7 @@
 """The outcome of a handler, as data. Nothing that a handler raises goes further, except a cancel by its worker.
 
-To turn an exception into text runs code of its author: `__str__` may raise, or take long. Where that code is not known
-to be harmless, it runs in a thread, and we wait a few seconds for it at most.
+Formatting an exception runs code of its author: `__str__` may raise, or take long. Unless that code is known to be
+harmless, it runs in a thread, with a time limit of a few seconds.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def describe_sync(failure: ToFailure, error: BaseException) -> Failure:
 
 
 def _describe_in_thread(failure: ToFailure, error: BaseException) -> Future[Failure]:
-    """In a daemon thread, so that one that never ends does not keep the program from ending."""
+    """Use a daemon thread, so that formatting that never ends does not keep the program alive."""
     described: Future[Failure] = Future()
 
     def run() -> None:
@@ -81,7 +81,7 @@ def _describe_in_thread(failure: ToFailure, error: BaseException) -> Future[Fail
 
     try:
         threading.Thread(target=run, name="windlass-describe", daemon=True).start()
-    except RuntimeError as problem:  # no thread to be had
+    except RuntimeError as problem:  # no more threads can be started
         described.set_result(placeholder_failure(error, f"no message: {problem}"))
     return described
 
@@ -128,25 +128,20 @@ def log_failure(task: Task, failure: Failure) -> None:
 
 def is_plain(error: BaseException) -> bool:
     """Whether its text, and that of its causes, is short and made by Python's code or ours alone."""
-    try:
-        return _is_plain(error)
-    except BaseException:
-        return False
-
-
-def _is_plain(error: BaseException) -> bool:
     pending = [error]
-    for _ in range(CHAIN_MAX):
-        if not pending:
-            return True
-        one = pending.pop()
-        kind = type(one)
-        ours = kind.__module__.partition(".")[0] in ("builtins", "windlass") or kind.__str__ is BaseException.__str__
-        if not ours or isinstance(one, BaseExceptionGroup) or getattr(one, "__notes__", None):
-            return False
-        if any(type(value) not in _PLAIN_VALUES for value in one.args):
-            return False
-        if sum(len(value) for value in one.args if isinstance(value, str)) > PLAIN_MAX:
-            return False
-        pending += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+    with suppress(BaseException):  # its class may override any of these attributes
+        for _ in range(CHAIN_MAX):
+            if not pending:
+                return True
+            one = pending.pop()
+            module, text = type(one).__module__.partition(".")[0], type(one).__str__
+            if module not in ("builtins", "windlass") and text is not BaseException.__str__:
+                return False
+            if isinstance(one, BaseExceptionGroup) or getattr(one, "__notes__", None):
+                return False
+            if any(type(value) not in _PLAIN_VALUES for value in one.args):
+                return False
+            if sum(len(value) for value in one.args if isinstance(value, str)) > PLAIN_MAX:
+                return False
+            pending += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
     return False

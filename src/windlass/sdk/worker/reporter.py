@@ -15,12 +15,12 @@ from windlass.core.command import Complete, Fail, Report
 from windlass.core.failure import Category, Failure
 from windlass.core.text import line_of
 from windlass.errors import Forbidden, Unauthenticated, Unavailable, WindlassError
+from windlass.sdk.worker.asyncio_tools import AFTER_ERROR_S
 from windlass.sdk.worker.work_source import WorkSource
 
 log = logging.getLogger("windlass.worker")
 
 BATCH_MAX = 500
-AFTER_ERROR_S = 1.0
 UNSENT = "REPORT_NOT_SENT"
 
 

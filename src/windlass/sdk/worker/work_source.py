@@ -1,4 +1,4 @@
-"""What a worker needs of the engine that gives it work, and of the app whose handlers it runs."""
+"""What a worker needs of the engine that gives it work."""
 
 from __future__ import annotations
 
@@ -21,11 +21,3 @@ class WorkSource(Protocol):
     async def end_lease(self, lease: Lease) -> None: ...
     async def claim(self, lease: Lease, limit: int, *, wait_s: float) -> list[Claimed]: ...
     async def report(self, reports: Sequence[Report]) -> Sequence[object]: ...  # an error is an answer too
-
-
-class DeclarationLoop(Protocol):
-    """Declares an app's schedules and kinds when a worker starts, and repeats it while the worker runs."""
-
-    async def begin(self) -> None: ...
-
-    async def keep(self) -> None: ...

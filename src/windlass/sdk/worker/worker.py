@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from windlass.core.command import Cancelled, Claimed, Complete, Fail, Release, Report
@@ -39,17 +39,18 @@ from windlass.sdk.context import cancel_requests
 from windlass.sdk.handler.runnable import AnyKind, Handler, Runnable, resolve_handlers
 from windlass.sdk.signals import Cancel, invalid_is_bad_data
 from windlass.sdk.trace import attempt_span
-from windlass.sdk.worker.asyncio_tools import cancel_and_wait, wait_for_first
-from windlass.sdk.worker.heartbeat import Heartbeat
+from windlass.sdk.worker.asyncio_tools import AFTER_ERROR_S, cancel_and_wait, wait_for_first
+from windlass.sdk.worker.heartbeat import Attempt, Heartbeat
 from windlass.sdk.worker.log_throttle import LogThrottle
 from windlass.sdk.worker.outcome import Outcome, log_failure, outcome_of, safe_failure
-from windlass.sdk.worker.reporter import AFTER_ERROR_S, BATCH_MAX, Reporter
-from windlass.sdk.worker.work_source import DeclarationLoop, WorkSource
+from windlass.sdk.worker.reporter import BATCH_MAX, Reporter
+from windlass.sdk.worker.work_source import WorkSource
 from windlass.sdk.workflow.exits import WorkflowExit
 
-log = logging.getLogger("windlass.worker")
+if TYPE_CHECKING:
+    from windlass.sdk.schedule import Declaration
 
-Attempt = tuple[UUID, int]
+log = logging.getLogger("windlass.worker")
 
 CLAIM_WAIT_S = 60.0
 HEARTBEATS_PER_LEASE, IDLE_HEARTBEATS_PER_LEASE = 3, 2  # an idle worker loses little with its lease
@@ -106,7 +107,7 @@ class Worker:
         self._warn = LogThrottle(log)
         self.lease_options: dict[str, Any] = {}  # further arguments of `open_lease`
         self.on_lease: Callable[[Lease], None] = lambda _: None  # called with each lease that is opened
-        self.declaration: DeclarationLoop | None = None  # of the app whose handlers run here
+        self.declaration: Declaration | None = None  # of the app whose handlers run here
         self._waiting: deque[Claimed] = deque()  # claimed ahead, and not started
         self._starting: asyncio.Handle | None = None
         self._running: dict[Attempt, asyncio.Task[Outcome]] = {}

@@ -47,21 +47,22 @@ from windlass.sdk.context import Context, use_context
 from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.handler.handler import Handler, in_thread
 from windlass.sdk.handler.schema import JsonType
+from windlass.sdk.options import StepOptions
 from windlass.sdk.signals import Cancel
 from windlass.sdk.trace import step_span, submit_with_trace
+from windlass.sdk.worker.asyncio_tools import until_available
 from windlass.sdk.worker.outcome import describe
 from windlass.sdk.worker.progress import ProgressSink
 from windlass.sdk.workflow.awaitables import Child, StepAwaitable, StepContext, StepFailed
 from windlass.sdk.workflow.exits import AttemptLost, Suspended, WorkflowExit
 from windlass.sdk.workflow.journal import Journal
-from windlass.sdk.workflow.step import Plan, StepFunction, StepOptions, check_options, make_plan, result_type
+from windlass.sdk.workflow.step import Plan, StepFunction, check_options, make_plan, result_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 INLINE_WAIT_S = 2.0  # shorter waits keep the worker: to suspend and be claimed again costs more
-AFTER_ERROR_S = 1.0
 
 
 class _StepsWithOptions:
@@ -364,7 +365,7 @@ class WorkflowContext(Context):
         submission = replace(handler.submission(args, kwargs), id=child_id, parent_id=self._task.id)
         if plan is not None:
             submission = replace(submission, policy=plan.policy)
-        await self._retry(lambda: submit_with_trace(self._source.submit, submission))
+        await self._retry(lambda: submit_with_trace(self._source, submission))
         return child_id, await self._record(StepChild(*self._lease, place, child_id=child_id))
 
     async def _child_result(self, place: Place, child_id: UUID, step: Step, read: Callable[[bytes | None], Any]) -> Any:
@@ -412,14 +413,11 @@ class WorkflowContext(Context):
         return step
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat the call, which is idempotent, until it is answered. Exits if the attempt is over."""
-        while True:
-            try:
-                return await call()
-            except Unavailable:
-                await asyncio.sleep(AFTER_ERROR_S)
-            except LeaseLost as error:
-                raise self._exit_with(AttemptLost(str(error))) from error
+        """Repeat an idempotent call until it is answered. Exits if the attempt is over."""
+        try:
+            return await until_available(call)
+        except LeaseLost as error:
+            raise self._exit_with(AttemptLost(str(error))) from error
 
 
 _TIME = JsonType("now", datetime)

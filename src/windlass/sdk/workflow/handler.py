@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,19 +12,19 @@ from msgspec.structs import replace
 
 from windlass.core.command import Claimed
 from windlass.core.failure import Category, Failure
-from windlass.core.states import Instant
 from windlass.core.step import Step
 from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
 from windlass.core.task import Task
-from windlass.errors import Invalid, InvalidState, Unavailable
+from windlass.errors import Invalid, InvalidState
 from windlass.sdk.client import workflow_source
 from windlass.sdk.context import set_current
 from windlass.sdk.handler.handler import Handler
-from windlass.sdk.signals import Fail, invalid_is_bad_data
+from windlass.sdk.signals import invalid_is_bad_data
+from windlass.sdk.worker.asyncio_tools import until_available
 from windlass.sdk.worker.attempt_environment import AttemptEnvironment
 from windlass.sdk.workflow.awaitables import StepFailed
-from windlass.sdk.workflow.context import AFTER_ERROR_S, INLINE_WAIT_S, WorkflowContext
+from windlass.sdk.workflow.context import INLINE_WAIT_S, WorkflowContext
 from windlass.sdk.workflow.exits import CodeMismatch, WorkflowExit
 
 log = logging.getLogger("windlass.worker")
@@ -50,8 +49,11 @@ class WorkflowHandler(Handler[P, R]):
 
     async def run(self, claimed: Claimed, environment: AttemptEnvironment | None = None) -> bytes:  # noqa: ARG002 (workflows are claimed)
         """One attempt, from the beginning, with the recorded steps. The first attempt has none, so it loads none."""
-        arguments = self._arguments(claimed.payload)
-        steps = [] if claimed.task.attempt == 1 else await self._load(claimed.task.id)
+        with invalid_is_bad_data():
+            arguments = self.schema.arguments(claimed.payload)
+        steps: list[Step] = []
+        if claimed.task.attempt > 1:
+            steps = await until_available(lambda: workflow_source(self.app.client).load_steps(claimed.task.id))
         progress = self.app.progress_sender.attempt(claimed)
         try:
             context = WorkflowContext(claimed, self.app, steps, sink=progress, inline_wait_s=self.inline_wait_s)
@@ -63,8 +65,8 @@ class WorkflowHandler(Handler[P, R]):
             await progress.close()
 
     def failure(self, error: BaseException) -> Failure:
-        """A failed step is recorded and would fail again, and so would a workflow with a bug in its structure: neither
-        is retried."""
+        """The failure that an exception means. A failed step is recorded and would fail again, and so would a workflow
+        with a bug in its structure: neither is retried."""
         failure = super().failure(error)
         if isinstance(error, StepFailed):
             category = Category.USER_CODE if error.failure is None else error.failure.category
@@ -74,11 +76,13 @@ class WorkflowHandler(Handler[P, R]):
         return failure
 
     async def replay(self, task: Task, payload: bytes, steps: Sequence[Step]) -> str | None:
-        """Compare the code with the journal of one workflow, without running a step: the difference, or None. A failure
-        of the code is no difference; it would fail the attempt, not park the workflow."""
-        context = WorkflowContext(Claimed(_as_if_running(task), payload), self.app, steps, source=_ReplaySource())
+        """Compare the code with the journal of one workflow, without running a step. Returns the difference, or None.
+        An exception of the code is no difference: it would fail the attempt, not park the workflow."""
+        started_at = task.started_at or task.available_at
+        running = replace(task, lease_id=task.lease_id or task.id, started_at=started_at)
+        context = WorkflowContext(Claimed(running, payload), self.app, steps, source=_ReplaySource())
         try:
-            await self._call(self._arguments(payload), context)
+            await self._call(self.schema.arguments(payload), context)
             context._end()
         except CodeMismatch as mismatch:
             return mismatch.difference
@@ -91,22 +95,9 @@ class WorkflowHandler(Handler[P, R]):
         function = cast("Callable[..., Awaitable[Any]]", self.function)
         return await function(**arguments, **{self._parameter: context})
 
-    def _arguments(self, payload: bytes) -> dict[str, Any]:
-        try:
-            return self.schema.arguments(payload)
-        except Invalid as error:
-            raise Fail(error.message, category=Category.DATA_QUALITY) from None
-
-    async def _load(self, task_id: UUID) -> list[Step]:
-        while True:
-            try:
-                return await workflow_source(self.app.client).load_steps(task_id)
-            except Unavailable:
-                await asyncio.sleep(AFTER_ERROR_S)
-
 
 def supported_handlers(client: object, handlers: Mapping[str, Handler[..., Any]]) -> dict[str, Handler[..., Any]]:
-    """The handlers that a worker of this client can run: without a way to record steps, no workflows."""
+    """The handlers that a worker of this client can run. A client that cannot record steps runs no workflows."""
     if hasattr(client, "record_step"):
         return dict(handlers)
     workflows = [kind for kind, handler in handlers.items() if isinstance(handler, WorkflowHandler)]
@@ -133,11 +124,6 @@ class _ReplaySource:
 
     async def transact_step(self, command: StepCommand, _: object) -> Step:
         raise _EndOfJournal(command.place.name)
-
-
-def _as_if_running(task: Task) -> Task:
-    started_at: Instant = task.started_at or task.available_at
-    return replace(task, lease_id=task.lease_id or task.id, started_at=started_at)
 
 
 def _context_parameter(handler: Handler[..., Any]) -> str:

@@ -11,37 +11,22 @@ import inspect
 import typing
 from collections.abc import Awaitable, Callable
 from types import FunctionType
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
 from windlass.core.failure import Failure
 from windlass.core.retry import DEFAULT_POLICY, Policy
-from windlass.core.submission import check_policy
-from windlass.core.validation import check_name
+from windlass.core.validation import check_callable, check_name
 from windlass.errors import Invalid
 from windlass.sdk.context import Context
-from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.handler.handler import Handler
-from windlass.sdk.handler.options import TaskOptions, check_retry_on
 from windlass.sdk.handler.schema import JsonType
+from windlass.sdk.options import StepOptions, TaskOptions, check_known, check_retry_on, retry_policy
 from windlass.sdk.signals import failure_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class StepOptions(TypedDict, total=False):
-    """All have defaults. Durations are text ("90s", "10m", "2d"), timedeltas, or seconds."""
-
-    name: str  # default: the name of the function
-    queue: str  # run as a task of its own, from this queue
-    max_attempts: int
-    timeout: Duration | None  # of one try
-    retry_delay: Duration
-    retry_delay_max: Duration
-    retry_factor: float
-    retry_on: tuple[type[BaseException], ...] | None  # only these are retried
 
 
 class StepDecorator(Protocol):
@@ -58,7 +43,7 @@ class StepFunction(Generic[P, R]):
         self, function: Callable[P, Awaitable[R] | R], options: StepOptions, handler: Handler[P, R] | None
     ) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.options, self.handler = function, check_options(options), handler
+        self.function, self.options, self.handler = function, options, handler
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R] | R:
         """The function itself, as if it had not been decorated."""
@@ -89,28 +74,13 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def check_options(options: StepOptions) -> StepOptions:
-    unknown = set(options) - StepOptions.__annotations__.keys()
-    if unknown:
-        raise Invalid(f"there is no option {min(unknown)}", field="options")
+    check_known(options, StepOptions)
     for field in ("name", "queue"):
         if field in options:
             check_name(field, options[field])
     check_retry_on(options.get("retry_on"))
-    step_policy(options)
+    retry_policy(options)
     return options
-
-
-def step_policy(options: StepOptions) -> Policy:
-    default, timeout = DEFAULT_POLICY, options.get("timeout")
-    policy = Policy(
-        max_attempts=options.get("max_attempts", default.max_attempts),
-        timeout_s=None if timeout is None else seconds("timeout", timeout, least=0.001),
-        retry_delay_s=seconds("retry_delay", options.get("retry_delay", default.retry_delay_s)),
-        retry_factor=options.get("retry_factor", default.retry_factor),
-        retry_delay_max_s=seconds("retry_delay_max", options.get("retry_delay_max", default.retry_delay_max_s)),
-    )
-    check_policy(policy)
-    return policy
 
 
 def handler_options(options: StepOptions) -> TaskOptions:
@@ -128,8 +98,7 @@ def make_plan(step: Any, overrides: StepOptions) -> Plan:
         function, declared, handler = step.function, step.options, step.handler
     elif isinstance(step, Handler):
         function, handler = step.function, step
-    if not callable(function):
-        raise Invalid(f"must be a function, not {type(function).__name__}", field="step")
+    check_callable("step", function)
     if not overrides and not declared and handler is None and isinstance(function, FunctionType):
         return _plain(function)
     options: StepOptions = {**declared, **overrides}
@@ -143,7 +112,7 @@ def make_plan(step: Any, overrides: StepOptions) -> Plan:
     return Plan(
         function=function,
         name=options["name"] if "name" in options else _name_of(function, None),
-        policy=handler.policy if own_policy and handler is not None else step_policy(options),
+        policy=handler.policy if own_policy and handler is not None else retry_policy(options),
         queue=queue,
         handler=handler,
         retry_on=options.get("retry_on"),
