@@ -47,7 +47,7 @@ def test_each_case_passes_or_says_what_was_wrong_in_the_order_of_its_number(para
 
 
 def test_a_worker_that_surprises_a_case_has_failed_it_and_the_others_go_on() -> None:
-    assert run(kit())[3].problem == "the case cannot make sense of what the worker did: KeyError: 'count'"
+    assert run(kit())[3].problem == "the case cannot read what the worker sent: KeyError: 'count'"
 
 
 def test_cases_are_chosen_by_number_and_by_level() -> None:

@@ -1,7 +1,7 @@
-"""Links between the workers of a test and the engine: calls pass, unless a test injects a fault.
+"""Links between the workers of a test and the engine. Calls pass, unless a test injects a fault.
 
 After a kill, no call of the worker reaches the engine, and its lease ends. A worker whose heartbeats are dropped gets
-answers as if all were well, and no new work.
+the usual answers, but no new work.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from windlass.core.step_command import StepCommand, StepResult
 from windlass.core.task import Task
 from windlass.engine.engine import Engine
 from windlass.errors import LeaseLost
+from windlass.sdk.worker.heartbeat import Attempt
 from windlass.sdk.workflow.exits import WorkflowExit
-
-Attempt = tuple[UUID, int]
 
 
 class Killed(WorkflowExit):

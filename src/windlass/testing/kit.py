@@ -147,20 +147,21 @@ class Kit:
 
     async def settle(self) -> None:
         """Wait until all that is due now has been done."""
+        loops = self.engine.loops
+        ticks = (
+            loops.expire_tick, loops.timer_tick, loops.settle_tick, loops.wake_tick, loops.effects_tick,
+            loops.schedule_tick,
+        )  # fmt: skip
         async with asyncio.timeout(TIMEOUT_S):
             while True:
                 if self._broken is not None:
                     raise self._broken
                 quiet = not self._busy()  # before the ticks too: what ended meanwhile may have left them something
-                if sum([await tick() for tick in self._ticks()]):
+                if sum([await tick() for tick in ticks]):
                     continue
                 if quiet and not self._busy():
                     return
                 await asyncio.sleep(0.001)
-
-    def _ticks(self) -> tuple[Any, ...]:
-        e = self.engine.loops
-        return (e.expire_tick, e.timer_tick, e.settle_tick, e.wake_tick, e.effects_tick, e.schedule_tick)
 
     def _busy(self) -> bool:
         """Whether a reachable worker runs something, or has not claimed since it was last notified."""
@@ -179,9 +180,9 @@ class Kit:
     async def _jump(self, by_s: float) -> None:
         """Move the clock, and send the heartbeats of reachable workers on the way, however far it jumps."""
         while by_s > 0:
-            for link in [one for one in self._workers if not one.unreachable.is_set() and not one.dead]:
-                for lease in list(link.leases.values()):
-                    await self.engine.extend_lease(lease)
+            reachable = [link for link in self._workers if not link.unreachable.is_set() and not link.dead]
+            for lease in [lease for link in reachable for lease in link.leases.values()]:
+                await self.engine.extend_lease(lease)
             step_s = min(by_s, JUMP_MAX_S)
             await self.clock.advance(step_s)
             by_s -= step_s
@@ -252,13 +253,9 @@ async def open_kit(app: App, server: TestServer) -> AsyncIterator[Kit]:
     async with server.database() as url:
         clock = await virtual_clock(url)
         engine = Engine(
-            Store(url),
-            timers=clock,
-            stopwatch=clock.stopwatch,
-            listen=False,
-            poll_s=NEVER_S,
+            Store(url), timers=clock, stopwatch=clock.stopwatch, listen=False, poll_s=NEVER_S,
             blobs=open_blobs("memory://"),
-        )
+        )  # fmt: skip
         kit = Kit(app, engine, clock, url)
         with _use_kit(app, kit), ExitStack() as stack:
             try:
@@ -278,20 +275,19 @@ async def open_kit(app: App, server: TestServer) -> AsyncIterator[Kit]:
 @contextmanager
 def _use_kit(app: App, kit: Kit) -> Iterator[None]:
     """Inside, the app uses the kit's engine, and waits by its clock alone."""
-    connect = app._connect
     workflows = [handler for handler in app.handlers.values() if isinstance(handler, WorkflowHandler)]
-    app._connect = lambda: nullcontext(cast("Client", AnyLoop(AppLink(kit.engine, lambda: kit.links))))
+    connect = app.connect_by(lambda: nullcontext(cast("Client", AnyLoop(AppLink(kit.engine, lambda: kit.links)))))
     for handler in workflows:
         handler.inline_wait_s = 0.0
     try:
         yield
     finally:
-        app._connect = connect
+        app.connect_by(connect)
         for handler in workflows:
             del handler.inline_wait_s
 
 
-def _step(name: object, occurrence: object) -> tuple[str, int]:
+def _step(name: str, occurrence: int) -> tuple[str, int]:
     check_name("name", name)
     check_count("occurrence", occurrence, least=1)
-    return str(name), cast("int", occurrence)
+    return name, occurrence

@@ -1,7 +1,7 @@
-"""A kit for code that runs in another event loop, such as a web server that a test client runs in a thread.
+"""A kit for code in another event loop, such as a web server that a test client runs in a thread.
 
-Calls of the app run in the loop of the kit, whichever loop or thread they come from. For a test without an event loop,
-the kit runs in its own thread.
+Calls of the app run in the kit's loop, from any loop or thread. For a test without an event loop, the kit runs in a
+separate thread.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -53,7 +53,7 @@ class AnyLoop:
         return call
 
     async def _check_responsive(self) -> None:
-        """Raise InvalidState if the loop is blocked: to wait for a loop that waits for us would take for ever."""
+        """Raise InvalidState if the loop is blocked, instead of waiting for ever for a loop that waits for us."""
         responded = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
         try:
             await asyncio.wait_for(responded, BLOCKED_S)
@@ -102,27 +102,16 @@ def open_kit_sync(app: App, server: TestServer) -> Iterator[SyncKit]:
     """The same as `open_kit`, in an event loop in a separate thread."""
     from windlass.testing.kit import open_kit
 
-    opened = _Opened(open_kit(app, server))
-    bridge = SyncBridge(opened)
+    opened: list[SyncKit] = []
+
+    @asynccontextmanager
+    async def open_in_thread() -> AsyncIterator[None]:
+        async with open_kit(app, server) as kit:
+            opened.append(SyncKit(kit, LoopCalls(asyncio.get_running_loop())))
+            yield
+
+    bridge = SyncBridge(open_in_thread())
     try:
-        assert opened.kit is not None
-        assert opened.loop is not None
-        yield SyncKit(opened.kit, LoopCalls(opened.loop))
+        yield opened[0]
     finally:
         bridge.close()
-
-
-class _Opened:
-    """Opens a kit, and keeps it with its event loop."""
-
-    def __init__(self, opening: AbstractAsyncContextManager[Kit]) -> None:
-        self._opening = opening
-        self.kit: Kit | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    async def __aenter__(self) -> _Opened:
-        self.kit, self.loop = await self._opening.__aenter__(), asyncio.get_running_loop()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._opening.__aexit__(*error)

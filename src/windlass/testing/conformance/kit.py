@@ -35,7 +35,7 @@ class Broken(Exception):
 
 
 class Case(msgspec.Struct, Generic[T], frozen=True):
-    """`title` is what a good worker does; `duty` is the full rule, for the author of one that does not."""
+    """`title` says what a correct worker does; `duty` is the full rule, shown when a worker breaks it."""
 
     number: int
     title: str
@@ -57,7 +57,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def ignore(_result: Result) -> None:
-    """For callers that only want the results."""
+    """The default of `on_result`."""
 
 
 class Kit(Generic[T]):
@@ -131,7 +131,7 @@ class Kit(Generic[T]):
         except WindlassError:  # the case could not be run at all
             raise
         except Exception as error:
-            problem = f"the case cannot make sense of what the worker did: {type(error).__name__}: {error}"
+            problem = f"the case cannot read what the worker sent: {type(error).__name__}: {error}"
         seconds = round(time.monotonic() - began_s, 3)
         return Result(case.number, case.title, case.level, not problem, case.duty, problem, seconds)
 
@@ -139,4 +139,4 @@ class Kit(Generic[T]):
 def expect(what: str, expected: object, actual: object) -> None:
     """Raises Broken unless both are equal."""
     if expected != actual:
-        raise Broken(f"{what}: expected {expected!r:.200}, came {actual!r:.200}")
+        raise Broken(f"{what}: expected {expected!r:.200}, got {actual!r:.200}")

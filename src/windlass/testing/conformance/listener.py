@@ -1,4 +1,4 @@
-"""An HTTP server for one test, on threads of its own: each request is answered by a function."""
+"""An HTTP server for one test, in background threads: a function answers each request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY_MAX_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Reply:
-    """How a request is answered. Status 0: not at all, the connection is closed."""
+    """The answer to a request. Status 0 closes the connection without an answer."""
 
     status: int = 200
     body: Mapping[str, Any] | bytes = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Reply:
 
 
 class Request:
-    """`target` is path and query as they came."""
+    """`target` is the path and the query as received."""
 
     def __init__(self, method: str, target: str, headers: Message, stream: BufferedIOBase) -> None:
         self.method, self.target, self.headers, self.stream = method, target, headers, stream
@@ -42,7 +42,7 @@ class Request:
 
 
 class Listener:
-    """Listens on loopback, or `host`, while it is open."""
+    """Listens on loopback, or on `host`, inside the `with` block."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A worker that is killed closes its connections: that is no news."""
+        """Ignore it: a worker that is killed closes its connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _answer  # noqa: N815 (their names there)
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _answer  # noqa: N815 (names of the base class)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name there)
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (as in the base class)
         pass

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @dataclass
 class Plan(Generic[T]):
-    """Reply with `answer` this many times. With `lose`, the call is executed, and only its answer is replaced."""
+    """Reply with `answer` this many times. With `lose`, the call is executed and only its answer is replaced."""
 
     answer: T
     times: int

@@ -1,4 +1,4 @@
-"""A program under test: a process in a session of its own, whose last lines are kept for the report."""
+"""A program under test: a process in a separate session. The report quotes the end of its output."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 from windlass.errors import Invalid
@@ -17,7 +18,8 @@ WORDS_MAX = 400
 
 
 class Program:
-    """Started at once; killed with all that it started when it is left. Raises Invalid if it cannot be started."""
+    """Starts the program at once. At the end of the `with` block, kills it and all processes that it started. Raises
+    Invalid if it cannot be started."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
@@ -70,3 +72,14 @@ class Program:
         code = self._process.poll()
         ended = "" if code is None else f"; it has ended with code {code}"
         return f"{ended}; its last lines: {words}" if words else ended
+
+
+def peak_bytes(session: int) -> int:
+    """The peak memory of the largest process in this session so far. Linux only; 0 elsewhere."""
+    peaks = [0]
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            if os.getsid(int(folder.name)) == session:
+                status = (folder / "status").read_text().splitlines()
+                peaks += [int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:")]
+    return max(peaks)

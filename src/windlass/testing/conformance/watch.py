@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Watch:
-    """A lock for a record, and news of its changes."""
+    """A lock for a record, and a condition that is notified of its changes."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

@@ -15,8 +15,7 @@ from windlass.contracts.machine.conformance.stand_in import Callback, StandIn, S
 from windlass.contracts.machine.conformance.subject import SUBJECTS, Ask, Subject
 from windlass.errors import Invalid
 from windlass.testing.conformance.kit import Broken, Kit, Level, Result, expect, ignore
-from windlass.testing.conformance.memory import peak_bytes
-from windlass.testing.conformance.program import Program
+from windlass.testing.conformance.program import Program, peak_bytes
 
 TASK, BATCH, SIGNATURE = "export_mods_1704857234567_a3f8c2d1", "batch_17", "sig=5ignature0f7his7ask"
 BUCKET = "arke-exports"
