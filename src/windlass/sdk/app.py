@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
+from windlass.core.cron import parse_cron
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.schedule import CATCHUP_DEFAULT
 from windlass.core.validation import check_callable, check_count, check_name
@@ -31,7 +32,6 @@ from windlass.sdk.handler.handler import (
     Handler,
     SyncContextHandler,
     SyncHandler,
-    make_handler,
 )
 from windlass.sdk.options import StepOptions, TaskOptions, WorkerOptions, check_known
 from windlass.sdk.processes.pool import ProcessPool
@@ -41,7 +41,7 @@ from windlass.sdk.worker.progress import ProgressSender
 from windlass.sdk.worker.worker import Worker
 from windlass.sdk.workflow.context import WorkflowContext
 from windlass.sdk.workflow.handler import WorkflowHandler, supported_handlers
-from windlass.sdk.workflow.step import StepDecorator, StepFunction, check_options, handler_options
+from windlass.sdk.workflow.step import StepDecorator, StepFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -244,15 +244,16 @@ class App:
         return lambda decorated: self._step(decorated, options)
 
     def _step(self, function: Callable[..., Any], options: StepOptions) -> StepFunction[..., Any]:
-        check_callable("function", function)
-        check_options(options)
-        handler = self._add(function, handler_options(options)) if "queue" in options else None
-        return StepFunction(function, options, handler)
+        step = StepFunction[..., Any](function, options)
+        if "queue" in options:
+            known = {name: value for name, value in options.items() if name in TaskOptions.__annotations__}
+            step.handler = self._add(function, cast("TaskOptions", known))
+        return step
 
     def _add(
         self, function: Callable[..., Any], options: TaskOptions, handler_class: type[Handler[..., Any]] = Handler
     ) -> Handler[..., Any]:
-        handler = make_handler(self, function, options, handler_class)
+        handler = handler_class(self, function, options)
         if handler.kind in self.handlers:
             raise Conflict(f"the app {self.name} already has a handler {handler.kind}", kind=handler.kind)
         self.handlers[handler.kind] = handler
@@ -271,6 +272,7 @@ class App:
         """Submit a handler at these times: `@app.schedule("0 9 * * MON")` above `@app.task`. Servers fire it once a
         worker of the app has run. `overlap` (allow, skip, queue, cancel) decides what happens when an earlier task has
         not ended; at most `max_catchup` missed fires are caught up."""
+        parse_cron(cron)  # raise here, at the decorator
 
         def declare(handler: F) -> F:
             if not isinstance(handler, Handler) or handler.app is not self:

@@ -20,7 +20,7 @@ from windlass.sdk.duration import Duration, seconds
 
 
 class Retry(Exception):
-    """Try again, after a delay of your choice or that of the policy. Counts as a failed attempt."""
+    """Try again, after this delay or that of the retry policy. Counts as a failed attempt."""
 
     def __init__(self, message: str = "the handler asked for another try", *, after: Duration | None = None) -> None:
         check_type("message", message, str)
@@ -65,8 +65,12 @@ def trace_of(error: BaseException) -> str:
         return "".join(traceback.format_tb(error.__traceback__)) + line_of(error)
 
 
-class _InvalidIsBadData:
-    """Entered several times in every attempt: a generator would take a tenth of an attempt's time."""
+class invalid_is_bad_data:  # noqa: N801 (used like a function, as `contextlib.suppress` is)
+    """Turn Invalid into a Fail without a retry: a payload that does not match its handler, or a result that cannot be
+    stored, will be no better the next time.
+
+    Every attempt enters it several times, and a generator would take a tenth of an attempt's time.
+    """
 
     __slots__ = ()
 
@@ -77,15 +81,6 @@ class _InvalidIsBadData:
     ) -> None:
         if isinstance(error, Invalid):
             raise Fail(error.message, category=Category.DATA_QUALITY) from None
-
-
-_INVALID_IS_BAD_DATA = _InvalidIsBadData()
-
-
-def invalid_is_bad_data() -> _InvalidIsBadData:
-    """Turn Invalid into a Fail without a retry: a payload that does not match its handler, or a result that cannot be
-    stored, will be no better the next time."""
-    return _INVALID_IS_BAD_DATA
 
 
 class TaskFailed(WindlassError):

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from windlass.core.command import Claimed
 from windlass.core.failure import Failure
-from windlass.core.retry import Policy
 from windlass.core.submission import PRIORITY_MAX, PRIORITY_MIN, Submission
 from windlass.core.upstream import handover_of, results_payload
 from windlass.core.validation import check_callable, check_count, check_name
@@ -55,26 +54,34 @@ class Handler(Generic[P, R]):
 
     takes_results = True  # may stand in a chain after its first call
 
-    def __init__(
-        self,
-        app: App,
-        function: Callable[..., Any],
-        *,
-        kind: str,
-        queue: str,
-        priority: int,
-        policy: Policy,
-        concurrency_key: Callable[..., object] | None,
-        retry_on: tuple[type[BaseException], ...] | None,
-        in_process: bool = False,
-    ) -> None:
+    def __init__(self, app: App, function: Callable[..., Any], options: TaskOptions) -> None:
+        check_callable("function", function)
+        check_known(options, TaskOptions)
         functools.update_wrapper(self, function)
         self.app, self._function = app, function
-        self.kind, self.queue, self.priority, self.policy = kind, queue, priority, policy
-        self._concurrency_key, self._retry_on = concurrency_key, retry_on
-        self._is_async, self.in_process = inspect.iscoroutinefunction(function), in_process
-        self.schema = Schema(function, Context)
+        self.kind = options.get("kind", f"{app.name}.{getattr(function, '__name__', type(function).__name__)}")
+        self.queue, self.priority = options.get("queue", app.queue), options.get("priority", 0)
+        self._concurrency_key, self._retry_on = options.get("concurrency_key"), options.get("retry_on")
+        check_name("kind", self.kind)
+        check_name("queue", self.queue)
+        check_count("priority", self.priority, least=PRIORITY_MIN, most=PRIORITY_MAX)
+        if self._concurrency_key is not None:
+            check_callable("concurrency_key", self._concurrency_key)
+        check_retry_on(self._retry_on)
+        self.policy, self.schema = retry_policy(options), Schema(function, Context)
+        self._is_async = inspect.iscoroutinefunction(function)
+        self.in_process = self._runs_in_process(options.get("run_in"))
         self._options: SubmitOptions = {}
+
+    def _runs_in_process(self, run_in: object) -> bool:
+        if run_in not in (None, "thread", "process"):
+            raise Invalid(f"must be thread or process, not {run_in!r:.100}", field="run_in")
+        if run_in == "thread" and self._is_async:
+            raise Invalid("an async function runs in the event loop, or in a process", field="run_in")
+        if run_in == "process" and "<" in getattr(self._function, "__qualname__", "<"):
+            problem = "a function that runs in a process must be defined at the top level of a module"
+            raise Invalid(problem, field="run_in")
+        return run_in == "process"
 
     @property
     def function(self) -> Callable[..., Awaitable[R] | R]:
@@ -288,33 +295,6 @@ class Decorator(Protocol):
     ) -> AsyncHandler[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
-
-
-def make_handler(
-    app: App, function: Callable[..., Any], options: TaskOptions, handler_class: type[Handler[..., Any]] = Handler
-) -> Handler[..., Any]:
-    """A handler with checked options."""
-    check_callable("function", function)
-    check_known(options, TaskOptions)
-    kind = options.get("kind", f"{app.name}.{getattr(function, '__name__', type(function).__name__)}")
-    queue, priority = options.get("queue", app.queue), options.get("priority", 0)
-    check_name("kind", kind)
-    check_name("queue", queue)
-    check_count("priority", priority, least=PRIORITY_MIN, most=PRIORITY_MAX)
-    key, retry_on, run_in = options.get("concurrency_key"), options.get("retry_on"), options.get("run_in")
-    if key is not None:
-        check_callable("concurrency_key", key)
-    check_retry_on(retry_on)
-    if run_in not in (None, "thread", "process"):
-        raise Invalid(f"must be thread or process, not {run_in!r:.100}", field="run_in")
-    if run_in == "thread" and inspect.iscoroutinefunction(function):
-        raise Invalid("an async function runs in the event loop, or in a process", field="run_in")
-    if run_in == "process" and "<" in getattr(function, "__qualname__", "<"):
-        raise Invalid("a function that runs in a process must be defined at the top level of a module", field="run_in")
-    return handler_class(
-        app, function, kind=kind, queue=queue, priority=priority, policy=retry_policy(options),
-        concurrency_key=key, retry_on=retry_on, in_process=run_in == "process",
-    )  # fmt: skip
 
 
 def _arguments_of(calls: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:

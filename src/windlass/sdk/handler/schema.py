@@ -42,8 +42,9 @@ class Schema:
         fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in taken]
         self._arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._result_type = hints.get("return", Any)
-        self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_from_builtin)
-        self._result_decoder = msgspec.json.Decoder(self._result_type, dec_hook=_from_builtin)
+        self._payload = JsonType(self.name, self._arguments, "payload")
+        result = JsonType(self.name, self._result_type)
+        self.result, self.read_result = result.write, result.read
 
     def takes(self, name: str) -> bool:
         return name in self._signature.parameters
@@ -58,8 +59,8 @@ class Schema:
 
     def payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The payload to store. Read once as the worker will read it, so that bad arguments are refused here."""
-        encoded = self._encode("payload", self._bind(args, kwargs))
-        self._read(encoded)
+        encoded = self._payload.write(self._bind(args, kwargs))
+        self._payload.read(encoded)
         return encoded
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -71,21 +72,9 @@ class Schema:
             raise Invalid(f"{self.name}: {error}", field="arguments") from None
 
     def arguments(self, payload: bytes) -> dict[str, Any]:
-        """The arguments in a payload, by name, with their types."""
-        return asdict(self._read(payload))
-
-    def _read(self, payload: bytes) -> Any:
-        """A submission by kind without a payload has the payload null: no arguments."""
-        try:
-            return self._decoder.decode(b"{}" if payload == b"null" else payload)
-        except (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError) as error:
-            raise Invalid(f"{self.name}: {error}", field="payload") from None
-
-    def result(self, value: Any) -> bytes:
-        return self._encode("result", value)
-
-    def read_result(self, result: bytes | None) -> Any:
-        return None if result is None else self._result_decoder.decode(result)
+        """The arguments in a payload, by name, with their types. A task that was submitted by its kind alone has the
+        payload null, and no arguments."""
+        return asdict(self._payload.read(b"{}" if payload == b"null" else payload))
 
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema of the payload, for forms and checks elsewhere."""
@@ -94,12 +83,6 @@ class Schema:
     def result_json_schema(self) -> dict[str, Any]:
         """The JSON Schema of its result."""
         return msgspec.json.schema(self._result_type, schema_hook=_schema_of)
-
-    def _encode(self, field: str, value: Any) -> bytes:
-        try:
-            return to_json(field, value)
-        except Invalid as error:
-            raise Invalid(f"{self.name}: {error.message}", field=field) from None
 
 
 def to_json(field: str, value: Any) -> bytes:
@@ -119,12 +102,12 @@ def from_json(field: str, text: bytes, kind: Any) -> Any:
 
 
 class JsonType:
-    """Writes values of one type as JSON text, and reads them again."""
+    """Writes values of one type as JSON text, and reads them again. Errors name `name` and `field`."""
 
-    __slots__ = ("_decode", "name")
+    __slots__ = ("_decode", "_field", "_name")
 
-    def __init__(self, name: str, kind: Any) -> None:
-        self.name = name
+    def __init__(self, name: str, kind: Any, field: str = "result") -> None:
+        self._name, self._field = name, field
         try:
             self._decode = msgspec.json.Decoder(kind, dec_hook=_from_builtin).decode
         except TypeError as error:
@@ -132,15 +115,15 @@ class JsonType:
 
     def write(self, value: Any) -> bytes:
         try:
-            return to_json("result", value)
+            return to_json(self._field, value)
         except Invalid as error:
-            raise Invalid(f"{self.name}: {error.message}", field="result") from None
+            raise Invalid(f"{self._name}: {error.message}", field=self._field) from None
 
     def read(self, text: bytes | None) -> Any:
         try:
             return None if text is None else self._decode(text)
         except (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError) as error:
-            raise Invalid(f"{self.name}: {error}", field="result") from None
+            raise Invalid(f"{self._name}: {error}", field=self._field) from None
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

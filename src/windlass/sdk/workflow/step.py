@@ -1,7 +1,7 @@
-"""How a step is declared: a function with a name, a retry policy, a timeout, perhaps a queue. It stays callable.
+"""Steps: functions with a name, a retry policy, a timeout and perhaps a queue. They stay callable.
 
 `@app.step(…)` declares one; `ctx.options(…)` overrides options for one call. A plain function is a step with the
-defaults.
+default options.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from windlass.errors import Invalid
 from windlass.sdk.context import Context
 from windlass.sdk.handler.handler import Handler
 from windlass.sdk.handler.schema import JsonType
-from windlass.sdk.options import StepOptions, TaskOptions, check_known, check_retry_on, retry_policy
+from windlass.sdk.options import StepOptions, check_known, check_retry_on, retry_policy
 from windlass.sdk.signals import failure_of
 
 P = ParamSpec("P")
@@ -37,13 +37,13 @@ class StepDecorator(Protocol):
 
 
 class StepFunction(Generic[P, R]):
-    """Made by `@app.step`. With a queue, `handler` is how workers of that queue run it."""
+    """Made by `@app.step`. If it has a queue, workers of that queue run it with `handler`."""
 
-    def __init__(
-        self, function: Callable[P, Awaitable[R] | R], options: StepOptions, handler: Handler[P, R] | None
-    ) -> None:
+    def __init__(self, function: Callable[P, Awaitable[R] | R], options: StepOptions) -> None:
+        check_callable("function", function)
         functools.update_wrapper(self, function)
-        self.function, self.options, self.handler = function, options, handler
+        self.function, self.options = function, check_options(options)
+        self.handler: Handler[P, R] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R] | R:
         """The function itself, as if it had not been decorated."""
@@ -83,11 +83,6 @@ def check_options(options: StepOptions) -> StepOptions:
     return options
 
 
-def handler_options(options: StepOptions) -> TaskOptions:
-    """The options of the handler that runs a step from its queue."""
-    return {name: value for name, value in options.items() if name in TaskOptions.__annotations__}  # type: ignore[return-value]
-
-
 _POLICIES = ("max_attempts", "timeout", "retry_delay", "retry_delay_max", "retry_factor")
 
 
@@ -102,16 +97,14 @@ def make_plan(step: Any, overrides: StepOptions) -> Plan:
     if not overrides and not declared and handler is None and isinstance(function, FunctionType):
         return _plain(function)
     options: StepOptions = {**declared, **overrides}
-    own_policy = handler is not None and not any(field in options for field in _POLICIES)
     queue = options.get("queue")
     if queue is not None and handler is None:
-        raise Invalid(
-            f"{_name_of(function, 'function')} must be declared with @app.step(queue=…) or @app.task to run in a queue",
-            field="queue",
-        )
+        name = getattr(function, "__name__", "function")
+        raise Invalid(f"{name} must be declared with @app.step(queue=…) or @app.task to run in a queue", field="queue")
+    own_policy = handler is not None and options.keys().isdisjoint(_POLICIES)
     return Plan(
         function=function,
-        name=options["name"] if "name" in options else _name_of(function, None),
+        name=options["name"] if "name" in options else _name_of(function),
         policy=handler.policy if own_policy and handler is not None else retry_policy(options),
         queue=queue,
         handler=handler,
@@ -125,19 +118,17 @@ def make_plan(step: Any, overrides: StepOptions) -> Plan:
 def _plain(function: Any) -> Plan:
     """A function without options: cached, since the same few are called over and over."""
     return Plan(
-        function, _name_of(function, None), DEFAULT_POLICY, None, None, None, result_type(function),
+        function, _name_of(function), DEFAULT_POLICY, None, None, None, result_type(function),
         inspect.iscoroutinefunction(function),
     )  # fmt: skip
 
 
-def _name_of(function: Any, otherwise: str | None) -> str:
+def _name_of(function: Any) -> str:
     name = getattr(function, "__name__", None)
-    if isinstance(name, str) and name != "<lambda>":
-        check_name("name", name)
-        return name
-    if otherwise is not None:
-        return otherwise
-    raise Invalid("has no name: give it one with ctx.options(name=…).step(…)", field="step")
+    if not isinstance(name, str) or name == "<lambda>":
+        raise Invalid("has no name: give it one with ctx.options(name=…).step(…)", field="step")
+    check_name("name", name)
+    return name
 
 
 def result_type(function: Any) -> JsonType:
