@@ -204,7 +204,7 @@ async def test_a_worker_whose_reports_stop_ends_with_a_clear_line(caplog: pytest
     expected = {"cannot send": UnicodeEncodeError, "revoked": Unauthenticated}.get(how, InvalidState)
     with pytest.raises(expected):
         await asyncio.wait_for(worker.run(), SOON_S)
-    assert "its loop that reports has stopped" in caplog.text
+    assert "its reporter has stopped" in caplog.text
 
 
 async def test_a_handler_that_exits_has_failed() -> None:

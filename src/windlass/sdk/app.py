@@ -13,8 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from windlass.core.cron import parse_cron
@@ -25,14 +24,7 @@ from windlass.errors import Conflict, Invalid, InvalidState
 from windlass.sdk.client import Client
 from windlass.sdk.context import Context
 from windlass.sdk.handler.handle import TaskHandle
-from windlass.sdk.handler.handler import (
-    AsyncContextHandler,
-    AsyncHandler,
-    Decorator,
-    Handler,
-    SyncContextHandler,
-    SyncHandler,
-)
+from windlass.sdk.handler.handler import Handler
 from windlass.sdk.options import StepOptions, TaskOptions, WorkerOptions, check_known
 from windlass.sdk.processes.pool import ProcessPool
 from windlass.sdk.schedule import Declaration, DeclarationTarget, Schedule, make_schedule
@@ -42,6 +34,15 @@ from windlass.sdk.worker.worker import Worker
 from windlass.sdk.workflow.context import WorkflowContext
 from windlass.sdk.workflow.handler import WorkflowHandler, supported_handlers
 from windlass.sdk.workflow.step import StepDecorator, StepFunction
+
+if TYPE_CHECKING:
+    from windlass.sdk.handler.handler import (
+        AsyncContextHandler,
+        AsyncHandler,
+        Decorator,
+        SyncContextHandler,
+        SyncHandler,
+    )
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,9 +114,7 @@ class App:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._nested:
             self._nested -= 1
             return
@@ -125,8 +124,7 @@ class App:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """For a test kit that runs the app in place of its program: inside, `async with app:` elsewhere finds it open
-        and leaves it open."""
+        """For the test kit: inside, another `async with app:` finds the app open and leaves it open."""
         self._shared = True
         try:
             yield

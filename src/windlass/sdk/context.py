@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 
-# Attempts that run here and were asked to stop. The worker adds to it, from the event loop or from the thread that
+# Attempts in this process whose cancel was requested. The worker adds them from the event loop or from the thread that
 # reads the heartbeat process, so that a handler that blocks the loop still sees `ctx.cancelled`.
 cancel_requests: set[tuple[UUID, int]] = set()
 
@@ -94,14 +94,14 @@ class Context:
     # ----------------------------------------------------------------------------------------- progress
 
     def progress(self, current: float, maximum: float | None = None, message: str = "") -> None:
-        """Report how far it is. Never waits; of many in a short time, only the last one is written."""
+        """Report progress. Never waits. Of several reports in a short time, only the last one is stored."""
         amount = checked_amount(current, maximum, message)
         if self._sink is not None:
             self._sink.progress(amount)
 
     def checkpoint(self, data: object) -> Saved:
-        """Store data for the next attempt, should this one not finish; the last checkpoint counts. It is written soon:
-        `await` what this returns (in a thread: `.wait()`) where the work must not go on before it is stored."""
+        """Store data for the next attempt, in case this one does not finish; the last checkpoint counts. It is stored
+        soon: `await` the returned object (in a thread, call `.wait()`) to continue only when it is stored."""
         text = to_json("checkpoint", data)
         check_checkpoint(text)
         self._checkpoint = text
@@ -130,8 +130,8 @@ class Context:
 
 
 class _AttemptLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds the task and the attempt to log lines. From INFO up they are stored with the attempt, whatever the program
-    does with its logs."""
+    """Adds the task and the attempt to log lines. Lines from INFO up are stored with the attempt, however the program
+    configures its logs."""
 
     def __init__(self, logger: logging.Logger, context: Context) -> None:
         super().__init__(logger, {"task_id": str(context._task.id), "attempt": context._task.attempt})

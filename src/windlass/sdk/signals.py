@@ -7,7 +7,6 @@ unless the handler's `retry_on` leaves it out.
 from __future__ import annotations
 
 import traceback
-from types import TracebackType
 from uuid import UUID
 
 from windlass.core.failure import Category, Failure
@@ -22,7 +21,7 @@ from windlass.sdk.duration import Duration, seconds
 class Retry(Exception):
     """Try again, after this delay or that of the retry policy. Counts as a failed attempt."""
 
-    def __init__(self, message: str = "the handler asked for another try", *, after: Duration | None = None) -> None:
+    def __init__(self, message: str = "the handler requested a retry", *, after: Duration | None = None) -> None:
         check_type("message", message, str)
         super().__init__(message)
         self.after_s = None if after is None else seconds("after", after)
@@ -76,9 +75,7 @@ class invalid_is_bad_data:  # noqa: N801 (used like a function, as `contextlib.s
 
     def __enter__(self) -> None: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Invalid):
             raise Fail(error.message, category=Category.DATA_QUALITY) from None
 

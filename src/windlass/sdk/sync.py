@@ -36,7 +36,7 @@ class LoopCalls:
     async def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         awaitable = call()
         if not inspect.isawaitable(awaitable):
-            raise Invalid(f"must return something to await, not {type(awaitable).__name__}", field="call")
+            raise Invalid(f"must return an awaitable, not {type(awaitable).__name__}", field="call")
         task = asyncio.current_task()
         self._waiting.add(task)
         try:

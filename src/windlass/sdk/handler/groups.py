@@ -2,7 +2,7 @@
 
 Both are runs of ordinary tasks with dependencies, submitted in one transaction, all or none. A payload names the tasks
 whose results it needs, and they are read when it runs, so that no result is copied. When a task fails for good, those
-that wait for it are skipped (cancelled, if it was cancelled). For anything that decides as it goes, write a workflow.
+that wait for it are skipped (cancelled, if it was cancelled). For branches and loops, write a workflow.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Group(Generic[R]):
         return self.app.call_sync(lambda: self.submit(key=key))
 
     def submissions(self, run_id: UUID, *, keyed: bool) -> list[Submission]:
-        """With ids derived from the run where they must be known before; otherwise the engine makes ids in order."""
+        """If `keyed`, ids are derived from the run, so that they are known before; otherwise the engine makes them."""
         return [
             replace(call.submission, run_id=run_id, id=derived_id(run_id, place) if keyed else None)
             for place, call in enumerate(self.calls)

@@ -236,8 +236,7 @@ class Handler(Generic[P, R]):
         if self._is_async:
             result = await cast("Awaitable[R]", self._function(**arguments))
         else:
-            call = functools.partial(contextvars.copy_context().run, functools.partial(self._function, **arguments))
-            result = await in_thread(self.app.threads, call, context)
+            result = await in_thread(self.app.threads, functools.partial(self._function, **arguments), context)
         with invalid_is_bad_data():
             return self.schema.result(result)
 
@@ -248,53 +247,34 @@ class Handler(Generic[P, R]):
         return failure_of(error, None if self._retry_on is None else isinstance(error, self._retry_on))
 
 
-class AsyncHandler(Handler[P, R]):
-    """The handler of an async function. This and the next three only give type checkers the type of a direct call."""
+if TYPE_CHECKING:
+    # What `@app.task` returns: handlers that differ in the type of a direct call. `submit` leaves the context out.
 
-    if TYPE_CHECKING:
-
+    class AsyncHandler(Handler[P, R]):
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
 
-
-class SyncHandler(Handler[P, R]):
-    """The handler of a function that blocks."""
-
-    if TYPE_CHECKING:
-
+    class SyncHandler(Handler[P, R]):
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-
-class AsyncContextHandler(Handler[P, R]):
-    """The handler of an async function whose first parameter is its context, which `submit` leaves out."""
-
-    if TYPE_CHECKING:
-
+    class AsyncContextHandler(Handler[P, R]):
         def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
 
-
-class SyncContextHandler(Handler[P, R]):
-    """The handler of a function that blocks, whose first parameter is its context, which `submit` leaves out."""
-
-    if TYPE_CHECKING:
-
+    class SyncContextHandler(Handler[P, R]):
         def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-
-class Decorator(Protocol):
-    """What `@app.task(…)` returns."""
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # the first that fits is meant
-        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
-    ) -> AsyncContextHandler[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextHandler[P, R]: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[P, Awaitable[R]], /
-    ) -> AsyncHandler[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
+    class Decorator(Protocol):
+        @overload
+        def __call__(  # type: ignore[overload-overlap]  # the first that fits is meant
+            self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
+        ) -> AsyncContextHandler[P, R]: ...
+        @overload
+        def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextHandler[P, R]: ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: Callable[P, Awaitable[R]], /
+        ) -> AsyncHandler[P, R]: ...
+        @overload
+        def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
 
 
 def _arguments_of(calls: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
@@ -313,8 +293,9 @@ def _calls(handler: Unary[A, B], items: Iterable[A]) -> list[Call[B]]:
 
 
 async def in_thread(threads: Executor, call: Callable[[], Any], context: Context) -> Any:
-    """Run a blocking function. A thread cannot be stopped: its context is marked as cancelled, and it keeps its slot
-    until it ends."""
+    """Run a blocking function in a thread, with a copy of the context variables. A thread cannot be stopped: when the
+    caller is cancelled, `context` is marked as cancelled, and the attempt keeps its slot until the function returns."""
+    call = functools.partial(contextvars.copy_context().run, call)
     running = asyncio.get_running_loop().run_in_executor(threads, CallResult, call)
     try:
         return (await asyncio.shield(running)).get()

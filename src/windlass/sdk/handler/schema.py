@@ -28,9 +28,14 @@ class Schema:
 
     def __init__(self, function: Callable[..., Any], context_type: type) -> None:
         self.name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
-        hints = _hints(function, self.name)
-        signature = _signature(function, self.name)
-        self.context_parameter = _context_parameter(signature, hints, context_type)
+        try:
+            signature, hints = inspect.signature(function), typing.get_type_hints(function)
+        except (NameError, TypeError, ValueError, AttributeError, SyntaxError) as error:
+            raise Invalid(
+                f"{self.name}: its parameters or type hints cannot be read: {error}", field="function"
+            ) from None
+        contexts = [n for n, hint in hints.items() if inspect.isclass(hint) and issubclass(hint, context_type)]
+        self.context_parameter = next((name for name in signature.parameters if name in contexts), None)
         taken = [p for p in signature.parameters.values() if p.name != self.context_parameter]
         for parameter in taken:
             if parameter.kind not in _KINDS:
@@ -124,28 +129,6 @@ class JsonType:
             return None if text is None else self._decode(text)
         except (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError) as error:
             raise Invalid(f"{self._name}: {error}", field=self._field) from None
-
-
-def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError, SyntaxError) as error:
-        raise Invalid(f"{name}: a type hint cannot be resolved: {error}", field="type hints") from None
-
-
-def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (ValueError, TypeError):
-        raise Invalid(f"{name}: its parameters cannot be read", field="function") from None
-
-
-def _context_parameter(signature: inspect.Signature, hints: dict[str, Any], context_type: type) -> str | None:
-    for name in signature.parameters:
-        hint = hints.get(name)
-        if inspect.isclass(hint) and issubclass(hint, context_type):
-            return name
-    return None
 
 
 def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any] | tuple[str, Any, Any]:

@@ -1,8 +1,8 @@
 """Heartbeats outside the event loop: a small process extends the worker's lease while the worker itself cannot.
 
-It is started just before the first handler runs. No earlier, so that an idle worker costs nothing; no later, since a C
-call that holds the interpreter's lock leaves no moment in which it could still be started. Writing to it never waits,
-and a process that has died is replaced. The process itself is in `heartbeat_process`.
+It is started just before the first handler runs, so that an idle worker does not pay for it. It cannot be started
+later, since a handler may hold the interpreter's lock in a C call. Writing to it never waits, and a process that has
+died is replaced. The process itself is in `heartbeat_process`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("windlass.worker")
 
 SCRIPT = Path(__file__).with_name("heartbeat_process.py")
 END_S = 5.0
-BLOCKED_S = 1.0  # an event loop that runs no callback for so long is blocked
+BLOCKED_S = 1.0  # an event loop that runs no callback for this long is blocked
 
 Attempt = tuple[UUID, int]
 OnCancel = Callable[[Attempt], None]
@@ -56,7 +56,7 @@ class Heartbeat:
             self._process.idle()
 
     def on_claimed(self, lease: Lease, claimed: Sequence[Claimed]) -> None:
-        """Before handlers run. Uses the length of a timeout, since clocks of machines need not agree."""
+        """Called before handlers run. Uses the length of a timeout, since clocks of machines may differ."""
         if self._process is None:
             return
         now, until_s = time.monotonic(), 0.0
@@ -167,9 +167,9 @@ class HeartbeatProcess:
                 log.warning("the heartbeat process wrote: %s", line)
 
     def _is_blocked(self, written_at_s: float) -> bool:
-        """Whether a handler blocks the event loop. That the process was first does not prove it: a worker that just
-        held nothing sends few heartbeats. It is blocked if we read the line late, as when a C call holds the
-        interpreter's lock, or if the loop runs no callback now."""
+        """Whether a handler blocks the event loop. The process may also extend the lease because a worker that was idle
+        sends few heartbeats. The loop is blocked if this line was read late, as when a C call holds the interpreter's
+        lock, or if the loop runs no callback now."""
         if time.monotonic() - written_at_s > BLOCKED_S:
             return True
         called = threading.Event()

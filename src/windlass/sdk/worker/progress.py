@@ -74,7 +74,7 @@ class ProgressSender:
         self._waiting: dict[AttemptProgress, None] = {}  # a set that keeps its order
         self._one_at_a_time = asyncio.Lock()  # so that a later report does not overtake an earlier one
         self._runner: asyncio.Task[None] | None = None
-        self.lock = threading.Lock()  # shared by all attempts, since nobody holds it for long
+        self.lock = threading.Lock()  # one for all attempts, since it is never held for long
 
     def attempt(self, claimed: Claimed) -> AttemptProgress:
         return AttemptProgress(self, claimed.task)
@@ -103,7 +103,7 @@ class ProgressSender:
             self._runner = None
 
     async def send(self, batch: Sequence[AttemptProgress]) -> None:
-        """What cannot be sent now is merged with what comes later, and sent the next time."""
+        """Send what these attempts have. If the engine is unavailable, it is merged with later reports."""
         async with self._one_at_a_time:
             notes = {attempt: taken for attempt in batch if (taken := attempt.take()) is not None}
             if not notes:
@@ -137,7 +137,7 @@ class ProgressSender:
 
 
 class AttemptProgress:
-    """Progress of one attempt that was not sent yet. Made for every attempt, most of which never report any."""
+    """Progress of one attempt that was not sent yet. Created for every attempt, though most never report any."""
 
     __slots__ = (
         "_checkpoint", "_lines", "_lock", "_number", "_progress", "_saved", "_scheduled", "_sender", "_task", "closed",
@@ -185,7 +185,7 @@ class AttemptProgress:
         return self._progress is None and self._checkpoint is None and not self._lines
 
     def take(self) -> tuple[ProgressReport, Saved | None] | None:
-        """All of it, as one note; None if there is nothing."""
+        """Everything not sent yet, as one report; None if there is nothing."""
         with self._lock:
             self._scheduled = False
             task, saved, now_s = self._task, self._saved, time.monotonic()
@@ -213,7 +213,7 @@ class AttemptProgress:
         self._schedule()
 
     async def close(self) -> None:
-        """The handler has ended: send what is left, once, since the engine retries by itself. Wait for what is on its
+        """The handler has ended: send the rest, once, since the engine retries by itself. Also wait for reports under
         way, since the engine accepts no progress of an attempt whose outcome was reported."""
         self.closed = True
         if self.empty and not self.sending:

@@ -47,7 +47,7 @@ class Reporter:
         self._ready.set()
 
     async def run(self) -> None:
-        """Everything that ended while the last batch was under way goes with the next."""
+        """Send batches. Each contains all reports that were added while the last one was under way."""
         while True:
             await self._ready.wait()
             self._ready.clear()

@@ -111,7 +111,7 @@ class Worker:
         self._waiting: deque[Claimed] = deque()  # claimed ahead, and not started
         self._starting: asyncio.Handle | None = None
         self._running: dict[Attempt, asyncio.Task[Outcome]] = {}
-        self._cancelled: set[Attempt] = set()  # running, and asked to stop
+        self._cancelled: set[Attempt] = set()  # running, and their cancel was requested
         self._held: set[Attempt] = set()  # claimed, and not reported yet
         self._reporter = Reporter(source, lambda: self._at_least(BATCH_MAX), self._on_answer)
         self._reporting: asyncio.Task[None] | None = None
@@ -156,7 +156,7 @@ class Worker:
         if not self._all_reported:
             why = "it was cancelled" if reporter.cancelled() else line_of(reporter.exception() or InvalidState())
             self.stop_now()
-            log.critical("the worker %s ends: its loop that reports has stopped: %s", self.name, why)
+            log.critical("the worker %s ends, since its reporter has stopped: %s", self.name, why)
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ class Worker:
             await asyncio.wait_for(self._drain(), timeout_s)
         except TimeoutError:
             if self._running:
-                log.warning("%d handlers do not stop: they keep their slots, and the others go on", len(self._running))
+                log.warning("%d handlers do not stop: they keep their slots, the worker continues", len(self._running))
         self._heartbeat.on_extended(lease, time.monotonic())
         with contextlib.suppress(WindlassError):
             if self._reporter.completed or self._reporter.failed:
@@ -271,15 +271,15 @@ class Worker:
             self._add(claimed, lease)
 
     def _free_slots(self) -> int:
-        """How many more tasks to claim. A task that has ended needs no slot while its report is on its way, so that
-        claims and reports overlap; but no more may wait for their answer than can run, since all of them run again if
-        this process dies."""
+        """The number of tasks to claim. A task that has ended needs no slot while its report is under way, so that
+        claims and reports overlap. But no more reports may be under way than tasks can run, since all those tasks run
+        again if this process dies."""
         slots = self._concurrency + self._prefetch
         return min(slots - len(self._running) - len(self._waiting), slots + self._concurrency - len(self._held))
 
     def _at_least(self, many: int) -> int:
-        """How many tasks are worth a claim or a report. While handlers are being started, more will end in a moment,
-        and one statement serves all of them; otherwise one is enough."""
+        """The number of tasks worth a claim or a report. While handlers are being started, more will end in a moment,
+        and one statement serves all of them; otherwise 1."""
         return 1 if self._starting is None else max(1, many)
 
     def _add(self, claimed: Sequence[Claimed], lease: Lease) -> None:
@@ -292,15 +292,15 @@ class Worker:
             self._starting = asyncio.get_running_loop().call_soon(self._start_waiting, lease)
 
     def _start_waiting(self, lease: Lease) -> None:
-        """Start a few at a time: short ones end before the next start, so that their garbage stays young, and what is
-        read from the network need not wait for all of them."""
+        """Start a few at a time: short handlers end before the next start, so that their garbage stays young, and data
+        from the network does not wait for all of them."""
         if self._starting is not None:
             self._starting.cancel()  # this call does the work of the scheduled one
         for _ in range(min(len(self._waiting), self._concurrency - len(self._running), START_MAX)):
             self._start(self._waiting.popleft(), lease)
         again = self._waiting and len(self._running) < self._concurrency
         self._starting = asyncio.get_running_loop().call_soon(self._start_waiting, lease) if again else None
-        if not again:  # what was too little to claim or to report is enough now
+        if not again:  # fewer tasks are worth a claim or a report now: see `_at_least`
             self._slot_free.set()
             self._reporter.wake()
 
@@ -348,7 +348,7 @@ class Worker:
                 continue
             self._heartbeat.on_extended(lease, now, self._held)
             if extension.drain and not self._stopping.is_set():
-                log.info("asked to drain: finishing what runs")
+                log.info("the engine requests a drain: finishing running tasks")
                 self.stop()
             self._start_waiting(lease)  # so that a cancel also finds tasks that were claimed in this iteration
             for cancel in extension.cancels:

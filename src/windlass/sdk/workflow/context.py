@@ -8,11 +8,11 @@ the `exits`, and the engine wakes the workflow when it is time.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 from uuid import UUID
@@ -63,6 +63,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 INLINE_WAIT_S = 2.0  # shorter waits keep the worker: to suspend and be claimed again costs more
+NO_TIMEOUT = nullcontext()  # cheaper than `asyncio.timeout(None)`
 
 
 class _StepsWithOptions:
@@ -267,21 +268,14 @@ class WorkflowContext(Context):
             context = StepContext(self._claimed, place, self._sink)
             call = functools.partial(plan.function, *args, **plan.with_context(kwargs, context))
             began = time.monotonic()
+            limit = NO_TIMEOUT if plan.policy.timeout_s is None else asyncio.timeout(plan.policy.timeout_s)
             with use_context(context), step_span(place.name, place.occurrence):
-                if plan.policy.timeout_s is None:
-                    value = await self._call(plan, call, context)
-                else:
-                    async with asyncio.timeout(plan.policy.timeout_s):
-                        value = await self._call(plan, call, context)
+                async with limit:
+                    value = await (call() if plan.is_async else in_thread(self._app.threads, call, context))
             result = plan.result.write(value)
             return await self._record(StepResult(*self._lease, place, result, time.monotonic() - began))
 
         return self._awaitable(place, lambda: self._try_until_done(plan, place, existing, attempt))
-
-    async def _call(self, plan: Plan, call: Callable[[], Any], context: StepContext) -> Any:
-        if plan.is_async:
-            return await call()
-        return await in_thread(self._app.threads, functools.partial(contextvars.copy_context().run, call), context)
 
     def _transaction(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepAwaitable[Any]:
         place, existing = self._next(StepKind.STEP, plan.name)
