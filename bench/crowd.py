@@ -1,12 +1,13 @@
-"""Idle workers, many in one process: `python -m bench.crowd polls|sessions HOST:PORT KEY COUNT`. Says when all wait.
+"""Many idle workers in one process: `python -m bench.crowd polls|sessions HOST:PORT KEY COUNT`.
 
-Each has a connection of its own, as workers on many machines have; heartbeats of polls every 10 s, of sessions as often
-as the SDK sends them when it is idle, spread over them.
+Prints a line when all of them wait. Each has its own connection, as workers on many machines have. Polling workers send
+a heartbeat every 10 s, session workers as often as an idle SDK worker does, evenly spread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import sys
 from typing import Any
@@ -15,8 +16,8 @@ import grpc
 
 from windlass.contracts.registry.wire import kagzi_pb2
 from windlass.contracts.session.wire import session_pb2
-from windlass.net.grpc_channel import SESSION
-from windlass.sdk.worker.worker import IDLE_BEATS_PER_LEASE
+from windlass.contracts.session.wire.methods import SESSION
+from windlass.sdk.worker.worker import IDLE_HEARTBEATS_PER_LEASE
 
 HEARTBEAT_S, POLL_S = 10.0, 70.0
 LEASE_S = 30.0
@@ -28,7 +29,7 @@ class Crowd:
     def __init__(self, address: str, key: str, count: int) -> None:
         self.address, self.metadata, self.count = address, (("authorization", f"Bearer {key}"),), count
         self.waiting = 0
-        self.door = asyncio.Semaphore(AT_ONCE)
+        self.connecting = asyncio.Semaphore(AT_ONCE)
 
     def arrived(self) -> None:
         self.waiting += 1
@@ -36,22 +37,22 @@ class Crowd:
             print(f"{self.count} wait", flush=True)
 
     async def polls(self, number: int) -> None:
-        """A worker of the registry contract: a long poll after the other, and heartbeats."""
-        async with self.door:
+        """A worker of the registry contract: one long poll after the other, and heartbeats."""
+        async with self.connecting:
             channel = grpc.aio.insecure_channel(self.address, options=OWN_CONNECTION)
             registered = await self._call(
                 channel, "RegisterWorker", task_queue="idle", workflow_types=["idle"], hostname="bench", pid=number + 1
             )
-        beating = asyncio.ensure_future(self._beat(channel, registered.worker_id))
+        heartbeats = asyncio.ensure_future(self._send_heartbeats(channel, registered.worker_id))
         self.arrived()
-        while not beating.done():
+        while not heartbeats.done():
             await self._call(
                 channel, "PollActivity", worker_id=registered.worker_id, task_queue="idle",
                 supported_workflow_types=["idle"], timeout=POLL_S,
             )  # fmt: skip
-        await beating
+        await heartbeats
 
-    async def _beat(self, channel: Any, worker_id: str) -> None:
+    async def _send_heartbeats(self, channel: Any, worker_id: str) -> None:
         await asyncio.sleep(HEARTBEAT_S * random.random())
         while True:
             await self._call(channel, "WorkerHeartbeat", worker_id=worker_id)
@@ -64,9 +65,9 @@ class Crowd:
         return await call(request(**fields), metadata=self.metadata, timeout=timeout)
 
     async def sessions(self, number: int) -> None:
-        """A worker of our SDK, as far as the wire can see: a stream with credit, and heartbeats."""
+        """The traffic of a worker of our SDK: a stream with credit, and heartbeats."""
         pb = session_pb2
-        async with self.door:
+        async with self.connecting:
             channel = grpc.aio.insecure_channel(self.address, options=OWN_CONNECTION)
             open_stream = channel.stream_stream(SESSION, pb.FromWorker.SerializeToString, pb.ToWorker.FromString)
             stream = open_stream(metadata=self.metadata)
@@ -75,13 +76,13 @@ class Crowd:
             assert (await stream.read()).WhichOneof("message") == "welcome"
             await stream.write(pb.FromWorker(credit=pb.Credit(tasks=10)))
         self.arrived()
-        beat_s = LEASE_S / IDLE_BEATS_PER_LEASE
-        await asyncio.sleep(beat_s * random.random())
-        for beat in range(1, sys.maxsize):
-            await stream.write(pb.FromWorker(heartbeat=pb.Heartbeat(number=beat)))
+        heartbeat_s = LEASE_S / IDLE_HEARTBEATS_PER_LEASE
+        await asyncio.sleep(heartbeat_s * random.random())
+        for number in itertools.count(1):
+            await stream.write(pb.FromWorker(heartbeat=pb.Heartbeat(number=number)))
             while (await stream.read()).WhichOneof("message") != "extended":
                 pass
-            await asyncio.sleep(beat_s)
+            await asyncio.sleep(heartbeat_s)
 
 
 async def main(kind: str, address: str, key: str, count: str) -> None:
