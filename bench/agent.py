@@ -1,7 +1,7 @@
 """The part of the harness that runs inside a subject's environment: `python -m bench.agent SUBJECT COMMAND URL …`.
 
-Drives one subject through its client and prints one line of JSON. Times are taken here, beside the call that is
-measured, so that starting a process is never part of a figure. Standard library only (uvloop where it is installed).
+Drives one subject through its client and prints one line of JSON. Takes the times beside the measured call, so that no
+figure includes the start of a process. Standard library only (uvloop if it is installed).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import asyncio
 import importlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from bench.recorder import quantiles
-from bench.subject import BATCH, Subject
+from bench.subject import BATCH, Subject, run
 
 WARM_UP = 20
 CROWD = 64
@@ -75,7 +75,7 @@ async def batch(subject: Subject, arguments: argparse.Namespace) -> dict[str, fl
 
 
 async def fill(subject: Subject, arguments: argparse.Namespace) -> dict[str, float]:
-    """Put tasks 0 to count in the queue in the fastest way there is; streamed to a live worker, this is the drain."""
+    """Submit tasks 0 to count in the fastest way. For a subject that streams to a live worker, this is the drain."""
     await subject.open(arguments.url)
     started = time.monotonic()
     if subject.batches:
@@ -94,7 +94,7 @@ async def fill(subject: Subject, arguments: argparse.Namespace) -> dict[str, flo
 
 
 async def warm(subject: Subject, arguments: argparse.Namespace) -> dict[str, float]:
-    """A few tasks with negative indexes, so that a worker has done each thing once."""
+    """A few tasks with negative indexes, to warm up a worker."""
     await subject.open(arguments.url)
     for index in range(arguments.count):
         await subject.submit(-1 - index, time.monotonic())
@@ -104,7 +104,7 @@ async def warm(subject: Subject, arguments: argparse.Namespace) -> dict[str, flo
 
 
 async def paced(count: int, rate: float, submit: Callable[[int, float], Awaitable[None]]) -> None:
-    """Calls at a steady rate with jitter, so that a fixed poll interval is not always met in the same phase."""
+    """Call at a steady rate with jitter, so that calls do not stay in phase with a fixed poll interval."""
     started = time.monotonic()
     for index in range(count):
         due = started + (index + index * 7919 % 97 / 97) / rate
@@ -138,15 +138,6 @@ async def _timed(work: Any) -> dict[str, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     await work
     return {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
-
-
-def run(work: Coroutine[Any, Any, dict[str, float]]) -> dict[str, float]:
-    """On uvloop where the environment has it, as each subject's worker does."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
 
 
 COMMANDS = {f.__name__: f for f in (setup, one, crowd, batch, fill, warm, pace, fill_finished, hand_off)}

@@ -1,9 +1,9 @@
-"""Which PostgreSQL driver: asyncpg or psycopg 3, on the statements that the engine lives on.
+"""Compares the PostgreSQL drivers asyncpg and psycopg 3 on the statements that dominate the engine.
 
-`python -m bench.drivers` answers docs/decisions/0002-postgresql-driver.md again. The SQL text is the same for all;
-psycopg takes `$1` through its raw cursor. Both run on uvloop, in one process, on one server, in turn, three times, so
-that the ratios hold on a noisy machine. Each figure is a median of rows per second of wall time, beside the client's
-processor time per row: an engine is bound by the latter.
+`python -m bench.drivers` repeats the measurement of docs/decisions/0002-postgresql-driver.md. The SQL text is the same
+for all; psycopg takes `$1` through its raw cursor. Both run on uvloop, in one process, on one server, in turn, three
+times, so that the ratios hold on a noisy machine. The figures are the median of rows per second, and the client's
+processor time per row, which is what limits an engine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from bench import venv
@@ -42,17 +43,16 @@ insert into tasks(id, run_id, queue, kind, key, version, state, priority, availa
                   payload)
 select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::smallint[],
                      $8::smallint[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::bytea[])"""
-CLAIM_SELECT = """
+SELECT = """
 select id, run_id, queue, kind, key, worker, reason, version, state, priority, attempt, failures, losses, available_at,
-       created_at, deadline_at, started_at, lease_token, lease_expires_at, payload
-from tasks where queue = $1 and state = 0 order by priority, available_at, id limit $2 for update skip locked"""
+       created_at, deadline_at, started_at, lease_token, lease_expires_at, payload from tasks"""
+CLAIM_SELECT = f"""{SELECT}
+where queue = $1 and state = 0 order by priority, available_at, id limit $2 for update skip locked"""
 CLAIM_UPDATE = """
 update tasks t set state = 1, attempt = attempt + 1, started_at = now(), lease_expires_at = now() + interval '30 s'
 from unnest($1::uuid[]) u(id) where t.id = u.id"""
-LOAD = """
-select id, run_id, queue, kind, key, worker, reason, version, state, priority, attempt, failures, losses, available_at,
-       created_at, deadline_at, started_at, lease_token, lease_expires_at, payload
-from tasks where id = any($1::uuid[]) order by id for update"""
+LOAD = f"""{SELECT}
+where id = any($1::uuid[]) order by id for update"""
 APPLY = """
 update tasks t set state = 2, reason = u.reason, result = u.result, finished_at = u.at
 from unnest($1::uuid[], $2::text[], $3::bytea[], $4::timestamptz[]) u(id, reason, result, at) where t.id = u.id"""
@@ -60,19 +60,34 @@ SUBMIT_ONE = """
 with i as (insert into tasks(id, run_id, queue, kind, key, version, state, priority, available_at, created_at,
                              deadline_at, payload) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12))
 select pg_notify('tasks', $3)"""
-# Pinned for the whole database, so that the comparison is of drivers, not of the plans that a session happened to get.
+# Fixed for the whole database, so that all drivers get the same plans.
 PINNED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 
 NOW = datetime.now(UTC)
 PAYLOAD = b'{"customer": 4711, "amount": "12.50", "items": [1, 2, 3]}'
 
 
-class AsyncpgDriver:
-    """asyncpg; without its statement cache every statement is parsed again, as a transaction pooler needs it."""
+class Driver:
+    """A connection. A `pooled` one prepares no statements, as behind a transaction-mode pooler."""
 
-    def __init__(self, url: str, *, pooled: bool) -> None:
-        self.url, self.pooled = url, pooled
+    def __init__(self, url: str, pooled: bool, *, binary: bool = False) -> None:
+        self.url, self.pooled, self.binary = url, pooled, binary
+        self.connection: Any = None
 
+    async def open(self) -> None:
+        raise NotImplementedError
+
+    async def fetch(self, sql: str, *args: object) -> list[Any]:
+        raise NotImplementedError
+
+    def transaction(self) -> Any:
+        return self.connection.transaction()
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+
+class AsyncpgDriver(Driver):
     async def open(self) -> None:
         import asyncpg
 
@@ -82,18 +97,9 @@ class AsyncpgDriver:
         rows: list[Any] = await self.connection.fetch(sql, *args)
         return rows
 
-    def transaction(self) -> Any:
-        return self.connection.transaction()
 
-    async def close(self) -> None:
-        await self.connection.close()
-
-
-class PsycopgDriver:
-    """psycopg 3 with its C speed-ups; `binary` also sends arrays in binary, which is not its default."""
-
-    def __init__(self, url: str, *, pooled: bool, binary: bool = False) -> None:
-        self.url, self.pooled, self.binary = url, pooled, binary
+class PsycopgDriver(Driver):
+    """psycopg 3 with its C extension; `binary` also sends arrays in binary, which is not its default."""
 
     async def open(self) -> None:
         import psycopg
@@ -109,23 +115,16 @@ class PsycopgDriver:
         await self.cursor.execute(sql, args, binary=True)
         return await self.cursor.fetchall() if self.cursor.description else []
 
-    def transaction(self) -> Any:
-        return self.connection.transaction()
 
-    async def close(self) -> None:
-        await self.connection.close()
-
-
-Driver = AsyncpgDriver | PsycopgDriver
 DRIVERS: dict[str, Callable[[str, bool], Driver]] = {
-    "asyncpg": lambda url, pooled: AsyncpgDriver(url, pooled=pooled),
-    "psycopg": lambda url, pooled: PsycopgDriver(url, pooled=pooled),
-    "psycopg, binary arrays": lambda url, pooled: PsycopgDriver(url, pooled=pooled, binary=True),
+    "asyncpg": AsyncpgDriver,
+    "psycopg": PsycopgDriver,
+    "psycopg, binary arrays": partial(PsycopgDriver, binary=True),
 }
 
 
 def rows(count: int, first: int = 0) -> list[tuple[object, ...]]:
-    """Tasks as a submit hands them over; ids ascend, as those of UUIDv7 do."""
+    """Tasks as they are submitted, with ascending ids as of UUIDv7."""
     base, later = 0x0190_0000_0000_7000_8000_0000_0000_0000, NOW + timedelta(hours=1)
     return [
         (uuid.UUID(int=base + i), None, "q", "noop", f"key-{i % 50}", "1", 0, i % 3, NOW, NOW, later, PAYLOAD)
@@ -134,7 +133,7 @@ def rows(count: int, first: int = 0) -> list[tuple[object, ...]]:
 
 
 def batches(count: int) -> list[list[list[object]]]:
-    """The rows as columns, 1000 at a time; made outside the measured time, which is the driver's."""
+    """The rows as columns, 1000 at a time; built before the measurement starts."""
     return [[list(c) for c in zip(*rows(1000, first), strict=True)] for first in range(0, count, 1000)]
 
 
@@ -171,7 +170,7 @@ async def complete_batches(db: Driver, prepared: list[list[uuid.UUID]]) -> int:
 async def submit_singly(db: Driver, prepared: list[tuple[object, ...]]) -> int:
     """(d) one row, one NOTIFY, one commit at a time."""
     for row in prepared:
-        # Behind a pooler asyncpg needs a transaction even here: it parses in one round trip, executes in the next.
+        # Behind a pooler asyncpg needs a transaction even here: it parses and executes in separate round trips.
         if db.pooled and isinstance(db, AsyncpgDriver):
             async with db.transaction():
                 await db.fetch(SUBMIT_ONE, *row)
@@ -187,7 +186,7 @@ def id_batches(count: int) -> list[list[object]]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One kind of row work: its input, how many rows, whether they are there beforehand, what counts as done."""
+    """One kind of work: its input, the number of rows, whether they exist before it, and the condition for done."""
 
     title: str
     run: Callable[[Driver, Any], Awaitable[int]]
@@ -232,7 +231,7 @@ async def measure(server: Server, name: str, work: Work, *, pooled: bool) -> tup
         wall, cpu = time.perf_counter() - started, time.process_time() - cpu
     proven = int(server.psql(f"select count(*) from tasks where {work.proof}", "bench"))
     if not done == proven == work.count:
-        raise RuntimeError(f"{name}, {work.title}: {done} done, {proven} in the table, {work.count} wanted")
+        raise RuntimeError(f"{name}, {work.title}: {done} done, {proven} in the table, {work.count} expected")
     return work.count / wall, 1e6 * cpu / work.count
 
 
@@ -251,7 +250,7 @@ async def run(reps: int) -> dict[Cell, list[tuple[float, float]]]:
             for work in WORKS:
                 for pooled in (False, True):
                     print(f"\r\033[Krepetition {rep + 1}/{reps} {work.title:40}", end="", file=sys.stderr, flush=True)
-                    for name in random.sample(list(DRIVERS), len(DRIVERS)):  # none always goes first
+                    for name in random.sample(list(DRIVERS), len(DRIVERS)):  # no driver always goes first
                         figures = await measure(server, name, work, pooled=pooled)
                         found.setdefault((work.title, pooled, name), []).append(figures)
     print(file=sys.stderr)
@@ -287,7 +286,7 @@ print(1000 * (time.perf_counter() - started), (pss() - before) / 1024)
 
 
 def import_cost(module: str) -> str:
-    """What a process pays to have the driver at all, beyond asyncio and ssl (Linux)."""
+    """The time and memory of importing the driver, beyond asyncio and ssl (Linux)."""
     command = [sys.executable, "-c", IMPORT, module]
     pairs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(5)]
     milliseconds, megabytes = (statistics.median(map(float, column)) for column in zip(*pairs, strict=True))
@@ -298,7 +297,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.drivers", description=__doc__)
     parser.add_argument("--reps", type=int, default=3)
     arguments = parser.parse_args()
-    # psycopg is no dependency of ours: go on in an environment that has both, with our path for the server's files.
+    # psycopg is not a dependency of ours: continue in an environment that has both, with our path for the server.
     if os.environ.get("BENCH_DRIVERS_CHILD") is None:
         interpreter = venv.ensure("venv", REQUIREMENTS)
         path = os.pathsep.join([str(venv.ROOT), *(p for p in sys.path if p.endswith("site-packages"))])

@@ -1,4 +1,4 @@
-"""What our worker runs. Imported within methods only, since it needs the library: see `bench.subject`."""
+"""The handlers of our worker. Imported within methods only, since it imports the library: see `bench.subject`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ A = TypeVar("A", bound=App)
 
 
 def with_handlers(app: A, hit: Callable[[int, float], None]) -> A:
-    """The same app, with a task and a flow that call `hit` first."""
+    """Add a task and a flow, which call `hit` first, to the app."""
 
     @app.task(kind="noop")
     async def noop(index: int, sent_at: float) -> None:

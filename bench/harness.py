@@ -1,7 +1,8 @@
-"""The stage of a measurement: a fresh store, worker processes that record what they ran, an agent that submits.
+"""The environment of a measurement: a fresh store, worker processes that record what they ran, an agent that submits.
 
-Owns isolation and exactness: a database per measurement, everything older flushed, every process ended afterwards, and
-no figure unless the store and the workers agree that every task ran exactly once. What is measured is `measure`'s.
+Ensures isolation and exactness: each measurement has its own database and starts after a checkpoint, every process is
+ended afterwards, and there is no figure unless the store and the workers agree that every task ran exactly once.
+`measure` defines the measurements.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 import asyncpg
 
 from bench import process, recorder
+from bench.ours import KEY
 from bench.process import Child
 from bench.server import Server
 from bench.subject import Subject
@@ -29,7 +32,8 @@ from bench.venv import ROOT
 
 Figures = dict[str, float]
 DATABASE, KEPT = "measured", "kept"
-STALLED_S = 60.0  # no progress for so long is a failure
+STALLED_S = 60.0  # without progress
+READY_S = 30.0
 
 
 class Failed(RuntimeError):
@@ -38,15 +42,15 @@ class Failed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured; `quick` shows that everything works, its figures mean little."""
+    """How much is measured. QUICK only shows that everything works; its figures mean little."""
 
-    seconds: float  # of submitting singly
+    seconds: float  # of single submissions
     batched: int  # tasks in a batch submit
     share: float  # of a subject's drain
     samples: int  # of latency, per repetition
-    rate: float  # of those: the gap is long enough for a worker to be idle again
-    settle_s: float  # an idle session shows its statistics 10 s late
-    window_s: float  # of watching an idle worker
+    rate: float  # of those, per second: low enough for a worker to be idle in between
+    settle_s: float  # PostgreSQL reports the statistics of an idle session 10 s late
+    window_s: float  # in which an idle worker is observed
     few: int
     many: int
     finished: int
@@ -67,7 +71,7 @@ class Contestant:
 
 
 class Query:
-    """A connection that asks the store while workers run; opening one for each question would cost the server more."""
+    """A connection for queries while workers run. One connection per query would cost the server more."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -86,7 +90,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An empty store: where, which process it is, and a way to ask it, where it can be asked."""
+    """An empty store: its URL, its process, and a connection if it can be queried."""
 
     url: str
     server_pid: int
@@ -96,7 +100,7 @@ class Place:
         return self.query.count(sql) if self.query is not None and sql else None
 
     def flush(self) -> None:
-        """Statistics as a store that has lived for a while has them, and nothing left to write."""
+        """Update the statistics, as in a store that has run for a while, and write everything to disk."""
         if self.query is not None:
             self.query.execute("analyze")
             self.query.execute("checkpoint")
@@ -121,7 +125,7 @@ class Crew:
         return recorder.read(self.folder)
 
     def await_started(self, count: int, notice: Callable[[int], None] = lambda _: None) -> None:
-        """Until `count` handlers have started; `notice` sees the number every few milliseconds."""
+        """Wait until `count` handlers have started; `notice` gets the number every few milliseconds."""
         seen, progress_at, checked_at = 0, time.monotonic(), time.monotonic()
         while seen < count:
             time.sleep(0.005)
@@ -144,7 +148,7 @@ class Stage:
         self.server, self.scale = server, scale
         self.folder = Path(tempfile.mkdtemp(prefix="wl-bench-"))
         self._kept = False
-        # A run takes long, and somebody may edit meanwhile: all of it measures the code that was there when it began.
+        # A run takes long: the copy keeps edits made meanwhile out of the measurements.
         self.code = self.folder / "code"
         for package in (ROOT / "bench", ROOT / "src" / "windlass"):
             shutil.copytree(package, self.code / package.name, ignore=shutil.ignore_patterns("__pycache__", "out"))
@@ -165,21 +169,21 @@ class Stage:
                 return
         with self.server.database(DATABASE) as url:
             self.agent(who, "setup", url)
-            with self._asked(url) as place:
+            with self._queried(url) as place:
                 yield place
 
     @contextmanager
     def kept_place(self, who: Contestant) -> Iterator[Place]:
-        """A store that stays for the whole run, for what takes long to fill."""
+        """A store that is kept for the whole run, since it takes long to fill."""
         if not self._kept:
             self._kept = True
             self.server.psql(f"create database {KEPT}")
             self.agent(who, "setup", self.server.url(KEPT))
-        with self._asked(self.server.url(KEPT)) as place:
+        with self._queried(self.server.url(KEPT)) as place:
             yield place
 
     @contextmanager
-    def _asked(self, url: str) -> Iterator[Place]:
+    def _queried(self, url: str) -> Iterator[Place]:
         query = Query(url)
         try:
             yield Place(url, self.server.pid, query)
@@ -188,11 +192,11 @@ class Stage:
 
     @contextmanager
     def crew(self, who: Contestant, place: Place, count: int, *, capacity: int) -> Iterator[Crew]:
-        """`count` workers, ended afterwards whatever happens."""
+        """`count` workers, ended afterwards."""
         with self._fresh() as folder:
             environment = self.environment() | {
                 recorder.FOLDER: str(folder),
-                recorder.CAPACITY: str(capacity + 5_000),  # room for warm-up and for what should not be there
+                recorder.CAPACITY: str(capacity + 5_000),  # room for the warm-up and for duplicates
             }
             children: list[Child] = []
             try:
@@ -206,6 +210,13 @@ class Stage:
     def agent(self, who: Contestant, command: str, url: str, **options: float | str) -> Figures:
         """Run one command of `bench.agent` in the subject's environment."""
         return self.child(who.python, "bench.agent", who.name, command, url, **options)
+
+    def transactions(self, place: Place) -> float:
+        """The number of transactions in the measured database; read from another database, so as not to be counted."""
+        if place.query is None:
+            return 0.0
+        sql = f"select xact_commit + xact_rollback from pg_stat_database where datname = '{DATABASE}'"
+        return float(self.server.psql(sql))
 
     def limit(self, name: str, **options: float | str) -> Figures:
         with self.server.database(DATABASE) as url:
@@ -225,6 +236,39 @@ class Stage:
 
     def environment(self) -> dict[str, str]:
         return {**self.server.environment(), "PYTHONPATH": str(self.code), "PYTHONUNBUFFERED": "1"}
+
+    @contextmanager
+    def running(
+        self, command: Sequence[str | Path], name: str, variables: Mapping[str, str] | None = None
+    ) -> Iterator[Child]:
+        """A process that is ended afterwards. Its output goes to `NAME.log`."""
+        environment = {**self.environment(), **(variables or {})}
+        child = Child(command, environment=environment, folder=self.code, log=self.folder / f"{name}.log")
+        try:
+            yield child
+        finally:
+            child.stop()
+
+    @contextmanager
+    def windlass_server(
+        self, who: Contestant, place: Place, *options: str, **variables: str
+    ) -> Iterator[tuple[Child, str, str]]:
+        """`windlass serve`, ready: its process and its addresses for HTTP and gRPC."""
+        http, grpc = (f"127.0.0.1:{port}" for port in process.free_ports(2))
+        command = [
+            str(who.python.with_name("windlass")), "serve", "--database-url", place.url, "--http", http,
+            "--grpc", grpc, "--api-key", KEY, *options,
+        ]  # fmt: skip
+        with self.running(command, "serve", variables) as server:
+            deadline = time.monotonic() + READY_S
+            while True:
+                server.check()
+                with suppress(OSError), urllib.request.urlopen(f"http://{http}/readyz", timeout=1):
+                    break
+                if time.monotonic() > deadline:
+                    raise Failed(f"the server was not ready after {READY_S:.0f} s: {process.tail(server.log)}")
+                time.sleep(0.1)
+            yield server, http, grpc
 
     @contextmanager
     def _fresh(self) -> Iterator[Path]:

@@ -1,9 +1,9 @@
 """Heartbeats over HTTP: how many a second one server process answers, and whether many running tasks stay alive.
 
-`python -m bench.heartbeats rate URL` measures one server process against a bare echo of the same size; `… soak URL`
-keeps many tasks running with a heartbeat each second, and counts what is refused or taken for a zombie. Both print one
-line of JSON. The server is a process of its own; who sends does nothing but that. `… long` is the soak on a PostgreSQL
-of its own, which says on standard error how far it is.
+`python -m bench.heartbeats rate URL` measures one server process against a plain echo of the same size. `… soak URL`
+keeps many tasks running with a heartbeat each second, and counts heartbeats that are refused and tasks that are
+declared zombies. Both print one line of JSON. `… long` is the soak on a separate PostgreSQL, with its progress on
+standard error.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import uvloop
 
 from bench import process
 from bench.progress import Progress
-from bench.sender import Sender, senders, serving
+from bench.sender import Sender, cpu_s, senders, serve_forever, serving
 from windlass import Engine
 from windlass.contracts.callback.delivery import PUSH, Push
 from windlass.contracts.callback.rules import scope_of
@@ -37,47 +36,47 @@ from windlass.store.store import Store
 QUEUE = "heartbeats"
 MODULE = "bench.heartbeats"
 P99_MAX_MS = 250.0
-Tell = Callable[[float, str], None]  # seconds that are over, and what was seen in them
+OnProgress = Callable[[float, str], None]  # elapsed seconds, and a note
 
 
-# --------------------------------------------------------------------------------------------- tasks that run
+# --------------------------------------------------------------------------------------------- running tasks
 
 
-async def _nowhere(effect: Effect) -> None:
-    """Only engines that can carry attempts begin them."""
+async def _deliver_nothing(effect: Effect) -> None:
+    """An engine starts pushed attempts only if it has a way to deliver them."""
 
 
-async def sent_out(url: str, count: int, interval_s: float) -> dict[str, tuple[str, str]]:
-    """Tasks that were sent out, each with its token. Nobody carries them anywhere: we are their worker."""
-    engine = Engine(Store(url), listen=False, effects={PUSH: _nowhere})
+async def push_tasks(url: str, count: int, interval_s: float) -> dict[str, tuple[str, str]]:
+    """Tasks that were pushed, each with its token. They are not delivered: the benchmark is their worker."""
+    engine = Engine(Store(url), listen=False, effects={PUSH: _deliver_nothing})
     interval_ms = int(interval_s * 1000)
     push = Push(url="http://127.0.0.1:1/", heartbeat_interval_ms=interval_ms, heartbeat_timeout_ms=3 * interval_ms)
     await engine.queues.put(QUEUE, delivery=push, limits=QueueConfig())
-    await engine.submit_many([Submission(kind="beat", queue=QUEUE) for _ in range(count)])
+    await engine.submit_many([Submission(kind="heartbeat", queue=QUEUE) for _ in range(count)])
     while (await engine.tasks.totals()).get("queued", 0):  # type: ignore[call-overload]
         await engine.parts.outgoing.dispatch_tick()
-        async with engine.store.begin() as tx:  # there is room for more: what was sent out has arrived
+        async with engine.store.begin() as tx:  # make room for the next pushes
             await tx.session.connection.execute("delete from windlass.outbox")
     now = await engine.parts.clock.now()
     tokens = await Service(engine, time.monotonic).tokens()
-    made = {}
+    pushed: dict[str, tuple[str, str]] = {}
     after = None
     while True:
         page = await engine.tasks.page(queue=QUEUE, limit=1000, after=after)
         for row in page.tasks:
             scope = scope_of(row.task, now, timedelta(hours=2))
-            made[str(row.task.id)] = (ulid("task", row.task.id), tokens.make(scope))
+            pushed[str(row.task.id)] = (ulid("task", row.task.id), tokens.make(scope))
         after = page.next
         if after is None:
             break
     await engine.close()
-    return made
+    return pushed
 
 
-def request(what: str, task: str, token: str, **said: Any) -> bytes:
-    body = msgspec.json.encode({"attempt": 1, "workerId": "bench", **said})
+def request(action: str, task: str, token: str) -> bytes:
+    body = msgspec.json.encode({"attempt": 1, "workerId": "bench"})
     head = (
-        f"POST /v1/tasks/{task}/{what} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n"
+        f"POST /v1/tasks/{task}/{action} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
@@ -93,20 +92,20 @@ async def start_all(crew: list[Sender], tasks: dict[str, tuple[str, str]]) -> No
     await asyncio.gather(*map(work, crew))
 
 
-# --------------------------------------------------------------------------------------------- what is measured
+# --------------------------------------------------------------------------------------------- measurements
 
 
 async def rate(url: str, tasks: int, seconds: float, database_pid: int) -> dict[str, float]:
-    """As fast as it goes, one server process, with the echo before it."""
-    known = await sent_out(url, tasks, 30.0)
-    beats = [request("heartbeat", *task) for task in known.values()]
+    """The highest rate of one server process, first of the echo, then of heartbeats."""
+    known = await push_tasks(url, tasks, 30.0)
+    requests = [request("heartbeat", *task) for task in known.values()]
     async with serving(MODULE, "echo") as (port, _), senders(port) as crew:
-        echoed = await _flood(crew, beats, seconds)
+        echoed = await _flood(crew, requests, seconds)
     async with serving(MODULE, "serve", url) as (port, pid), senders(port) as crew:
         await start_all(crew, known)
-        cpu_s = process.cpu_s(pid) + (process.cpu_s(database_pid) if database_pid else 0.0)
-        answered = await _flood(crew, beats, seconds)
-        spent_s = process.cpu_s(pid) + (process.cpu_s(database_pid) if database_pid else 0.0) - cpu_s
+        before_s = cpu_s(pid, database_pid)
+        answered = await _flood(crew, requests, seconds)
+        spent_s = cpu_s(pid, database_pid) - before_s
     return {"rate": answered / seconds, "echo_rate": echoed / seconds, "cpu_us": 1e6 * spent_s / max(1, answered)}
 
 
@@ -125,30 +124,30 @@ async def _flood(crew: list[Sender], requests: list[bytes], seconds: float) -> i
 
 
 async def soak(
-    url: str, tasks: int, interval_s: float, seconds: float, tell: Tell = lambda _done_s, _seen: None
+    url: str, tasks: int, interval_s: float, seconds: float, on_progress: OnProgress = lambda _elapsed_s, _note: None
 ) -> dict[str, float]:
-    """Each task with a heartbeat every interval, spread over it. Figures at the end; what was refused is counted."""
-    tell(0, f"making {tasks:,} tasks")
-    known = await sent_out(url, tasks, interval_s)
+    """Send a heartbeat for each task in every interval, evenly spread. Counts the refused ones."""
+    on_progress(0, f"making {tasks:,} tasks")
+    known = await push_tasks(url, tasks, interval_s)
     took_ms: list[float] = []
     refused = 0
     async with serving(MODULE, "serve", url) as (port, pid), senders(port) as crew:
         await start_all(crew, known)
         began = time.perf_counter()
-        cpu_s = process.cpu_s(pid)
+        before_s = process.cpu_s(pid)
         due = [(i * interval_s / len(known), request("heartbeat", *task)) for i, task in enumerate(known.values())]
 
         async def work(place: int, sender: Sender) -> None:
             nonlocal refused
             mine, turn = due[place :: len(crew)], 0
             while True:
-                for offset_s, beat in mine:
+                for offset_s, heartbeat in mine:
                     at = began + turn * interval_s + offset_s
                     if at > began + seconds:
                         return
                     await asyncio.sleep(max(0.0, at - time.perf_counter()))
                     sent = time.perf_counter()
-                    refused += (await sender.send(beat)).status != 200
+                    refused += (await sender.send(heartbeat)).status != 200
                     took_ms.append(1e3 * (time.perf_counter() - sent))
                 turn += 1
 
@@ -157,17 +156,15 @@ async def soak(
             while True:
                 await asyncio.sleep(1)
                 longest_ms, seen = max(took_ms[seen:], default=0.0), len(took_ms)
-                tell(
-                    time.perf_counter() - began,
-                    f"{seen:,} heartbeats, {refused} refused, the longest of the last second {longest_ms:.0f} ms",
-                )
+                note = f"{seen:,} heartbeats, {refused} refused, the longest of the last second {longest_ms:.0f} ms"
+                on_progress(time.perf_counter() - began, note)
 
         reporting = asyncio.create_task(report())
         try:
             await asyncio.gather(*(work(place, sender) for place, sender in enumerate(crew)))
         finally:
             reporting.cancel()
-        spent_s = process.cpu_s(pid) - cpu_s
+        spent_s = process.cpu_s(pid) - before_s
     took_ms.sort()
     return {
         "heartbeats": len(took_ms),
@@ -192,19 +189,16 @@ async def _zombies(url: str) -> int:
 
 
 async def serve(url: str) -> None:
-    from windlass.cli.process import freeze_heap
     from windlass.contracts.callback.server.options import PushOptions
     from windlass.serve import open_engine, open_server
 
     async with open_engine(url) as engine, open_server(engine, http="127.0.0.1:0", push=PushOptions()) as place:
-        engine.parts.effects.clear()  # the worker is who started us
-        print(urlsplit(place).port, flush=True)
-        freeze_heap()
-        await asyncio.Event().wait()
+        engine.parts.effects.clear()  # deliver nothing: the parent process is the worker
+        await serve_forever(place)
 
 
 async def echo() -> None:
-    """What any answer of this size costs: the same server, and nothing behind it."""
+    """The same server with a constant answer of the same size."""
     from types import SimpleNamespace
 
     from windlass.net.server.server import listening
@@ -218,20 +212,19 @@ async def echo() -> None:
 
     app.state = SimpleNamespace(closing=asyncio.Event())  # type: ignore[attr-defined]
     async with listening(app, "127.0.0.1", 0) as place:  # type: ignore[arg-type]
-        print(urlsplit(place).port, flush=True)
-        await asyncio.Event().wait()
+        await serve_forever(place)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.heartbeats")
-    parser.add_argument("what", choices=("rate", "soak", "serve", "echo", "long"))
+    parser.add_argument("command", choices=("rate", "soak", "serve", "echo", "long"))
     parser.add_argument("url", nargs="?", default="")
     parser.add_argument("--tasks", type=int, default=5000)
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--database_pid", type=int, default=0)
     options = parser.parse_args()
-    match options.what:
+    match options.command:
         case "serve":
             uvloop.run(serve(options.url))
         case "echo":
@@ -246,7 +239,7 @@ def main() -> int:
 
 
 def _long(options: argparse.Namespace) -> int:
-    """`make soak-callback`: on a PostgreSQL of its own, with the verdict."""
+    """`make soak-callback`: the soak on a separate PostgreSQL, with a verdict."""
     from bench.server import Server
     from windlass.serve import migrate_database
 

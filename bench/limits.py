@@ -1,7 +1,7 @@
-"""The raw limit: the same row work as a queue's, in the best way found, with nothing around it.
+"""The raw limits: the statements of a queue in the fastest form that we found, with nothing around them.
 
-Measured again in every run, by the same driver, so that a ratio to it means something.
-`python -m bench.limits NAME URL` prints one line of JSON. Each function proves its work in the table before its figure.
+Measured in every run with the same driver, so that ratios to them are meaningful. `python -m bench.limits NAME URL`
+prints one line of JSON. Each function checks the rows in the table before it returns its figures.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any
 
 import asyncpg
 import uvloop
+
+from bench.agent import paced
+from bench.recorder import quantiles
 
 DDL = """
 create table tasks(
@@ -30,7 +33,7 @@ CLAIM = """
 update tasks t set state = 1, attempt = attempt + 1, lease_expires_at = now() + interval '30 s', worker = 'w'
 from (select id from tasks where queue = 'q' and state = 0 order by priority, id limit $1 for update skip locked) s
 where t.id = s.id returning t.id, t.attempt, t.payload"""
-# `state + 0` hides the test from the planner, which would else drive from the lease index that it believes empty.
+# `state + 0` keeps the planner from using the lease index, which it believes to be empty.
 COMPLETE = """
 update tasks t set state = 2, lease_expires_at = null, result = '\\x'
 from unnest($1::bigint[], $2::int[]) u(id, attempt)
@@ -53,7 +56,7 @@ async def insert_one(url: str, arguments: argparse.Namespace) -> dict[str, float
         await statement.fetch(PAYLOAD)
         count += 1
     wall = time.perf_counter() - started
-    await _prove(connection, "true", 20 + count)
+    await _check_rows(connection, "true", 20 + count)
     return {"rate": count / wall}
 
 
@@ -68,12 +71,12 @@ async def insert_unnest(url: str, arguments: argparse.Namespace) -> dict[str, fl
     for _ in range(0, arguments.count, 1000):
         await statement.fetch(queues, payloads)
     wall = time.perf_counter() - started
-    await _prove(connection, "true", 1000 + arguments.count)
+    await _check_rows(connection, "true", 1000 + arguments.count)
     return {"rate": arguments.count / wall}
 
 
 async def claim_complete(url: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """The guarded limit: claim 500, complete 500 with the fence, one connection, one after the other."""
+    """The guarded limit: claim 500, complete 500 with the fence, in turn on one connection."""
     connection = await asyncpg.connect(url)
     await _fill(connection, arguments.count)
     await connection.execute(GUARD)
@@ -82,12 +85,12 @@ async def claim_complete(url: str, arguments: argparse.Namespace) -> dict[str, f
     while rows := await claim.fetch(BATCH):
         await complete.fetch([row[0] for row in rows], [row[1] for row in rows])
     wall, cpu = time.perf_counter() - started, time.process_time() - cpu
-    await _prove(connection, "state = 2 and attempt = 1", arguments.count)
+    await _check_rows(connection, "state = 2 and attempt = 1", arguments.count)
     return {"rate": arguments.count / wall, "worker_cpu_us": 1e6 * cpu / arguments.count}
 
 
 async def notify_chain(url: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Insert and NOTIFY in one statement, a listener wakes, the claimed row is in hand: milliseconds."""
+    """Milliseconds from an insert with NOTIFY to the claimed row in a listening worker."""
     worker, listener, client = [await asyncpg.connect(url) for _ in range(3)]
     await _fill(worker, 1000)
     await worker.execute("update tasks set state = 2")
@@ -104,18 +107,13 @@ async def notify_chain(url: str, arguments: argparse.Namespace) -> dict[str, flo
                 latencies.append(time.monotonic() - float(row[2]))
 
     working = asyncio.create_task(work())
-    started = time.monotonic() + 0.1
-    for index in range(arguments.count):
-        due = started + (index + index * 7919 % 97 / 97) / arguments.rate
-        await asyncio.sleep(max(0.0, due - time.monotonic()))
-        await insert.fetch(repr(time.monotonic()).encode())
+    await paced(arguments.count, arguments.rate, lambda _, sent_at: insert.fetch(repr(sent_at).encode()))
     await asyncio.sleep(0.5)
     working.cancel()
-    await _prove(worker, "state = 1 and attempt = 1", len(latencies))
+    await _check_rows(worker, "state = 1 and attempt = 1", len(latencies))
     if len(latencies) != arguments.count:
         raise RuntimeError(f"{arguments.count} sent, {len(latencies)} arrived")
-    latencies.sort()
-    return {"p50_ms": 1e3 * latencies[len(latencies) // 2], "p99_ms": 1e3 * latencies[int(len(latencies) * 0.99)]}
+    return quantiles(sorted(latencies))
 
 
 async def _fill(connection: Any, count: int) -> None:
@@ -125,10 +123,10 @@ async def _fill(connection: Any, count: int) -> None:
     await connection.execute("checkpoint")
 
 
-async def _prove(connection: Any, condition: str, wanted: int) -> None:
+async def _check_rows(connection: Any, condition: str, expected: int) -> None:
     found = await connection.fetchval(f"select count(*) from tasks where {condition}")
-    if found != wanted:
-        raise RuntimeError(f"{wanted} rows wanted, {found} found where {condition}")
+    if found != expected:
+        raise RuntimeError(f"expected {expected} rows where {condition}, found {found}")
 
 
 LIMITS = {f.__name__: f for f in (insert_one, insert_unnest, claim_complete, notify_chain)}

@@ -1,8 +1,8 @@
-"""The measurements: each takes a stage and a contestant, and gives figures or raises `Failed`.
+"""The measurements: each takes a stage and a contestant, and returns figures or raises `Failed`.
 
-All subjects go through the same functions. Rates are tasks per second; a drain runs from the first handler's start to
-the moment when the store says that all are done. Costs are processor time of workers and server per task, between the
-first start and the end, so that starting a process is not part of it.
+All subjects go through the same functions. Rates are tasks per second; a drain lasts from the first start of a handler
+until the store shows all tasks as done. Costs are processor time of workers and server per task in the same interval,
+so that they do not include the start of a process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from bench import process, recorder
 from bench.export import export_mods
-from bench.harness import DATABASE, Contestant, Crew, Failed, Figures, Place, Query, Stage
+from bench.harness import Contestant, Crew, Failed, Figures, Place, Query, Stage
 from bench.idle_many import idle_polls, idle_sessions
 from bench.ours import Pooled, Remote
 
@@ -48,7 +48,7 @@ def _submit(stage: Stage, who: Contestant, how: str, **options: float) -> Figure
 
 @contextmanager
 def _service(stage: Stage, who: Contestant, place: Place) -> Iterator[None]:
-    """A live worker, for a subject that accepts nothing without one."""
+    """A live worker, for a subject that accepts no tasks without one."""
     if who.subject.parks:
         yield
     else:
@@ -65,12 +65,12 @@ def drain_2(stage: Stage, who: Contestant) -> Figures:
 
 
 def drain_pooled(stage: Stage, who: Contestant) -> Figures:
-    """Ours again, as it works behind a transaction-mode pooler."""
+    """Ours behind a transaction-mode pooler."""
     return _drain(stage, replace(who, subject=Pooled()), workers=1)
 
 
 def drain_remote(stage: Stage, who: Contestant) -> Figures:
-    """Ours again, with a worker that reaches its queue through a server."""
+    """Ours with a worker that reaches its queue through a server."""
     return _drain(stage, replace(who, subject=Remote()), workers=1)
 
 
@@ -93,7 +93,7 @@ def _drain(
 
 
 def _stream(stage: Stage, who: Contestant, place: Place, workers: int, count: int, unit: str) -> Figures:
-    """Tasks sent to live workers, from the first send to the last start."""
+    """Send tasks to live workers; the time counts from the first send to the last start."""
     with stage.crew(who, place, workers, capacity=count) as crew:
         stage.agent(who, "warm", place.url, count=WARM_UP)
         crew.await_started(WARM_UP)
@@ -107,11 +107,11 @@ def _stream(stage: Stage, who: Contestant, place: Place, workers: int, count: in
 
 
 def _watch(who: Contestant, place: Place, crew: Crew, count: int, *, already: int = 0, **marks: int) -> Figures:
-    """Until the workers have started all and the store says that all are done; `already` were done before."""
+    """Wait until the workers have started all tasks and the store shows them as done; `already` were done before."""
     meter = Meter(crew, place, **marks)
     crew.await_started(count, meter.notice)
     if "lead" in marks:
-        # Counting millions of rows would cost more than what is compared, so the store is asked after the meter.
+        # To count millions of rows would cost more than what is compared, so count after the costs are taken.
         time.sleep(0.5)
         costs = meter.end(count)
         done_at = _await_done(who, place, already + count)
@@ -147,7 +147,7 @@ class Meter:
     crew: Crew
     place: Place
     lead: int = 1
-    head: int = 0  # so many tasks are also accounted for alone: those that ran while nearly all were still queued
+    head: int = 0  # the first tasks, which ran while nearly all were still queued, are also accounted for alone
     begun: Sample | None = field(default=None, init=False)
     headed: Sample | None = field(default=None, init=False)
 
@@ -189,27 +189,19 @@ def latency(stage: Stage, who: Contestant) -> Figures:
 
 
 def idle(stage: Stage, who: Contestant) -> Figures:
-    """What a worker costs that has worked and now has nothing to do."""
+    """The cost of a worker that has worked and is now idle."""
     scale = stage.scale
     with stage.place(who) as place, stage.crew(who, place, 1, capacity=WARM_UP) as crew:
         stage.agent(who, "warm", place.url, count=WARM_UP)
         crew.await_started(WARM_UP)
         time.sleep(scale.settle_s)
-        before = (crew.cpu_s(), process.cpu_s(place.server_pid), _transactions(stage, place))
+        before = (crew.cpu_s(), process.cpu_s(place.server_pid), stage.transactions(place))
         time.sleep(scale.window_s)
-        after = (crew.cpu_s(), process.cpu_s(place.server_pid), _transactions(stage, place))
+        after = (crew.cpu_s(), process.cpu_s(place.server_pid), stage.transactions(place))
         memory = crew.pss_mb()
     worker, server, queries = ((b - a) / scale.window_s for a, b in zip(before, after, strict=True))
     figures = {"pss_mb": memory, "worker_cpu_percent": 100 * worker, "server_cpu_percent": 100 * server}
     return figures | ({"queries_per_s": queries} if place.query is not None else {})
-
-
-def _transactions(stage: Stage, place: Place) -> float:
-    """Finished in the measured database; asked from another one, so that asking does not count."""
-    if place.query is None:
-        return 0.0
-    sql = f"select xact_commit + xact_rollback from pg_stat_database where datname = '{DATABASE}'"
-    return float(stage.server.psql(sql))
 
 
 def few_queued(stage: Stage, who: Contestant) -> Figures:
@@ -222,12 +214,13 @@ def many_queued(stage: Stage, who: Contestant) -> Figures:
 
 
 def _lead(stage: Stage) -> int:
-    """Tasks that a new worker runs before its costs are counted: its first ones are dearer, and would flatter many."""
+    """Tasks that a new worker runs before its costs are counted. The first ones cost more; counting them would make few
+    tasks look expensive."""
     return stage.scale.few // 2
 
 
 def many_snapshot(stage: Stage, who: Contestant) -> Figures:
-    """The same while another session holds a snapshot, so that nothing dead can be cleaned away."""
+    """The same while another session holds a snapshot, so that vacuum cannot remove dead rows."""
     count = stage.scale.many
     with stage.place(who) as place:
         stage.agent(who, "fill", place.url, count=count)
@@ -243,7 +236,7 @@ def many_snapshot(stage: Stage, who: Contestant) -> Figures:
 
 
 def many_finished(stage: Stage, who: Contestant) -> Figures:
-    """The few again, in a store that keeps many finished ones; it is filled once for all repetitions."""
+    """`few_queued` in a store with many finished tasks, which is filled once for all repetitions."""
     lead = _lead(stage)
     count = stage.scale.few + lead
     with stage.kept_place(who) as place:
@@ -264,7 +257,7 @@ def hand_off(stage: Stage, who: Contestant) -> Figures:
 
 
 def heartbeats(stage: Stage, who: Contestant) -> Figures:
-    """Heartbeats with their effect, one server process, beside a bare echo of the same size."""
+    """Heartbeats that take effect, one server process, beside a plain echo of the same size."""
     with stage.place(who) as place:
         return stage.child(
             who.python, "bench.heartbeats", "rate", place.url,
@@ -282,20 +275,11 @@ def leases(stage: Stage, who: Contestant) -> Figures:
 
 
 _IMPORT = "import time; t = time.perf_counter(); {}; t = time.perf_counter() - t; import sys; print(t, *sys.modules)"
-_SERVER_SIDE = (
-    "asyncpg",
-    "uvloop",
-    "rich",
-    "cyclopts",
-    "windlass.engine",
-    "windlass.store",
-    "windlass.cli",
-    "windlass.http",
-)
+_SERVER_SIDE = {"asyncpg", "uvloop", "rich", "cyclopts", "windlass.engine", "windlass.store", "windlass.cli"}
 
 
 def importing(stage: Stage, who: Contestant) -> Figures:
-    """What a worker's first line costs beside what any asyncio program pays."""
+    """The import time of a worker beside that of any asyncio program."""
     times: dict[str, list[float]] = {"from windlass import Worker": [], "import asyncio, ssl": []}
     modules: set[str] = set()
     environment = {name: value for name, value in stage.environment().items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -308,13 +292,14 @@ def importing(stage: Stage, who: Contestant) -> Figures:
             ).stdout.split()
             found.append(float(words[0]))
             modules |= set(words[1:])
-    # The first round writes the compiled modules, which an installed package has.
+    # The first round compiles the modules, which an installed package has compiled already.
     ours, base = (1e3 * statistics.median(found[1:]) for found in times.values())
-    return {"import_ms": ours, "base_ms": base, "server_modules": len(modules.intersection(_SERVER_SIDE))}
+    return {"import_ms": ours, "base_ms": base, "server_modules": len(modules & _SERVER_SIDE)}
 
 
 def stdio(stage: Stage, who: Contestant) -> Figures:
-    """Client and worker of the stdio contract, without a store. Unbuffered, the reference loses answers and hangs."""
+    """Client and worker of the stdio contract, without a store."""
+    # With PYTHONUNBUFFERED the reference loses answers and hangs.
     environment = {name: value for name, value in stage.environment().items() if name != "PYTHONUNBUFFERED"}
     command = [str(who.python), "-m", "bench.stdio", who.name, str(stage.scale.share)]
     done = subprocess.run(
@@ -326,37 +311,15 @@ def stdio(stage: Stage, who: Contestant) -> Figures:
     return figures
 
 
-KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {
-    f.__name__: f
-    for f in (
-        submit_one,
-        submit_crowd,
-        submit_batch,
-        drain_1,
-        drain_2,
-        drain_pooled,
-        drain_remote,
-        flow_1,
-        latency,
-        hand_off,
-        idle,
-        idle_polls,
-        idle_sessions,
-        few_queued,
-        many_queued,
-        many_snapshot,
-        many_finished,
-        heartbeats,
-        leases,
-        importing,
-        stdio,
-        export_mods,
-    )
-}
+KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {measure.__name__: measure for measure in (
+    submit_one, submit_crowd, submit_batch, drain_1, drain_2, drain_pooled, drain_remote, flow_1, latency, hand_off,
+    idle, idle_polls, idle_sessions, few_queued, many_queued, many_snapshot, many_finished, heartbeats, leases,
+    importing, stdio, export_mods,
+)}  # fmt: skip
 
 
 def limit(stage: Stage, name: str) -> Figures:
-    """A raw limit, sized as what it is compared with."""
+    """A raw limit, in the size of the measurement that it is compared with."""
     scale = stage.scale
     options: dict[str, dict[str, float]] = {
         "insert_one": {"seconds": scale.seconds},

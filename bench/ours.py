@@ -1,13 +1,9 @@
-"""Windlass itself, through the interface that every subject has: an app and its handlers, all promises on.
-
-A worker process is the app's worker beside the database.
-"""
+"""Windlass as a subject: an app and its handlers, with all guarantees on. Its workers connect to the database."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from bench import recorder
 from bench.agent import paced
+from bench.process import free_ports
 from bench.subject import Subject
 
 if TYPE_CHECKING:
-    from windlass.serve import App
+    from windlass import App
 
-KEY = "a key for the length of a benchmark"
-CONCURRENCY = 1_000  # batches of 500, as the limit's
+KEY = "wl_for_the_length_of_a_benchmark_only"
+CONCURRENCY = 1_000  # gives batches of 500, the size of the limit's
 FINISHED_AT_ONCE = 500_000
 FINISHED = """
 insert into windlass.task (id, namespace, queue, kind, state, available_at, attempt, outcome, lease_id, worker,
@@ -58,12 +55,7 @@ class Windlass(Subject):
     async def submit_many(self, indexes: range) -> None:
         await self.app.handlers[self.unit].submit_many([(index, 0.0) for index in indexes])
 
-    def work(self, url: str) -> None:
-        import uvloop
-
-        uvloop.run(self._work(url))
-
-    async def _work(self, url: str) -> None:
+    async def run_worker(self, url: str) -> None:
         async with self._app(url) as app:
             worker = app.worker(concurrency=CONCURRENCY)
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
@@ -78,7 +70,7 @@ class Windlass(Subject):
     async def fill_finished(self, url: str, count: int) -> None:
         import asyncpg
 
-        # Written as retention would find them: running ten million first would take longer than all the rest.
+        # Inserted as finished tasks: to run ten million would take longer than all other measurements.
         connection = await asyncpg.connect(url)
         for first in range(0, count, FINISHED_AT_ONCE):
             await connection.execute(FINISHED, min(FINISHED_AT_ONCE, count - first), timeout=600)
@@ -106,20 +98,19 @@ class Windlass(Subject):
 
 
 class Pooled(Windlass):
-    """A worker as it works behind a transaction-mode pooler: nothing prepared, nothing listened for."""
+    """A worker behind a transaction-mode pooler: no prepared statements and no LISTEN."""
 
     name = "windlass-pooled"
     pooled = True
 
 
 class Remote(Windlass):
-    """A worker without database credentials, through a server of its own; the costs of both are counted."""
+    """A worker that reaches its queue through a server. The costs of both are counted."""
 
     name = "windlass-remote"
 
     def worker_commands(self, python: Path, url: str, count: int) -> list[list[str]]:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free_ports(1)[0]}"
         serve = [str(python.with_name("windlass")), "serve", "--database-url", url, "--http", "127.0.0.1:0"]
         workers = super().worker_commands(python, f"http://{address}", count)
         return [[*serve, "--grpc", address, "--api-key", KEY], *workers]

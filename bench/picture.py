@@ -1,4 +1,4 @@
-"""The picture of a run: for each target, how far it is reached. Plain SVG, so that no drawing library is needed."""
+"""The picture of a run: a bar for each target. Plain SVG, so that no drawing library is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLOURS = {True: "#2e7d32", False: "#c62828", None: "#9e9e9e"}
 
 
 def draw(entries: Sequence[dict[str, Any]]) -> str:
-    """One bar per check, from the target line outwards: right of it is better than asked for."""
+    """One bar per check, from the target line outwards: bars to the right exceed the target."""
     bars = [(entry, check) for entry in entries for check in entry["checks"]]
     height = 70 + _LINE * len(bars)
     commit, machine = (entries[0]["commit"][:12], entries[0]["machine"]) if entries else ("", "")
@@ -43,7 +43,7 @@ def _bar(y: int, entry: dict[str, Any], check: dict[str, Any]) -> Iterator[str]:
 
 
 def _reach(check: dict[str, Any]) -> float | None:
-    """Times the target; a bound from above counts the other way round."""
+    """The value as a multiple of the target; inverted for an upper bound."""
     value, bound, least = check["value"], check["bound"], check["at_least"]
     if value is None:
         return None

@@ -1,7 +1,7 @@
-"""Processes of a measurement: start them, account for their processor time and memory, end them.
+"""Processes of a measurement: start them, read their processor time and memory, end them.
 
-Accounting reads /proc, so it needs Linux; without it the rates remain and the costs are an error. Only what was started
-here is ended, by its own process group.
+Processor time and memory come from /proc, so they need Linux; elsewhere only rates can be measured. Ends only processes
+that it started, each by its process group.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Child:
-    """A process in a group of its own; its output goes to a file that an error quotes."""
+    """A process in a separate group. Its output goes to a file, which errors quote."""
 
     def __init__(
         self, command: Sequence[str | Path], *, environment: Mapping[str, str], folder: Path, log: Path
@@ -27,14 +28,9 @@ class Child:
         self.log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                command,
-                env=environment,
-                cwd=folder,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
+                command, env=environment, cwd=folder, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
                 start_new_session=True,
-            )
+            )  # fmt: skip
 
     @property
     def pid(self) -> int:
@@ -42,20 +38,29 @@ class Child:
 
     def check(self) -> None:
         if self.process.poll() is not None:
-            raise RuntimeError(f"a worker ended by itself ({self.process.returncode}): {tail(self.log)}")
+            raise RuntimeError(f"a process ended with code {self.process.returncode}: {tail(self.log)}")
 
     def stop(self) -> None:
         end(self.process)
 
 
 def end(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> None:
-    """Ask, wait, insist; then whatever is left of its group, which it leads."""
+    """Terminate it, then kill what is left of its group after a grace period."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(grace_s)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nothing listens on now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def tail(log: Path, size: int = 600) -> str:
@@ -77,7 +82,7 @@ def family(pid: int) -> list[int]:
 
 
 def memory_mb(pid: int, field: str) -> float:
-    """A figure of the process alone: VmRSS is its memory now, VmHWM the most that it has had."""
+    """Memory of the process alone: VmRSS is its memory now, VmHWM its peak."""
     found = re.search(rf"^{field}:\s*(\d+) kB$", (PROC / str(pid) / "status").read_text(), re.MULTILINE)
     assert found is not None, field
     return int(found[1]) / 1024
@@ -88,19 +93,19 @@ def cpu_s(pid: int) -> float:
     total = 0
     for each in family(pid):
         with suppress(OSError):
-            # utime, stime, and for the root the waited-for children's: a living one has its own line.
+            # utime and stime; for the root also those of ended children. Living children have their own entries.
             fields = _stat(each)
             total += sum(int(fields[i]) for i in ((11, 12, 13, 14) if each == pid else (11, 12)))
     return total / _TICKS
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name, which may itself hold spaces: state, parent, …"""
+    """The fields after the name, which may contain spaces: state, parent, …"""
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def pss_mb(pid: int) -> float:
-    """Memory of the process and its descendants, shared pages divided among those who share them."""
+    """Memory of the process and its descendants. A shared page is divided among the processes that share it."""
     total = 0
     for each in family(pid):
         for line in (PROC / str(each) / "smaps_rollup").read_text().splitlines():

@@ -1,7 +1,6 @@
-"""How far a long run is: a line that moves on a terminal, a line now and then elsewhere.
+"""The progress of a long run on standard error: one line that is redrawn on a terminal, a line every 15 s elsewhere.
 
-On standard error, so that the figures at the end stand alone on standard output. It may be told as often as somebody
-likes; it decides what is worth showing.
+Callers may report as often as they like; most reports are not shown.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-REDRAW_S, NOW_AND_THEN_S = 0.2, 15.0
+REDRAW_S, NEXT_LINE_S = 0.2, 15.0
 
 
 class Progress:
@@ -30,31 +29,31 @@ class Progress:
         self._total, self._unit = total, unit
         self._stream = sys.stderr if stream is None else stream
         self._clock, self._columns = clock, columns
-        self._moves = self._stream.isatty()
+        self._is_terminal = self._stream.isatty()
         self._began_s = clock()
-        self._told_s: float | None = None
+        self._shown_s: float | None = None
         self._drawn = False
 
     def tell(self, done: float, note: str = "") -> None:
-        """Shown at once the first time, and then as often as makes sense."""
+        """Show the first report at once, and later ones from time to time."""
         now_s = self._clock()
-        if self._told_s is not None and now_s - self._told_s < (REDRAW_S if self._moves else NOW_AND_THEN_S):
+        if self._shown_s is not None and now_s - self._shown_s < (REDRAW_S if self._is_terminal else NEXT_LINE_S):
             return
-        self._told_s = now_s
+        self._shown_s = now_s
         text = self._text(done, now_s - self._began_s, note)
-        if self._moves:
+        if self._is_terminal:
             self._write(f"\r{text[: max(1, self._columns() - 1)]}\x1b[K")
             self._drawn = True
         else:
             self._write(text + "\n")
 
     def say(self, text: str) -> None:
-        """A line that stays, above the one that moves."""
+        """Write a line that stays, above the one that is redrawn."""
         self.close()
         self._write(f"{_clock_text(self._clock() - self._began_s)}  {text}\n")
 
     def close(self) -> None:
-        """The line that moves is gone; what is printed next begins where it began."""
+        """Remove the line that is redrawn."""
         if self._drawn:
             self._write("\r\x1b[K")
             self._drawn = False

@@ -1,8 +1,8 @@
-"""What ran in the workers, task by task: the handler's side of the exactness check.
+"""Records each task that a handler starts, for the check that every task ran exactly once.
 
-Every handler of every subject calls `hit`. It writes into a mapped file, one per process, so that nothing is lost when
-a worker is killed and nothing has to be flushed; it costs about half a microsecond. Standard library only, since it
-also runs in the peers' environments.
+Every handler of every subject calls `hit`. It writes into a memory-mapped file, one per process, so that nothing is
+lost when a worker is killed; it costs about half a microsecond. Standard library only, since it also runs in the peers'
+environments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNT = struct.Struct("<q")
 _SLOT = struct.Struct("<qdd")  # the task's index, when it started here, when it was sent
 
 
-class _Book:
+class _File:
     """The file of this process."""
 
     def __init__(self) -> None:
@@ -33,13 +33,13 @@ class _Book:
         self.count = 0
 
 
-_book: _Book | None = None
+_file: _File | None = None
 _lock = threading.Lock()  # handlers may run in threads
 
 
 def _forget() -> None:
-    global _book, _lock
-    _book, _lock = None, threading.Lock()
+    global _file, _lock
+    _file, _lock = None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -47,13 +47,13 @@ os.register_at_fork(after_in_child=_forget)
 
 def hit(index: int, sent_at: float = 0.0) -> None:
     """The handler of task `index` started. Clocks are monotonic, which all processes of a machine share."""
-    global _book
+    global _file
     started = time.monotonic()
     with _lock:
-        book = _book = _book or _Book()
-        _SLOT.pack_into(book.map, _COUNT.size + _SLOT.size * book.count, index, started, sent_at)
-        book.count += 1
-        _COUNT.pack_into(book.map, 0, book.count)
+        record = _file = _file or _File()
+        _SLOT.pack_into(record.map, _COUNT.size + _SLOT.size * record.count, index, started, sent_at)
+        record.count += 1
+        _COUNT.pack_into(record.map, 0, record.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Hits:
         return sorted(started - sent for index, started, sent in triples if index >= 0)
 
     def fault(self, wanted: Iterable[int]) -> str | None:
-        """None if every wanted task, and no other, ran exactly once; else what is wrong."""
+        """None if every wanted task, and no other, ran exactly once; otherwise the problem."""
         real, due = sorted(i for i in self.indexes if i >= 0), list(wanted)
         if real == due:
             return None
@@ -79,7 +79,7 @@ class Hits:
 
 
 def count(folder: Path) -> int:
-    """How many hits there are by now; cheap enough to be asked every few milliseconds."""
+    """The number of hits so far; cheap enough to be called every few milliseconds."""
     total = 0
     for path in folder.glob("*.bin"):
         with path.open("rb") as file:

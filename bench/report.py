@@ -1,6 +1,6 @@
-"""What a run leaves behind: a table on the screen, `bench/out/results.json`, `details.json` and a picture.
+"""The output of a run: tables on the screen, and `results.json`, `details.json` and `results.svg` in `bench/out`.
 
-It computes nothing; `results` does. Files carry the commit and the machine, since a figure means nothing without them.
+`results` computes the figures. The files name the commit and the machine, without which figures mean nothing.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def _table(judged: Sequence[tuple[Row, list[Verdict]]]) -> Table:
 
 
 def _figures(results: Results) -> Table:
-    """Everything that was measured, in one place: the peers that are not the best are worth a look too."""
+    """All figures, including those of peers that are not the best."""
     table = Table(title="Measured")
     for name in ("measurement", "of", "figures"):
         table.add_column(name)
     for kind, who in sorted(results.figures):
         metrics = {name: results.series((kind, name), who) for name in results.figures[kind, who][0]}
-        told = (f"{name} {spread(series)}" for name, series in metrics.items() if series)
-        table.add_row(kind, who, "  ".join(told) or "[red]failed[/]")
+        text = "  ".join(f"{name} {spread(series)}" for name, series in metrics.items() if series)
+        table.add_row(kind, who, text or "[red]failed[/]")
     return table
 
 
@@ -100,7 +100,7 @@ def number_text(value: float | None) -> str:
 
 
 def facts(reps: int, *, quick: bool, load: float, settings: dict[str, str]) -> dict[str, Any]:
-    """The commit and the machine, without a name that would identify it."""
+    """The commit and the machine, without the name of the host."""
     return {
         "commit": _git("rev-parse", "HEAD")
         + ("+changes" if _git("status", "--porcelain", "--", "src", "bench") else ""),

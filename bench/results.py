@@ -1,7 +1,7 @@
-"""What was measured, and what it says: figures by repetition, and each row judged from them.
+"""The figures of a run by repetition, and the verdict on each row.
 
-The rules: a ratio is the median of the ratios within each repetition, never a ratio of medians. A measurement that
-failed once gives no figure at all: for ours that makes the row an error; a peer is left out and named.
+A ratio is the median of the ratios within each repetition, never a ratio of medians. A measurement that failed once
+gives no figure: for ours, the row is an error; a peer is left out, and named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Results:
-    """Figures of one run; `peers` are those that took part, `absent` says why the others did not."""
+    """Figures of one run; `peers` took part, and `absent` has the reason for each that did not."""
 
     peers: Sequence[str]
     absent: dict[str, str]
@@ -57,7 +57,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One check: the figure, what it is compared with, and whether it holds; without a figure, why there is none."""
+    """One check: our figure, the one that it is compared with, and whether it holds. `problem`: why there is none."""
 
     check: Check
     ours: list[float] | None = None
@@ -67,7 +67,7 @@ class Verdict:
 
     @property
     def value(self) -> float | None:
-        """What the bound is about: a ratio, or the figure itself."""
+        """What the bound applies to: a ratio, or the figure itself."""
         if self.problem or self.ours is None:
             return None
         if self.theirs is None:
@@ -87,26 +87,21 @@ def judge(row: Row, results: Results) -> list[Verdict]:
 
 
 def _judge(check: Check, results: Results) -> Verdict:
+    """The figure of the other side is shown even if ours is missing."""
     ours = results.series(check.ours, OURS)
-    if ours is None:
-        return _with_other(check, results, problem=_reason(results, check.ours[0], OURS))
-    return _with_other(check, results, ours=ours)
-
-
-def _with_other(check: Check, results: Results, **known: Any) -> Verdict:
-    """What the figure is compared with is shown even where ours is missing."""
+    problem = "" if ours is not None else _reason(results, check.ours[0], OURS)
     if check.peer:
         best = results.best_peer(check.ours, highest=check.higher_is_better)
         if best is None:
-            return Verdict(check, **{"problem": "no peer to compare with", **known})
-        return Verdict(check, other=best[0], theirs=best[1], **known)
+            return Verdict(check, ours, problem=problem or "no peer to compare with")
+        return Verdict(check, ours, best[0], best[1], problem)
     figure, who = (check.limit, LIMIT) if check.limit else (check.ourselves, OURS)
     if figure is None:
-        return Verdict(check, **known)
+        return Verdict(check, ours, problem=problem)
     theirs = results.series(figure, who)
     if theirs is None:
-        return Verdict(check, **{"problem": _reason(results, figure[0], who), **known})
-    return Verdict(check, other=figure[0], theirs=theirs, **known)
+        return Verdict(check, ours, problem=problem or _reason(results, figure[0], who))
+    return Verdict(check, ours, figure[0], theirs, problem)
 
 
 def _reason(results: Results, kind: str, who: str) -> str:
@@ -117,7 +112,7 @@ def _reason(results: Results, kind: str, who: str) -> str:
 
 
 def entry(row: Row, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """A row of results.json, in the form that the performance page documents, with its checks beside it."""
+    """A row of results.json, in the form that the performance page documents, with its checks."""
     peer = next((v for v in verdicts if v.check.peer and v.theirs), None)
     limit = next((v for v in verdicts if v.check.limit and v.theirs), None)
     problems = list(dict.fromkeys(v.problem for v in verdicts if v.problem))

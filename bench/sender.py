@@ -1,5 +1,5 @@
-"""Requests to a server in a process of its own, with as little in between as can be: who measures a server does nothing
-but send."""
+"""A minimal HTTP client, and servers in separate processes, so that a measured server does not share its processor time
+with the client code around the requests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from bench import process
+from windlass.cli.process import freeze_heap
 
 SENDERS = 64
 
@@ -20,7 +24,7 @@ class Answer(NamedTuple):
 
 
 class Sender(asyncio.Protocol):
-    """One connection that is kept open; one request at a time."""
+    """A persistent connection that sends one request at a time."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Future[Answer] | None = None
@@ -64,9 +68,21 @@ async def senders(port: int, context: ssl.SSLContext | None = None) -> AsyncIter
             sender.close()
 
 
+def cpu_s(pid: int, database_pid: int) -> float:
+    """Processor seconds of a server, and of its database if that is not 0."""
+    return process.cpu_s(pid) + (process.cpu_s(database_pid) if database_pid else 0.0)
+
+
+async def serve_forever(url: str) -> None:
+    """In the server's process: print the port of this URL for `serving`, then wait."""
+    print(urlsplit(url).port, flush=True)
+    freeze_heap()
+    await asyncio.Event().wait()
+
+
 @asynccontextmanager
 async def serving(module: str, *arguments: str) -> AsyncIterator[tuple[int, int]]:
-    """A server in a process of its own, which says its port in its first line: that, and its pid."""
+    """Start a server in a separate process. Yields its port, which it prints in its first line, and its pid."""
     command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:

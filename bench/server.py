@@ -1,7 +1,6 @@
-"""The PostgreSQL of one benchmark run: embedded, on disk, with the durability a user gets by default.
+"""The PostgreSQL of one benchmark run: embedded, on disk, with default durability.
 
-Owns the data directory `.bench/server` and a lock that keeps a second run away: two would measure each other. It knows
-nothing of what is measured.
+Owns the data directory `.bench/server` and a lock against a second run, which would disturb the measurements.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import shutil
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bench.venv import HOME
@@ -39,11 +37,11 @@ class Server:
         return self._embedded.dsn_for(database)
 
     def environment(self) -> dict[str, str]:
-        """For programs that call `psql` by its name."""
+        """An environment in whose PATH `psql` is found."""
         return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{os.environ.get('PATH', '')}"}
 
     def psql(self, sql: str, database: str = "postgres") -> str:
-        """Run a command outside the measured time."""
+        """Run a statement, outside of measured time."""
         command = [str(self.bin / "psql"), "-AtqX", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", sql]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -52,7 +50,7 @@ class Server:
 
     @contextmanager
     def database(self, name: str) -> Iterator[str]:
-        """An empty database, gone afterwards; everything older is on disk, so that nobody pays for the one before."""
+        """An empty database, dropped afterwards. The checkpoint keeps earlier writes out of the next measurement."""
         self.psql(f"drop database if exists {name} with (force)")
         self.psql(f"create database {name}")
         self.psql("checkpoint")
@@ -64,15 +62,13 @@ class Server:
     def __enter__(self) -> Server:
         self._lock = _only_run()
         if self.folder.exists():
-            # A run that was killed leaves its server, which we join and, as its last user, stop.
+            # A killed run may leave its server running: to open and close it stops it.
             EmbeddedServer.open(self.folder).close()
             shutil.rmtree(self.folder)
         self._embedded = EmbeddedServer.open(self.folder)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._embedded.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
@@ -85,5 +81,5 @@ def _only_run() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise SystemExit("another benchmark is running here; two would measure each other") from None
+        raise SystemExit("another benchmark is running on this machine, which would disturb the measurements") from None
     return lock

@@ -1,7 +1,7 @@
 """Row P13, inside the environment of one contestant: `python -m bench.stdio windlass|appose SHARE` prints its figures.
 
-Both do the same with their own client and their own worker; where there is a choice of how to keep 16 tasks in flight
-(a window, or threads), each is given the way that suits it better. Standard library, numpy and the contestant only.
+Both do the same with their own client and worker. There are two ways to keep 16 tasks in flight, a window and threads;
+the faster one counts for each. Standard library, numpy and the contestant only.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def in_a_window(service: Any, count: int) -> float:
 
 
 def in_threads(service: Any, count: int) -> float:
-    starting = threading.Lock()  # the reference's client is not made for threads; its own tests do the same
+    starting = threading.Lock()  # the reference's client is not thread-safe; its own tests do the same
 
     def work() -> None:
         for number in range(count // IN_FLIGHT):
@@ -84,7 +84,7 @@ def in_threads(service: Any, count: int) -> float:
 
 
 def start_up_ms(make: Callable[[], Any], rounds: int) -> float:
-    """From nothing to the first answer, without numpy, whose import is the same for both."""
+    """From the start to the first answer, without the import of numpy, which is the same for both."""
     times = []
     for _ in range(rounds):
         service = make()
@@ -98,7 +98,7 @@ def start_up_ms(make: Callable[[], Any], rounds: int) -> float:
 
 
 def hand_over_ms(who: str, service: Any, rounds: int) -> float:
-    """A quarter of a gigabyte that is there, until the worker has read in it and answered."""
+    """Pass an existing array of 256 MB to the worker, which reads one element and answers."""
     times = []
     with array_of(who) as array:
         array.ndarray()[:] = 7

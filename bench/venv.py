@@ -1,6 +1,6 @@
-"""Virtual environments of the benchmark, apart from ours: what we compare with is never a dependency of the project.
+"""Virtual environments of the peers, so that the project does not depend on them.
 
-Each is made on first use below `.bench/` and reused. `uv` is taken where it is present, else pip.
+Each is created on first use below `.bench/` and reused, with `uv` if it is installed, otherwise with pip.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ HOME = ROOT / ".bench"
 
 
 def python(name: str) -> Path:
-    """The interpreter of the environment `name`, whether or not it is there yet."""
+    """The interpreter of the environment `name`, which may not exist yet."""
     return HOME / name / "bin" / "python"
 
 
 def ensure(name: str, requirements: Sequence[str], *, part: str = "all") -> Path:
-    """The environment `name` with these requirements; RuntimeError with the installer's last words where that fails.
-
-    A `part` is installed on its own, so that one that cannot be had does not cost the others.
-    """
+    """Install requirements into the environment `name`, and return its interpreter. Raises RuntimeError with the end of
+    the installer's output if that fails. Each `part` is installed separately, so that one failure spares the others."""
     wanted, stamp = "\n".join(requirements) + "\n", HOME / name / f"installed-{part}.txt"
     if stamp.is_file() and stamp.read_text() == wanted:
         return python(name)
@@ -39,7 +37,7 @@ def ensure(name: str, requirements: Sequence[str], *, part: str = "all") -> Path
 
 
 def run(command: Sequence[str], cwd: Path | None = None) -> None:
-    """Run an installer in silence, unless it fails."""
+    """Run an installer. Raises RuntimeError with the end of its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
     if done.returncode:
         raise RuntimeError((done.stderr or done.stdout).strip()[-400:])

@@ -30,7 +30,7 @@ class Absurd(Subject):
     async def open(self, url: str) -> None:
         from absurd_sdk import AsyncAbsurd
 
-        # A crowd of callers needs a pool, which it leaves to the user.
+        # It has no connection pool, and concurrent callers need one.
         self.clients: list[Any] = [AsyncAbsurd(url, queue_name="q") for _ in range(16)]
         self.free: asyncio.Queue[Any] = asyncio.Queue()
         for client in self.clients:
@@ -45,12 +45,7 @@ class Absurd(Subject):
         await client.spawn(self.unit, {"index": index, "sent_at": sent_at}, queue="q")
         self.free.put_nowait(client)
 
-    def work(self, url: str) -> None:
-        import uvloop
-
-        uvloop.run(self._work(url))
-
-    async def _work(self, url: str) -> None:
+    async def run_worker(self, url: str) -> None:
         from absurd_sdk import AsyncAbsurd
 
         application = AsyncAbsurd(url, queue_name="q")

@@ -1,4 +1,4 @@
-"""DBOS: durable workflows as a library on PostgreSQL. Its unit is the workflow, so a task is one without steps."""
+"""DBOS: durable workflows as a library on PostgreSQL. A task is a workflow without steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.subject import Subject
 class Dbos(Subject):
     name = "dbos"
     requirements = ("dbos>=3.3",)
-    # Handlers in its thread pool and a queue that is asked 20 times a second: the fastest of what was tried.
+    # Handlers in its thread pool, and 20 polls of the queue a second: the fastest configuration that we found.
     settings = "worker_concurrency 100, polling_interval 0.05 s, pool 20, handlers in threads"
     drain_tasks = 1_200
     flow_tasks = 400

@@ -1,4 +1,4 @@
-"""pgqueuer: a queue in PostgreSQL, batched on both sides. The one to beat in rate."""
+"""pgqueuer: a queue in PostgreSQL that submits and claims in batches. The fastest peer."""
 
 from __future__ import annotations
 
@@ -46,12 +46,7 @@ class Pgqueuer(Subject):
         count = len(indexes)
         await self.queries.enqueue(["noop"] * count, [json.dumps([i, 0]).encode() for i in indexes], [0] * count)
 
-    def work(self, url: str) -> None:
-        import uvloop
-
-        uvloop.run(self._work(url))
-
-    async def _work(self, url: str) -> None:
+    async def run_worker(self, url: str) -> None:
         import asyncpg
         from pgqueuer import PgQueuer
 

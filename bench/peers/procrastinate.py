@@ -47,12 +47,7 @@ class Procrastinate(Subject):
     async def submit_many(self, indexes: range) -> None:
         await self.noop.batch_defer_async(*({"index": index, "sent_at": 0.0} for index in indexes))
 
-    def work(self, url: str) -> None:
-        import uvloop
-
-        uvloop.run(self._work(url))
-
-    async def _work(self, url: str) -> None:
+    async def run_worker(self, url: str) -> None:
         application, _ = self._application(url)
         async with application.open_async():
             await application.run_worker_async(queues=["q"], concurrency=20, delete_jobs="never", listen_notify=True)

@@ -1,7 +1,7 @@
-"""Restate: durable handlers behind a server of its own, which pushes. Here where npm can fetch the server.
+"""Restate: durable handlers behind a separate server, which pushes. Measured if npm can fetch the server.
 
-It has no backlog that waits for a worker, so its drain is streamed: all tasks are sent with the service up, and the
-time runs from the first send to the last start. Its store cannot be asked; what ran is known from the handlers alone.
+Tasks cannot wait without a worker, so its drain is streamed: all tasks are sent while the service runs, and the time
+counts from the first send to the last start. Its store cannot be queried; only the handlers report what ran.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import platform
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from bench.process import free_ports
 from bench.subject import Store, Subject
 from bench.venv import HOME, run
 
@@ -41,7 +41,7 @@ class Restate(Subject):
     def missing(self) -> str | None:
         if _binary() is None:
             if shutil.which("npm") is None:
-                return "npm is not here to fetch its server"
+                return "npm, which installs its server, is missing"
             _NPM.mkdir(parents=True, exist_ok=True)
             try:
                 # Without scripts: one of its dependencies reports every installation to a third party.
@@ -51,13 +51,13 @@ class Restate(Subject):
                 )
             except RuntimeError as error:
                 return f"npm could not install its server: {error}"
-        return None if _binary() else f"it has no server for {platform.system()} {platform.machine()}"
+        return None if _binary() else f"there is no server for {platform.system()} {platform.machine()}"
 
     def open_store(self, folder: Path) -> Store:
-        ingress, admin, node, service = _free_ports(4)
+        ingress, admin, node, service = free_ports(4)
         (folder / "restate.toml").write_text(_CONFIGURATION.format(folder, node=node, admin=admin, ingress=ingress))
         binary = _binary()
-        assert binary is not None, "asked for before it was found"
+        assert binary is not None, "missing() was not called"
         with (folder / "restate.log").open("wb") as log:
             command = [str(binary), "--config-file", str(folder / "restate.toml")]
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
@@ -69,13 +69,10 @@ class Restate(Subject):
         server = [str(python.with_name("hypercorn")), "bench.peers.restate_service:app", "-b", bind]
         return [[*server, "-w", str(count), "-k", "uvloop", "--log-level", "error"]]
 
-    async def setup(self, url: str) -> None:
-        """Nothing: the service is announced when it is up, by `open`."""
-
     async def open(self, url: str) -> None:
         import aiohttp
 
-        await asyncio.to_thread(_announce, url)
+        await asyncio.to_thread(_register, url)
         self.base = url.split("/?")[0]
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=128))
 
@@ -83,14 +80,11 @@ class Restate(Subject):
         await self.session.close()
 
     async def submit(self, index: int, sent_at: float) -> None:
-        # A flow is called and waited for: it is the end that counts.
+        # A flow is called, so that this returns when it has ended.
         path = "noop/send" if self.unit == "noop" else "flow"
         async with self.session.post(f"{self.base}/{SERVICE}/{path}", json=[index, sent_at]) as reply:
             reply.raise_for_status()
             await reply.read()
-
-    def work(self, url: str) -> None:
-        raise AssertionError("its workers are started by hypercorn")
 
 
 _CONFIGURATION = """
@@ -106,20 +100,12 @@ bind-address = "127.0.0.1:{ingress}"
 """
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def _ports(url: str) -> Mapping[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
-def _announce(url: str) -> None:
-    """Tell the server where the service is, once both are up; a second time changes nothing."""
+def _register(url: str) -> None:
+    """Register the service with the server when both are up. Idempotent."""
     ports, body = _ports(url), b'{"uri": "http://127.0.0.1:%s"}'
     request = urllib.request.Request(
         f"http://127.0.0.1:{ports['admin']}/deployments",
@@ -132,7 +118,7 @@ def _announce(url: str) -> None:
             urllib.request.urlopen(request, timeout=5).close()
         except OSError as error:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the service could not be announced to the server: {error}") from error
+                raise RuntimeError(f"the service could not be registered with the server: {error}") from error
             time.sleep(0.2)
         else:
             return

@@ -1,4 +1,4 @@
-"""The worker of the Restate peer: an ASGI application that hypercorn serves, in the peers' environment."""
+"""The worker of the Restate peer: an ASGI application that hypercorn serves."""
 
 from __future__ import annotations
 
