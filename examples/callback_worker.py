@@ -1,6 +1,6 @@
-"""A whole worker of the callback contract, with nothing but Python: copy it, and put your own work into HANDLERS.
+"""A complete worker of the callback contract in plain Python: copy it, and add your own functions to HANDLERS.
 
-Run it with `WINDLASS_SIGNING_SECRET=whsec_… python callback_worker.py 8080`; it takes pushes at any path.
+Run it with `WINDLASS_SIGNING_SECRET=whsec_… python callback_worker.py 8080`; it accepts pushes at any path.
 """
 
 import base64
@@ -17,14 +17,14 @@ from traceback import format_exc
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-SECRETS = os.environ["WINDLASS_SIGNING_SECRET"].split()  # two of them while the secret is being changed
+SECRETS = os.environ["WINDLASS_SIGNING_SECRET"].split()  # two while the secret is rotated
 WORKER = f"{os.uname().nodename}-{os.getpid()}"
 RUNNING_MAX = 16
 running, lock = {}, threading.Lock()  # attempts by task
 
 
 def rehearse(attempt, payload):
-    """The handler for `windlass conformance callback`: works in small pieces, ends as the payload says."""
+    """The handler for `windlass conformance callback`: works in small pieces, then ends as the payload says."""
     for piece in range(pieces := payload.get("work_ms", 0) // 20):
         if payload.get("probe_url"):
             urlopen(payload["probe_url"], b"", 10).close()
@@ -76,7 +76,7 @@ class Attempt:
         self.stop.set()
 
     def call(self, what, **fields):
-        """Call back until it is answered (to repeat a call is harmless, to lose one is not), or the attempt is over."""
+        """Repeat a call until it is answered, or the attempt is over. Calls are idempotent; none may be lost."""
         body, wait_s = json.dumps({"attempt": self.number, "workerId": WORKER, **fields}), 0.1
         while True:
             with self.calling:
@@ -138,7 +138,7 @@ class Pushes(BaseHTTPRequestHandler):
         except (ValueError, KeyError, TypeError):
             status = 400
         self.send_response(status)
-        self.send_header("Retry-After", "1")  # for when we are full
+        self.send_header("Retry-After", "1")  # for a 503
         self.end_headers()
 
 

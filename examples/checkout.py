@@ -1,4 +1,4 @@
-"""A workflow: it charges, waits for a person, sleeps, and ships. Kill it at any moment, start it again: it goes on."""
+"""A workflow: it charges, waits for a person, sleeps, and ships. Kill it at any moment: the next start continues it."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ async def ship(receipt: str) -> str:
 
 @app.workflow(max_losses=20)
 async def checkout(order: int, ctx: WorkflowContext) -> str:
-    receipt = await ctx.step(charge, order)  # recorded: whatever dies, nobody is charged twice
+    receipt = await ctx.step(charge, order)  # recorded: a crash cannot charge twice
     approved = await ctx.wait_signal("approval", type=bool, timeout="3d")  # holds no worker
     await ctx.sleep("1s")
     return await ctx.step(ship, receipt) if approved else "refused"

@@ -1,4 +1,4 @@
-"""The main job from end to end, without a person: the same as `make demo` and `windlass demo`."""
+"""The main use case from end to end, unattended: the same as `make demo` and `windlass demo`."""
 
 import sys
 

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 
 def count_words(task: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Reports each dataset that it wrote, and then its result."""
+    """Reports each dataset that it wrote, and returns its result."""
     words = task["config"]["text"].split()
     for output in task.get("outputs", []):
         context.emit({**output, "cursor": len(words)})
@@ -20,12 +20,12 @@ def count_words(task: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def longest_word(task: dict[str, Any]) -> str:
-    """Runs in a sandbox: it has its task, its own folder, and nothing else."""
+    """Runs in a sandbox, with access to its task and its own folder only."""
     return max(task["config"]["text"].split(), key=len, default="")
 
 
 def conformance(task: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Works in small pieces, reports them, stops when it is cancelled, and ends as its config says."""
+    """Works in small pieces, reports events, stops when it is cancelled, with the outcome that its config names."""
     config = task["config"]
     if config.get("events"):
         context.emit(*config["events"])

@@ -1,4 +1,4 @@
-"""A worker of the registry contract with plain gRPC, and nothing of Windlass but its proto.
+"""A worker of the registry contract with plain gRPC. Of Windlass it needs only the proto file.
 
     pip install grpcio grpcio-tools protobuf
     windlass dev                                                   # in another terminal; it prints a key

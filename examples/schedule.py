@@ -1,4 +1,4 @@
-"""A schedule: every second a report, here until it has come twice. Servers fire it, whoever of them is alive."""
+"""A schedule: a report every second. The program ends after two of them. Any server that runs fires the schedule."""
 
 import asyncio
 

@@ -1,25 +1,25 @@
 #!/usr/bin/env node
-// A worker of the stdio contract whose scripts are JavaScript; nothing but Node, version 18 or newer.
+// A worker of the stdio contract for scripts in JavaScript. It needs Node 18 or newer, and nothing else.
 //
 //   windlass conformance stdio --language javascript -- node examples/stdio_node_worker.js
 //
-// A script sees its inputs as names, `task` and `require`. The value of its last expression is the result; a promise is
-// awaited, a plain object is spread over the outputs. Each script runs in a thread of its own, so that one that blocks
-// holds up nobody else. `task.cancelRequested` tells a script to stop; it then calls `task.cancel()`.
+// A script sees its inputs as variables, `task` and `require`. The value of its last expression is the result; a promise
+// is awaited, and the fields of a plain object become outputs. Each script runs in a separate thread, so that one that
+// blocks does not delay others. If `task.cancelRequested` is set, a script stops and calls `task.cancel()`.
 "use strict";
 const fs = require("fs");
 const vm = require("vm");
 const { spawn } = require("child_process");
 const { Worker, isMainThread, parentPort, workerData } = require("worker_threads");
 
-const [REQUESTS, RESPONSES] = [3, 4]; // the protocol, out of the reach of scripts
+const [REQUESTS, RESPONSES] = [3, 4]; // descriptors of the protocol, which scripts do not use
 const INNER = "--inner";
 
 if (!isMainThread) runScript();
 else if (process.argv[2] === INNER) serve();
 else start();
 
-// What scripts print goes to stderr and their stdin is empty: only a new process can have its descriptors moved.
+// Output of scripts goes to stderr, and their stdin is empty. Only a new process can have its descriptors moved.
 function start() {
   const child = spawn(process.execPath, [__filename, INNER], { stdio: ["ignore", 2, 2, 0, 1] });
   for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"]) process.on(signal, () => child.kill(signal));
@@ -29,7 +29,7 @@ function start() {
 // ------------------------------------------------------------------------------------------------ the worker
 
 function serve() {
-  const running = new Map(); // by the id of the task: the flag that tells its thread of a cancel
+  const running = new Map(); // by the id of the task: the flag that requests a cancel of its thread
   const main = []; // requests of the queue `main`, one at a time
   let mainRuns = false;
   let open = true;
@@ -78,7 +78,7 @@ function serve() {
     let answered = false;
     const thread = new Worker(__filename, { workerData: { request, flag: running.get(task) } });
     thread.on("message", ({ line, terminal }) => {
-      if (answered) return; // the first end counts
+      if (answered) return; // only the first outcome counts
       answered = terminal;
       send(line);
     });
@@ -123,7 +123,7 @@ function send(line) {
     try {
       rest = rest.subarray(fs.writeSync(RESPONSES, rest));
     } catch (error) {
-      if (error.code !== "EAGAIN") process.exit(1); // nobody hears us any more
+      if (error.code !== "EAGAIN") process.exit(1); // the client has closed the pipe
     }
   }
 }
@@ -136,8 +136,8 @@ function complain(text) {
 
 async function runScript() {
   const { request, flag } = workerData;
-  const say = (responseType, said) => {
-    const line = JSON.stringify({ ...said, task: request.task, responseType }, refuse);
+  const respond = (responseType, fields) => {
+    const line = JSON.stringify({ ...fields, task: request.task, responseType }, refuse);
     parentPort.postMessage({ line, terminal: responseType !== "LAUNCH" && responseType !== "UPDATE" });
   };
   const task = {
@@ -147,21 +147,21 @@ async function runScript() {
     get cancelRequested() {
       return Atomics.load(flag, 0) === 1;
     },
-    update: (message, current, maximum, info) => say("UPDATE", { message, current, maximum, info }),
-    cancel: () => say("CANCELATION", {}),
-    fail: (error) => say("FAILURE", { error: String(error) }),
+    update: (message, current, maximum, info) => respond("UPDATE", { message, current, maximum, info }),
+    cancel: () => respond("CANCELATION", {}),
+    fail: (error) => respond("FAILURE", { error: String(error) }),
   };
-  say("LAUNCH", {});
+  respond("LAUNCH", {});
   try {
     Object.assign(globalThis, { require, task, ...task.inputs });
     const value = await new vm.Script(request.script, { filename: "script" }).runInThisContext();
     if (value !== null && typeof value === "object" && !Array.isArray(value)) Object.assign(task.outputs, value);
     else if (value !== undefined && value !== null) task.outputs.result = value;
-    say("COMPLETION", { outputs: task.outputs });
+    respond("COMPLETION", { outputs: task.outputs });
   } catch (error) {
-    say("FAILURE", { error: String((error && error.stack) || error) });
+    respond("FAILURE", { error: String((error && error.stack) || error) });
   }
-  process.exit(0); // of this thread: timers that the script left behind do not keep it
+  process.exit(0); // ends this thread, even if the script left timers behind
 }
 
 // JSON has no NaN, no infinity and no functions. JSON.stringify would write null, or leave them out.

@@ -1,19 +1,19 @@
 #!/usr/bin/env perl
-# A worker of the stdio contract whose scripts are shell scripts; nothing but Perl, as every Debian has it.
+# A worker of the stdio contract for shell scripts. It needs Perl, and nothing else.
 #
 #   windlass conformance stdio --language sh -- perl examples/stdio_shell_worker.pl
 #
-# Inputs are environment variables, what the script prints is its result, its exit code says whether it failed, lines
-# `CURRENT MAXIMUM MESSAGE` on descriptor 3 are updates, and a cancel is a SIGTERM to all that the script started.
+# Inputs are environment variables, the output is the result, and an exit code other than 0 is a failure. Lines
+# `CURRENT MAXIMUM MESSAGE` on descriptor 3 are updates. A cancel sends SIGTERM to the script and all its processes.
 use strict; use warnings;
 use IO::Select; use POSIX ();
 
-open my $out, '>&', \*STDOUT or die $!;                    # the protocol, out of the reach of scripts
+open my $out, '>&', \*STDOUT or die $!;                    # for the protocol; scripts cannot write to it
 open STDOUT,  '>&', \*STDERR or die $!;
-$SIG{PIPE} = sub { kill 'KILL', map { -$_->{pid} } values %main::tasks; exit 1 };    # nobody hears us any more
+$SIG{PIPE} = sub { kill 'KILL', map { -$_->{pid} } values %main::tasks; exit 1 };    # the client has closed the pipe
 
 our %tasks;                                                # by id
-my %by_fh;                                                 # handle -> [task, what it carries]
+my %by_fh;                                                 # handle -> [task, name of the stream]
 my (@main, $main_runs);                                    # requests of the queue `main`, one at a time
 my $select = IO::Select->new(\*STDIN);
 my ($buffer, $open) = ('', 1);
@@ -55,7 +55,7 @@ sub next_of_main { $main_runs = start(shift @main) if !$main_runs && @main }
 
 sub start {
     my ($request) = @_;
-    my $task = $tasks{$request->{task}} = { id => $request->{task}, out => '', err => '', said => '', open => 3 };
+    my $task = $tasks{$request->{task}} = { id => $request->{task}, out => '', err => '', updates => '', open => 3 };
     my (@read, @write);
     for (0 .. 2) { pipe $read[$_], $write[$_] or die $! }
     respond($task->{id}, 'LAUNCH');
@@ -66,14 +66,14 @@ sub start {
         POSIX::dup2(fileno $write[$_], $_ + 1) for 0 .. 2;
         my $inputs = $request->{inputs} // {};
         $ENV{$_} = ref $inputs->{$_} || !defined $inputs->{$_} ? '' : $inputs->{$_}
-            for grep { length($inputs->{$_} // '') < 100_000 } keys %$inputs;    # what an environment can hold
+            for grep { length($inputs->{$_} // '') < 100_000 } keys %$inputs;    # the limit of an environment variable
         $SIG{PIPE} = 'DEFAULT';
         exec 'sh', '-c', $request->{script} or POSIX::_exit(127);
     }
-    setpgrp $pid, $pid;                                    # whoever comes first
+    setpgrp $pid, $pid;                                    # parent and child both set it, against a race
     $task->{pid} = $pid;
     close $_ for @write;
-    @by_fh{ map { fileno $_ } @read } = ([$task, 'out'], [$task, 'err'], [$task, 'said']);
+    @by_fh{ map { fileno $_ } @read } = ([$task, 'out'], [$task, 'err'], [$task, 'updates']);
     $select->add(@read);
     return $task;
 }
@@ -82,8 +82,8 @@ sub read_output {
     my ($fh) = @_;
     my ($task, $what) = @{ $by_fh{fileno $fh} };
     my $got = sysread $fh, $task->{$what}, 65536, length $task->{$what};
-    if ($what eq 'said') {
-        while ($task->{said} =~ s/^(\d+) (\d+) ?(.*)\n//) {
+    if ($what eq 'updates') {
+        while ($task->{updates} =~ s/^(\d+) (\d+) ?(.*)\n//) {
             respond($task->{id}, 'UPDATE', message => text($3), current => $1, maximum => $2);
         }
     }
