@@ -7,7 +7,6 @@ stays STABLE, since queries rely on that to bound their index scans.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -46,8 +45,7 @@ class VirtualClock:
         self._connection = connection
         self._lock = asyncio.Lock()
         self._elapsed_s = 0.0
-        self._alarms: list[tuple[float, int, Alarm]] = []
-        self._numbers = itertools.count()
+        self._alarms: list[Alarm] = []
 
     async def now(self) -> datetime:
         async with self._lock:
@@ -56,37 +54,36 @@ class VirtualClock:
         return now
 
     async def advance(self, seconds: float) -> datetime:
-        """Move the time of the database, then ring the alarms that are due by now, in their order."""
+        """Move the time of the database, then ring the alarms that are due, in order."""
         async with self._lock:
             now = await self._connection.fetchval(
                 "update windlass.test_clock set now = now + $1::interval returning now", timedelta(seconds=seconds)
             )
         assert isinstance(now, datetime), now
         self._elapsed_s += seconds
-        due = sorted(entry for entry in self._alarms if entry[0] <= self._elapsed_s)
-        self._alarms = [entry for entry in self._alarms if entry[0] > self._elapsed_s]
-        for _, _, alarm in due:
+        due = [alarm for alarm in self._alarms if alarm.due_s <= self._elapsed_s]
+        self._alarms = [alarm for alarm in self._alarms if alarm.due_s > self._elapsed_s]
+        for alarm in sorted(due, key=lambda alarm: alarm.due_s):
             alarm.ring()
         return now
 
     def stopwatch(self) -> float:
-        """Seconds that this clock was moved in all."""
+        """Seconds by which this clock was moved in total."""
         return self._elapsed_s
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Alarm:
-        """Ring when the clock was moved this far; without a delay, in the next iteration of the event loop."""
+        """Call back when the clock has moved this far; without a delay, in the next iteration of the event loop."""
         alarm = Alarm(self._elapsed_s + delay_s, callback)
         if delay_s <= 0:
             asyncio.get_running_loop().call_soon(alarm.ring)
             return alarm
-        self._alarms = [entry for entry in self._alarms if not entry[2].cancelled]
-        self._alarms.append((alarm.due_s, next(self._numbers), alarm))
+        self._alarms = [*(other for other in self._alarms if not other.cancelled), alarm]
         return alarm
 
     @property
     def alarms(self) -> list[float]:
         """Seconds until each alarm rings, the next one first."""
-        return sorted(due_s - self._elapsed_s for due_s, _, alarm in self._alarms if not alarm.cancelled)
+        return sorted(alarm.due_s - self._elapsed_s for alarm in self._alarms if not alarm.cancelled)
 
     async def close(self) -> None:
         """Close the connection; the clock of the database keeps its time."""

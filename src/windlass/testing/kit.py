@@ -34,10 +34,10 @@ R = TypeVar("R")
 LEASE_TTL_S = 7 * 86400.0
 JUMP_MAX_S = 2 * 86400.0
 NEVER_S = 365 * 86400.0
-SILENT_AFTER = timedelta(seconds=30)  # after which a worker without heartbeats is given up
+SILENT_AFTER = timedelta(seconds=30)  # until the lease of a worker without heartbeats expires
 TIMEOUT_S = 30.0  # of real time, for what handlers do
 
-# The next moment at which the engine has something to do, or a worker that was cut off loses its lease.
+# The next moment at which the engine has something to do, or an unreachable worker loses its lease.
 NEXT_MOMENT = """
 select min(at) from (
     select timer_at as at from windlass.task where timer_at is not null
@@ -86,14 +86,14 @@ class Kit:
         self._plan.kill_before.append(_step(name, occurrence))
 
     def drop_heartbeats(self) -> None:
-        """From now on the heartbeats of the running workers are lost, and no worker notices; another takes over."""
+        """From now on, the heartbeats of the running workers are lost without an error. Another worker takes over."""
         unreachable = [link for link in self._workers if not link.unreachable.is_set()]
         for link in unreachable:
             link.unreachable.set()
         self._chore(self._take_over_from(unreachable))
 
     def duplicate_delivery(self, times: int = 1) -> None:
-        """The next tasks are each given to two workers, as the same attempt."""
+        """Give each of the next tasks to two workers, as the same attempt."""
         check_count("times", times, least=1)
         self._plan.duplicates += times
         if self._twin is None:
