@@ -77,4 +77,4 @@ def hold_the_lock(ctx: Context) -> None:
     ctypes.PyDLL(None).sleep(60)
 
 
-renamed = app.task(run_in="process", kind="cpu.other")(norm._function)
+renamed = app.task(run_in="process", kind="cpu.other")(norm.function)

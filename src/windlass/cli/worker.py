@@ -22,7 +22,7 @@ from windlass.cli.reload import run_with_reload
 from windlass.cli.shutdown import on_stop
 from windlass.cli.supervise import report_end, report_lease, run_supervised
 from windlass.cli.worker_metrics import serving_metrics
-from windlass.sdk.options import WorkerOptions
+from windlass.sdk.handler.options import WorkerOptions
 from windlass.sdk.worker.worker import reach_of
 from windlass.settings import Settings
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from windlass.sdk.handler.groups import group as group
     from windlass.sdk.handler.handle import TaskHandle as TaskHandle
     from windlass.sdk.handler.handler import Handler as Handler
-    from windlass.sdk.options import StepOptions as StepOptions
-    from windlass.sdk.options import TaskOptions as TaskOptions
+    from windlass.sdk.handler.options import StepOptions as StepOptions
+    from windlass.sdk.handler.options import TaskOptions as TaskOptions
     from windlass.sdk.schedule import Schedule as Schedule
     from windlass.sdk.signals import Cancel as Cancel
     from windlass.sdk.signals import Fail as Fail
@@ -59,10 +59,10 @@ _MODULES = {
     "Schedule": "schedule",
     "StepFailed": "workflow.awaitables",
     "StepFunction": "workflow.step",
-    "StepOptions": "options",
+    "StepOptions": "handler.options",
     "TaskFailed": "signals",
     "TaskHandle": "handler.handle",
-    "TaskOptions": "options",
+    "TaskOptions": "handler.options",
     "WorkSource": "worker.work_source",
     "Worker": "worker.worker",
     "WorkflowContext": "workflow.context",

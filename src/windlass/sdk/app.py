@@ -25,7 +25,7 @@ from windlass.sdk.client import Client
 from windlass.sdk.context import Context
 from windlass.sdk.handler.handle import TaskHandle
 from windlass.sdk.handler.handler import Handler
-from windlass.sdk.options import StepOptions, TaskOptions, WorkerOptions, check_known
+from windlass.sdk.handler.options import StepOptions, TaskOptions, WorkerOptions, check_known
 from windlass.sdk.processes.pool import ProcessPool
 from windlass.sdk.schedule import Declaration, DeclarationTarget, Schedule, make_schedule
 from windlass.sdk.sync import LoopCalls, SyncBridge
@@ -63,7 +63,8 @@ class AppSettings(TypedDict, total=False):
 
 
 class App:
-    """`async with app:` opens it; then its handlers can submit. `connect` opens a client of an engine."""
+    """A program's handlers and its connection to an engine. `async with app:` opens the connection that `connect`
+    makes; then handlers can submit."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class App:
         if self._client is not None:
             raise InvalidState(f"the app {self.name} is already open")
         async with AsyncExitStack() as stack:
-            self._stack = stack  # a hook may use the app already, and what that opens is closed with the rest
+            self._stack = stack  # a hook may already use the app, and resources that it opens are closed with the rest
             self._client = await stack.enter_async_context(self._connect())
             self._calls = LoopCalls(asyncio.get_running_loop())
             stack.callback(self._close)
@@ -141,19 +142,19 @@ class App:
     def connect_by(
         self, connect: Callable[[], AbstractAsyncContextManager[Client]]
     ) -> Callable[[], AbstractAsyncContextManager[Client]]:
-        """Use another `connect` from the next time that the app is opened. Returns the previous one."""
+        """Use another `connect` the next time that the app is opened. Returns the previous one."""
         check_callable("connect", connect)
         previous, self._connect = self._connect, connect
         return previous
 
     def on_start(self, hook: H) -> H:
-        """Call this hook when the app has been opened and can submit; the first one first."""
+        """Call this function when the app is open and can submit. Hooks run in the order of their registration."""
         check_callable("hook", hook)
         self._starting.append(hook)
         return hook
 
     def on_end(self, hook: H) -> H:
-        """Call this hook before the app is closed; the last one first."""
+        """Call this function before the app is closed. Hooks run in the reverse order of their registration."""
         check_callable("hook", hook)
         self._ending.append(hook)
         return hook
@@ -308,8 +309,8 @@ class App:
     # ----------------------------------------------------------------------------------------- without an event loop
 
     def call_sync(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call something of this app from a thread without an event loop: in the loop in which the app is open, or in
-        a new thread that opens it."""
+        """Run a coroutine function of this app from a thread without an event loop: in the loop in which the app is
+        open, or in a new thread that opens it."""
         check_callable("call", call)
         with self._opening:
             if self._calls is None:

@@ -64,7 +64,7 @@ def trace_of(error: BaseException) -> str:
         return "".join(traceback.format_tb(error.__traceback__)) + line_of(error)
 
 
-class invalid_is_bad_data:  # noqa: N801 (used like a function, as `contextlib.suppress` is)
+class _InvalidIsBadData:
     """Turn Invalid into a Fail without a retry: a payload that does not match its handler, or a result that cannot be
     stored, will be no better the next time.
 
@@ -78,6 +78,9 @@ class invalid_is_bad_data:  # noqa: N801 (used like a function, as `contextlib.s
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Invalid):
             raise Fail(error.message, category=Category.DATA_QUALITY) from None
+
+
+invalid_is_bad_data = _InvalidIsBadData()
 
 
 class TaskFailed(WindlassError):

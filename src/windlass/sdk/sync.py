@@ -24,7 +24,7 @@ class LoopCalls:
         self._waiting: set[asyncio.Task[Any] | None] = set()
 
     def call(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return what the awaitable returns, or raise what it raises."""
+        """Run a coroutine function in that loop, and return its result or raise its exception."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise InvalidState("the caller is inside an event loop: await the method without _sync")
@@ -45,14 +45,14 @@ class LoopCalls:
             self._waiting.discard(task)
 
     def end(self) -> None:
-        """Cancel the calls that still wait, since nothing would answer them."""
+        """Cancel the calls that still wait, since nothing will answer them."""
         for task in self._waiting:
             if task is not None:
                 task.cancel()
 
 
 class SyncBridge:
-    """Opens `resource` in the event loop of a thread of its own, and keeps it open."""
+    """Opens `resource` in the event loop of a separate thread, and keeps it open."""
 
     def __init__(self, resource: AbstractAsyncContextManager[Any]) -> None:
         self._resource = resource

@@ -60,59 +60,29 @@ T = TypeVar("T")
 
 
 class _Driver(NamedTuple):
-    """How to use a connection: `execute` returns None for a statement without values, one value for one with values."""
+    """How to use a connection. `execute` returns a value if the statement has parameters, otherwise None."""
 
     execute: Callable[..., Awaitable[Any]]
     submit: str
     in_transaction: bool | None  # None: only the database knows
 
 
-async def submit_in(connection: Any, submission: Submission) -> UUID:
-    """On a connection for async code."""
-    return await _submit(connection, _async_driver, submission)
-
-
-async def submit_many_in(connection: Any, submissions: Sequence[Submission]) -> list[UUID]:
-    """All or none, even if the caller goes on after an error."""
-    return await _submit_many(connection, _async_driver, submissions)
-
-
-def submit_in_sync(connection: Any, submission: Submission) -> UUID:
-    """On a connection that blocks."""
-    return _run(_submit(connection, _sync_driver, submission))
-
-
-def submit_many_in_sync(connection: Any, submissions: Sequence[Submission]) -> list[UUID]:
-    return _run(_submit_many(connection, _sync_driver, submissions))
-
-
-def _run(blocking: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine whose calls all block to its end; it needs no event loop."""
-    try:
-        blocking.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("a call on a connection that blocks was awaited")
-
-
-_FindDriver = Callable[[Any], Awaitable[_Driver]]
-
-
-async def _submit(connection: Any, find_driver: _FindDriver, submission: Submission) -> UUID:
+async def submit_in(connection: Any, submission: Submission, *, blocking: bool = False) -> UUID:
+    """Submit one task on a connection for async code, or on one that blocks."""
     values = _values(submission)
     with _translate_errors(connection):
-        driver = await find_driver(connection)
+        driver = await (_sync_driver(connection) if blocking else _async_driver(connection))
         if driver.in_transaction is None:
             await driver.execute(_SAVEPOINT)
             await driver.execute(_RELEASE)
         return _id(await driver.execute(driver.submit, *values))
 
 
-async def _submit_many(connection: Any, find_driver: _FindDriver, submissions: Sequence[Submission]) -> list[UUID]:
+async def submit_many_in(connection: Any, submissions: Sequence[Submission], *, blocking: bool = False) -> list[UUID]:
+    """Submit all tasks or none, even if the caller continues its transaction after an error."""
     rows = [_values(submission) for submission in submissions]
     with _translate_errors(connection):
-        driver = await find_driver(connection)
+        driver = await (_sync_driver(connection) if blocking else _async_driver(connection))
         await driver.execute(_SAVEPOINT)
         try:
             ids = [_id(await driver.execute(driver.submit, *values)) for values in rows]
@@ -124,6 +94,24 @@ async def _submit_many(connection: Any, find_driver: _FindDriver, submissions: S
             raise
         await driver.execute(_RELEASE)
         return ids
+
+
+def submit_in_sync(connection: Any, submission: Submission) -> UUID:
+    return _run(submit_in(connection, submission, blocking=True))
+
+
+def submit_many_in_sync(connection: Any, submissions: Sequence[Submission]) -> list[UUID]:
+    return _run(submit_many_in(connection, submissions, blocking=True))
+
+
+def _run(blocking: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine whose calls all block to its end, without an event loop."""
+    try:
+        blocking.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a call on a connection that blocks was awaited")
 
 
 # --------------------------------------------------------------------------------------------- kinds of connections

@@ -30,8 +30,8 @@ class GroupHandle(Generic[R]):
         return len(self.handles)
 
     async def results(self, timeout: Duration | None = None) -> list[R]:  # noqa: ASYNC109
-        """The return values of all, in the order of the calls. Waits until all have ended; then raises TaskFailed for
-        the first in that order that did not succeed. Raises TimeoutError if that takes too long."""
+        """The return values of all tasks, in the order of the calls. Waits until all have ended; then raises TaskFailed
+        for the first one that did not succeed. Raises TimeoutError if the wait takes too long."""
         outcomes = await self.outcomes(timeout)
         for outcome in outcomes:
             if isinstance(outcome, TaskFailed):
@@ -39,7 +39,7 @@ class GroupHandle(Generic[R]):
         return cast("list[R]", outcomes)
 
     async def outcomes(self, timeout: Duration | None = None) -> list[R | TaskFailed]:  # noqa: ASYNC109
-        """The same with failures as values, so that one failure does not hide the other results."""
+        """Like `results`, with failures as values, so that one failure does not hide the other results."""
         clock = asyncio.get_running_loop().time
         end_s = clock() + (FOREVER_S if timeout is None else seconds("timeout", timeout))
         outcomes: list[R | TaskFailed] = []
@@ -51,7 +51,7 @@ class GroupHandle(Generic[R]):
         return outcomes
 
     async def cancel(self, reason: str = "") -> None:
-        """Ask all that have not ended to stop."""
+        """Request a cancel of all tasks that have not ended."""
         await self._app.client.cancel_run(self.run_id, reason)
 
     def results_sync(self, timeout: Duration | None = None) -> list[R]:
@@ -85,7 +85,7 @@ class ChainHandle(TaskHandle[R]):
             raise
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> None:
-        """Ask all parts that have not ended to stop; `force` ends them at once."""
+        """Request a cancel of all parts that have not ended; `force` ends them at once."""
         if not force:
             await self._app.client.cancel_run(self.run_id, reason)
             return

@@ -22,7 +22,7 @@ FOREVER_S = 10 * 365 * 86400.0
 
 
 class TaskHandle(Generic[R]):
-    """One task. `await handle.result()` is the return value of its handler, with its type."""
+    """One task. `await handle.result()` returns the return value of its handler, with its type."""
 
     def __init__(self, app: Caller, task_id: UUID, schema: Schema | None = None) -> None:
         check_able("app", app, "call_sync")
@@ -34,7 +34,7 @@ class TaskHandle(Generic[R]):
     def __repr__(self) -> str:
         return f"TaskHandle({str(self.id)!r})"
 
-    async def result(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 (the word that people look for)
+    async def result(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 (the usual name)
         """Wait for the end. Raises TaskFailed if it did not succeed, TimeoutError if it has not ended in time."""
         timeout_s = FOREVER_S if timeout is None else seconds("timeout", timeout)
         view = await self._app.client.wait(self.id, timeout_s)
@@ -55,7 +55,7 @@ class TaskHandle(Generic[R]):
         return await self._app.client.progress(self.id)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> None:
-        """Ask it to stop; `force` ends it at once, whatever its worker does."""
+        """Request a cancel; `force` ends the task at once, without waiting for its worker."""
         await self._app.client.cancel(self.id, reason, force=force)
 
     async def signal(self, name: str, payload: Any = None, *, signal_id: UUID | None = None) -> None:

@@ -29,8 +29,8 @@ from windlass.sdk.duration import seconds
 from windlass.sdk.handler.group_handle import GroupHandle
 from windlass.sdk.handler.groups import Call, Group, Unary
 from windlass.sdk.handler.handle import TaskHandle, make_handles
+from windlass.sdk.handler.options import SubmitOptions, TaskOptions, check_known, check_retry_on, retry_policy
 from windlass.sdk.handler.schema import Schema
-from windlass.sdk.options import SubmitOptions, TaskOptions, check_known, check_retry_on, retry_policy
 from windlass.sdk.processes.pool import RemoteFailure, run_request
 from windlass.sdk.signals import failure_of, invalid_is_bad_data
 from windlass.sdk.trace import submit_batch_with_trace, submit_many_with_trace, submit_with_trace
@@ -58,7 +58,7 @@ class Handler(Generic[P, R]):
         check_callable("function", function)
         check_known(options, TaskOptions)
         functools.update_wrapper(self, function)
-        self.app, self._function = app, function
+        self.app, self.function = app, function
         self.kind = options.get("kind", f"{app.name}.{getattr(function, '__name__', type(function).__name__)}")
         self.queue, self.priority = options.get("queue", app.queue), options.get("priority", 0)
         self._concurrency_key, self._retry_on = options.get("concurrency_key"), options.get("retry_on")
@@ -78,18 +78,14 @@ class Handler(Generic[P, R]):
             raise Invalid(f"must be thread or process, not {run_in!r:.100}", field="run_in")
         if run_in == "thread" and self._is_async:
             raise Invalid("an async function runs in the event loop, or in a process", field="run_in")
-        if run_in == "process" and "<" in getattr(self._function, "__qualname__", "<"):
+        if run_in == "process" and "<" in getattr(self.function, "__qualname__", "<"):
             problem = "a function that runs in a process must be defined at the top level of a module"
             raise Invalid(problem, field="run_in")
         return run_in == "process"
 
-    @property
-    def function(self) -> Callable[..., Awaitable[R] | R]:
-        return self._function
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, as if it had not been decorated."""
-        return self._function(*args, **kwargs)
+        return self.function(*args, **kwargs)
 
     # ----------------------------------------------------------------------------------------- submitting
 
@@ -215,29 +211,29 @@ class Handler(Generic[P, R]):
             environment = ClaimedEnvironment(self.app, claimed)
         try:
             checkpoint = await environment.last_checkpoint()
-            with invalid_is_bad_data():
+            with invalid_is_bad_data:
                 upstream = handover_of(claimed.payload)
                 payload = claimed.payload
                 if upstream is not None:
                     payload = upstream.filled(await environment.results(upstream.ids))
             if self.in_process:
-                run = run_request(self._function, self.kind, Claimed(claimed.task, payload), checkpoint)
+                run = run_request(self.function, self.kind, Claimed(claimed.task, payload), checkpoint)
                 return await self.app.processes.run(run, environment.progress)
             return await self._run(Context(claimed, environment.progress, checkpoint), payload)
         finally:
             await environment.close()
 
     async def _run(self, context: Context, payload: bytes) -> bytes:
-        with invalid_is_bad_data():
+        with invalid_is_bad_data:
             arguments = self.schema.arguments(payload)
         if self.schema.context_parameter is not None:
             arguments[self.schema.context_parameter] = context
         set_current(context)
         if self._is_async:
-            result = await cast("Awaitable[R]", self._function(**arguments))
+            result = await self.function(**arguments)
         else:
-            result = await in_thread(self.app.threads, functools.partial(self._function, **arguments), context)
-        with invalid_is_bad_data():
+            result = await in_thread(self.app.threads, functools.partial(self.function, **arguments), context)
+        with invalid_is_bad_data:
             return self.schema.result(result)
 
     def failure(self, error: BaseException) -> Failure:

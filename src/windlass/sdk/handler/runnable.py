@@ -33,7 +33,7 @@ class PlainHandler:
 
     async def run(self, claimed: Claimed) -> bytes:
         result = await self._function(msgspec.json.decode(claimed.payload))
-        with invalid_is_bad_data():
+        with invalid_is_bad_data:
             return to_json("result", result)
 
     def failure(self, error: BaseException) -> Failure:

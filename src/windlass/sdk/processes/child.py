@@ -1,4 +1,4 @@
-"""A process of a worker's pool: runs one attempt after the other in its main thread, and sends the outcome of each.
+"""A process of a worker's pool: runs one attempt after the other in its main thread, and sends their outcomes.
 
 It ends with its parent. To cancel an attempt, the worker kills the process.
 """
@@ -77,7 +77,7 @@ class Child:
 
     def _run(self, handler: Any, run: Run) -> bytes:
         context = Context(Claimed(run.task, run.payload), self, run.checkpoint)
-        with invalid_is_bad_data():
+        with invalid_is_bad_data:
             arguments = handler.schema.arguments(run.payload)
         if handler.schema.context_parameter is not None:
             arguments[handler.schema.context_parameter] = context
@@ -85,7 +85,7 @@ class Child:
         result = handler(**arguments)
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
-        with invalid_is_bad_data():
+        with invalid_is_bad_data:
             encoded: bytes = handler.schema.result(result)
         return encoded
 
@@ -145,7 +145,7 @@ def find_handler(run: Run) -> Any:
 
 
 def _module(run: Run) -> ModuleType:
-    """The handler's module. A script is run under another name than `__main__`, so that its main block is not run."""
+    """The handler's module. A script runs under another name than `__main__`, so that its main block does not run."""
     if run.script is None:
         return import_module(run.module)
     module = sys.modules.get("__mp_main__")
@@ -161,7 +161,7 @@ async def _awaited(result: Any) -> Any:
 
 
 def _end_with_parent(parent: int) -> None:
-    """End when the parent does. On Linux the kernel sees to it, even while a C call holds the interpreter's lock."""
+    """End when the parent does. On Linux the kernel does it, even while a C call holds the interpreter's lock."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -384,7 +384,7 @@ class Worker:
         """The handler's result, as JSON. A result that the engine would refuse is a failure of the handler."""
         with attempt_span(claimed.task):
             result = await self._handlers[claimed.task.kind].run(claimed)
-        with invalid_is_bad_data():
+        with invalid_is_bad_data:
             check_payload("result", result, LARGE_MAX_BYTES)
         return result
 

@@ -1,8 +1,8 @@
 """The context of a workflow: steps whose results are recorded, sleeps and waits that hold no worker.
 
 Every attempt runs a workflow from its beginning. Each call here is looked up in the `journal`; a step that is not
-recorded yet is done and recorded, and only then returned. When nothing can be done now, the attempt ends with one of
-the `exits`, and the engine wakes the workflow when it is time.
+recorded yet runs, is recorded, and only then returns. When the workflow has to wait, the attempt ends with one of the
+`exits`, and the engine wakes the workflow when it is time.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from windlass.sdk.client import Host, WorkflowSource, workflow_source
 from windlass.sdk.context import Context, use_context
 from windlass.sdk.duration import Duration, seconds
 from windlass.sdk.handler.handler import Handler, in_thread
+from windlass.sdk.handler.options import StepOptions
 from windlass.sdk.handler.schema import JsonType
-from windlass.sdk.options import StepOptions
 from windlass.sdk.signals import Cancel
 from windlass.sdk.trace import step_span, submit_with_trace
 from windlass.sdk.worker.asyncio_tools import until_available
@@ -116,7 +116,7 @@ class WorkflowContext(Context):
         self._source: WorkflowSource = source or workflow_source(app.client)
         self._lease = (claimed.task.id, claimed.task.attempt, claimed.task.lease_id)
         self._journal = Journal(claimed.task.id, steps)
-        self._latest_at: datetime = claimed.task.started_at  # the latest time of the database that we know of
+        self._latest_at: datetime = claimed.task.started_at  # the latest known time of the database
         self._inline_wait_s = inline_wait_s
         self._exit: WorkflowExit | None = None
         self._unawaited: dict[int, Place] = {}
@@ -135,19 +135,19 @@ class WorkflowContext(Context):
     def step(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> StepAwaitable[R]: ...
 
     def step(self, step: Any, /, *args: Any, **kwargs: Any) -> StepAwaitable[Any]:
-        """Call this function, once per recorded result. When `await ctx.step(…)` returns, the result is durable, and no
-        later attempt calls the function again. Raises StepFailed when its own budget of tries is used up."""
+        """Call this function as a step. When `await ctx.step(…)` returns, the result is durable, and no later attempt
+        calls the function again. Raises StepFailed when the step has used up its tries."""
         return self._step(make_plan(step, {}), args, kwargs)
 
     def transaction(
         self, step: Callable[Concatenate[Any, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> StepAwaitable[R]:
-        """A step whose function gets a connection to the engine's own database, inside a transaction: what it does
-        there is committed together with the record of the step, or not at all."""
+        """A step whose function gets a connection to the engine's database, inside a transaction. Its changes are
+        committed together with the record of the step, or not at all."""
         return self._transaction(make_plan(step, {}), args, kwargs)
 
     def submit(self, handler: Handler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> StepAwaitable[Child[R]]:
-        """Submit a separate task, once, however often this workflow is run."""
+        """Submit a separate task. Later attempts of this workflow do not submit it again."""
         if not isinstance(handler, Handler):
             raise Invalid(f"must be a handler of an app, not {type(handler).__name__}", field="handler")
         place, existing = self._next(StepKind.TASK, f"task:{handler.kind}")
@@ -391,7 +391,7 @@ class WorkflowContext(Context):
         return end
 
     async def _wait_until(self, moment: datetime) -> None:
-        """Judged by the latest time of the database that we know of."""
+        """Wait until this moment, by the latest known time of the database."""
         if moment <= self._latest_at:
             return
         wait_s = (moment - self._latest_at).total_seconds()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -49,7 +49,7 @@ class WorkflowHandler(Handler[P, R]):
 
     async def run(self, claimed: Claimed, environment: AttemptEnvironment | None = None) -> bytes:  # noqa: ARG002 (workflows are claimed)
         """One attempt, from the beginning, with the recorded steps. The first attempt has none, so it loads none."""
-        with invalid_is_bad_data():
+        with invalid_is_bad_data:
             arguments = self.schema.arguments(claimed.payload)
         steps: list[Step] = []
         if claimed.task.attempt > 1:
@@ -59,7 +59,7 @@ class WorkflowHandler(Handler[P, R]):
             context = WorkflowContext(claimed, self.app, steps, sink=progress, inline_wait_s=self.inline_wait_s)
             result = await self._call(arguments, context)
             context._end()
-            with invalid_is_bad_data():
+            with invalid_is_bad_data:
                 return self.schema.result(result)
         finally:
             await progress.close()
@@ -92,8 +92,7 @@ class WorkflowHandler(Handler[P, R]):
 
     async def _call(self, arguments: dict[str, Any], context: WorkflowContext) -> Any:
         set_current(context)
-        function = cast("Callable[..., Awaitable[Any]]", self.function)
-        return await function(**arguments, **{self._parameter: context})
+        return await self.function(**arguments, **{self._parameter: context})
 
 
 def supported_handlers(client: object, handlers: Mapping[str, Handler[..., Any]]) -> dict[str, Handler[..., Any]]:

@@ -21,8 +21,8 @@ from windlass.core.validation import check_callable, check_name
 from windlass.errors import Invalid
 from windlass.sdk.context import Context
 from windlass.sdk.handler.handler import Handler
+from windlass.sdk.handler.options import StepOptions, check_known, check_retry_on, retry_policy
 from windlass.sdk.handler.schema import JsonType
-from windlass.sdk.options import StepOptions, check_known, check_retry_on, retry_policy
 from windlass.sdk.signals import failure_of
 
 P = ParamSpec("P")

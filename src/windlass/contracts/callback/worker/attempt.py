@@ -131,7 +131,7 @@ class PushedAttempt:
         claimed = Claimed(self._task(), bytes(self._envelope.payload))
         with attempt_span(claimed.task):
             result = await self._handler.run(claimed, PushedEnvironment(self._envelope, progress))
-        with invalid_is_bad_data():
+        with invalid_is_bad_data:
             check_payload("result", result, LARGE_MAX_BYTES)
         return result
 
