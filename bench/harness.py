@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,11 +184,8 @@ class Stage:
 
     @contextmanager
     def _queried(self, url: str) -> Iterator[Place]:
-        query = Query(url)
-        try:
+        with closing(Query(url)) as query:
             yield Place(url, self.server.pid, query)
-        finally:
-            query.close()
 
     @contextmanager
     def crew(self, who: Contestant, place: Place, count: int, *, capacity: int) -> Iterator[Crew]:

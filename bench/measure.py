@@ -12,8 +12,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 
 from bench import process, recorder
@@ -38,22 +38,14 @@ def submit_batch(stage: Stage, who: Contestant) -> Figures:
 
 
 def _submit(stage: Stage, who: Contestant, how: str, **options: float) -> Figures:
-    with stage.place(who) as place, _service(stage, who, place):
-        done = stage.agent(who, how, place.url, **options)
+    with stage.place(who) as place:
+        # A subject that does not park tasks accepts none without a worker.
+        with nullcontext() if who.subject.parks else stage.crew(who, place, 1, capacity=200_000):
+            done = stage.agent(who, how, place.url, **options)
         stored = place.count(who.subject.stored_sql)
     if stored not in (None, done["stored"]):
         raise Failed(f"{done['stored']} submitted, {stored} in the store")
     return {"rate": done["timed"] / done["wall_s"], "client_cpu_us": 1e6 * done["cpu_s"] / done["timed"]}
-
-
-@contextmanager
-def _service(stage: Stage, who: Contestant, place: Place) -> Iterator[None]:
-    """A live worker, for a subject that accepts no tasks without one."""
-    if who.subject.parks:
-        yield
-    else:
-        with stage.crew(who, place, 1, capacity=200_000):
-            yield
 
 
 def drain_1(stage: Stage, who: Contestant) -> Figures:
@@ -225,14 +217,11 @@ def many_snapshot(stage: Stage, who: Contestant) -> Figures:
     with stage.place(who) as place:
         stage.agent(who, "fill", place.url, count=count)
         place.flush()
-        other = Query(place.url)
-        try:
+        with closing(Query(place.url)) as other:
             other.execute("begin isolation level repeatable read")
             other.count("select count(*) from pg_class")
             with stage.crew(who, place, 1, capacity=count) as crew:
                 return _watch(who, place, crew, count, lead=_lead(stage))
-        finally:
-            other.close()
 
 
 def many_finished(stage: Stage, who: Contestant) -> Figures:
