@@ -50,11 +50,11 @@ def main() -> int:
     results = Results([name for name in contestants if name != OURS], absent)
     with Server() as server:
         _run(server, scale, rows, reps, contestants, results)
-    settings = {name: who.subject.settings for name, who in contestants.items()}
+    settings = {name: contestant.subject.settings for name, contestant in contestants.items()}
     output = Console(width=None if sys.stdout.isatty() else 180)
     facts = report.facts(reps, quick=arguments.quick, load=load, settings=settings)
     report.publish(output, rows, results, facts, arguments.out)
-    return int(any(fault.who in (OURS, LIMIT) for fault in results.faults))
+    return int(any(fault.subject in (OURS, LIMIT) for fault in results.faults))
 
 
 def _arguments() -> argparse.Namespace:
@@ -135,24 +135,24 @@ def _jobs(row: Row, contestants: dict[str, Contestant]) -> list[Job]:
     peers = [
         (kind, name)
         for kind in row.peers()
-        for name, who in contestants.items()
-        if name != OURS and who.subject.takes_part(kind)
+        for name, contestant in contestants.items()
+        if name != OURS and contestant.subject.takes_part(kind)
     ]
     return [*ours, *peers, *limits]
 
 
 def _measure(stage: Stage, job: Job, contestants: dict[str, Contestant], results: Results) -> None:
     """Run one measurement, and print and add its figures or its fault."""
-    kind, who = job
+    kind, subject = job
     started = time.monotonic()
     try:
-        figures = measure.limit(stage, kind) if who == LIMIT else measure.KINDS[kind](stage, contestants[who])
+        figures = measure.limit(stage, kind) if subject == LIMIT else measure.KINDS[kind](stage, contestants[subject])
     except (Failed, RuntimeError, OSError) as error:
         message = " ".join(str(error).split())
-        results.faults.append(Fault(kind, who, message))
+        results.faults.append(Fault(kind, subject, message))
         console.print(f"[red]failed:[/] {escape(message)}")
     else:
-        results.add(kind, who, figures)
+        results.add(kind, subject, figures)
         text = "  ".join(f"{name} {report.number_text(value)}" for name, value in figures.items())
         console.print(text, f"[dim]({time.monotonic() - started:.0f} s)[/]")
 

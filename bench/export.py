@@ -22,16 +22,16 @@ LARGE = 77
 TIMEOUT_S = 300.0
 
 
-def export_mods(stage: Stage, who: Contestant) -> Figures:
+def export_mods(stage: Stage, contestant: Contestant) -> Figures:
     """The rate of an export, the peak memory of its machine, and the growth of the server's memory."""
     count = max(100, int(ENTITIES * stage.scale.share))
-    with stage.place(who) as place, _archive(count) as archive:
+    with stage.place(contestant) as place, _archive(count) as archive:
         variables = {
             "WINDLASS_MODS_API_URL": archive.url, "WINDLASS_MODS_GATEWAY_URL": archive.url,
             "WINDLASS_LAUNCHERS": "process", "WINDLASS_BLOBS": f"file://{stage.folder / 'blobs'}",
         }  # fmt: skip
         data = ("--data-dir", str(stage.folder / "data"))
-        with stage.windlass_server(who, place, *data, **variables) as (server, http, _):
+        with stage.windlass_server(contestant, place, *data, **variables) as (server, http, _):
             _export(http, 0)  # the first export also pays for imports and connections
             before = process.memory_mb(server.pid, "VmRSS")
             began = time.perf_counter()

@@ -157,10 +157,10 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
-    def place(self, who: Contestant) -> Iterator[Place]:
+    def place(self, contestant: Contestant) -> Iterator[Place]:
         """A store with the subject's schema, and nothing else in it."""
         with self._fresh() as folder:
-            own = who.subject.open_store(folder)
+            own = contestant.subject.open_store(folder)
             if own is not None:
                 try:
                     yield Place(own.url, own.process.pid, None)
@@ -168,17 +168,17 @@ class Stage:
                     process.end(own.process)
                 return
         with self.server.database(DATABASE) as url:
-            self.agent(who, "setup", url)
+            self.agent(contestant, "setup", url)
             with self._queried(url) as place:
                 yield place
 
     @contextmanager
-    def kept_place(self, who: Contestant) -> Iterator[Place]:
+    def kept_place(self, contestant: Contestant) -> Iterator[Place]:
         """A store that is kept for the whole run, since it takes long to fill."""
         if not self._kept:
             self._kept = True
             self.server.psql(f"create database {KEPT}")
-            self.agent(who, "setup", self.server.url(KEPT))
+            self.agent(contestant, "setup", self.server.url(KEPT))
         with self._queried(self.server.url(KEPT)) as place:
             yield place
 
@@ -188,7 +188,7 @@ class Stage:
             yield Place(url, self.server.pid, query)
 
     @contextmanager
-    def crew(self, who: Contestant, place: Place, count: int, *, capacity: int) -> Iterator[Crew]:
+    def crew(self, contestant: Contestant, place: Place, count: int, *, capacity: int) -> Iterator[Crew]:
         """`count` workers, ended afterwards."""
         with self._fresh() as folder:
             environment = self.environment() | {
@@ -197,16 +197,16 @@ class Stage:
             }
             children: list[Child] = []
             try:
-                for command in who.subject.worker_commands(who.python, place.url, count):
+                for command in contestant.subject.worker_commands(contestant.python, place.url, count):
                     children.append(Child(command, environment=environment, folder=self.code, log=folder / "log"))
                 yield Crew(children, folder)
             finally:
                 for child in children:
                     child.stop()
 
-    def agent(self, who: Contestant, command: str, url: str, **options: float | str) -> Figures:
+    def agent(self, contestant: Contestant, command: str, url: str, **options: float | str) -> Figures:
         """Run one command of `bench.agent` in the subject's environment."""
-        return self.child(who.python, "bench.agent", who.name, command, url, **options)
+        return self.child(contestant.python, "bench.agent", contestant.name, command, url, **options)
 
     def transactions(self, place: Place) -> float:
         """The number of transactions in the measured database; read from another database, so as not to be counted."""
@@ -248,12 +248,12 @@ class Stage:
 
     @contextmanager
     def windlass_server(
-        self, who: Contestant, place: Place, *options: str, **variables: str
+        self, contestant: Contestant, place: Place, *options: str, **variables: str
     ) -> Iterator[tuple[Child, str, str]]:
         """`windlass serve`, ready: its process and its addresses for HTTP and gRPC."""
         http, grpc = (f"127.0.0.1:{port}" for port in process.free_ports(2))
         command = [
-            str(who.python.with_name("windlass")), "serve", "--database-url", place.url, "--http", http,
+            str(contestant.python.with_name("windlass")), "serve", "--database-url", place.url, "--http", http,
             "--grpc", grpc, "--api-key", KEY, *options,
         ]  # fmt: skip
         with self.running(command, "serve", variables) as server:

@@ -15,20 +15,20 @@ WORKERS = 1_000
 ARRIVE_S, WATCH_FACTOR = 180.0, 6  # in this window every poll ends and is repeated
 
 
-def idle_polls(stage: Stage, who: Contestant) -> Figures:
+def idle_polls(stage: Stage, contestant: Contestant) -> Figures:
     """Workers of the registry contract, each with an open poll and heartbeats every 10 s."""
-    return _idle(stage, who, "polls")
+    return _idle(stage, contestant, "polls")
 
 
-def idle_sessions(stage: Stage, who: Contestant) -> Figures:
+def idle_sessions(stage: Stage, contestant: Contestant) -> Figures:
     """Workers of our SDK, each with an open stream and its heartbeats."""
-    return _idle(stage, who, "sessions")
+    return _idle(stage, contestant, "sessions")
 
 
-def _idle(stage: Stage, who: Contestant, kind: str) -> Figures:
+def _idle(stage: Stage, contestant: Contestant, kind: str) -> Figures:
     count = max(20, int(WORKERS * stage.scale.share))
     window_s = stage.scale.window_s * WATCH_FACTOR
-    with stage.place(who) as place, stage.windlass_server(who, place) as (server, _, address):
+    with stage.place(contestant) as place, stage.windlass_server(contestant, place) as (server, _, address):
         memory_mb = process.pss_mb(server.pid)
         with _crowd(stage, kind, address, count):
             time.sleep(stage.scale.settle_s)

@@ -25,80 +25,82 @@ from bench.ours import Pooled, Remote
 WARM_UP = 10
 
 
-def submit_one(stage: Stage, who: Contestant) -> Figures:
-    return _submit(stage, who, "one", seconds=stage.scale.seconds)
+def submit_one(stage: Stage, contestant: Contestant) -> Figures:
+    return _submit(stage, contestant, "one", seconds=stage.scale.seconds)
 
 
-def submit_crowd(stage: Stage, who: Contestant) -> Figures:
-    return _submit(stage, who, "crowd", seconds=stage.scale.seconds)
+def submit_crowd(stage: Stage, contestant: Contestant) -> Figures:
+    return _submit(stage, contestant, "crowd", seconds=stage.scale.seconds)
 
 
-def submit_batch(stage: Stage, who: Contestant) -> Figures:
-    return _submit(stage, who, "batch", count=stage.scale.batched)
+def submit_batch(stage: Stage, contestant: Contestant) -> Figures:
+    return _submit(stage, contestant, "batch", count=stage.scale.batched)
 
 
-def _submit(stage: Stage, who: Contestant, how: str, **options: float) -> Figures:
-    with stage.place(who) as place:
+def _submit(stage: Stage, contestant: Contestant, how: str, **options: float) -> Figures:
+    with stage.place(contestant) as place:
         # A subject that does not park tasks accepts none without a worker.
-        with nullcontext() if who.subject.parks else stage.crew(who, place, 1, capacity=200_000):
-            done = stage.agent(who, how, place.url, **options)
-        stored = place.count(who.subject.stored_sql)
+        with nullcontext() if contestant.subject.parks else stage.crew(contestant, place, 1, capacity=200_000):
+            done = stage.agent(contestant, how, place.url, **options)
+        stored = place.count(contestant.subject.stored_sql)
     if stored not in (None, done["stored"]):
         raise Failed(f"{done['stored']} submitted, {stored} in the store")
     return {"rate": done["timed"] / done["wall_s"], "client_cpu_us": 1e6 * done["cpu_s"] / done["timed"]}
 
 
-def drain_1(stage: Stage, who: Contestant) -> Figures:
-    return _drain(stage, who, workers=1)
+def drain_1(stage: Stage, contestant: Contestant) -> Figures:
+    return _drain(stage, contestant, workers=1)
 
 
-def drain_2(stage: Stage, who: Contestant) -> Figures:
-    return _drain(stage, who, workers=2)
+def drain_2(stage: Stage, contestant: Contestant) -> Figures:
+    return _drain(stage, contestant, workers=2)
 
 
-def drain_pooled(stage: Stage, who: Contestant) -> Figures:
+def drain_pooled(stage: Stage, contestant: Contestant) -> Figures:
     """Ours behind a transaction-mode pooler."""
-    return _drain(stage, replace(who, subject=Pooled()), workers=1)
+    return _drain(stage, replace(contestant, subject=Pooled()), workers=1)
 
 
-def drain_remote(stage: Stage, who: Contestant) -> Figures:
+def drain_remote(stage: Stage, contestant: Contestant) -> Figures:
     """Ours with a worker that reaches its queue through a server."""
-    return _drain(stage, replace(who, subject=Remote()), workers=1)
+    return _drain(stage, replace(contestant, subject=Remote()), workers=1)
 
 
-def flow_1(stage: Stage, who: Contestant) -> Figures:
+def flow_1(stage: Stage, contestant: Contestant) -> Figures:
     """Workflows with three durable steps, one worker."""
-    return _drain(stage, who, workers=1, tasks=int(who.subject.flow_tasks * stage.scale.share), unit="flow")
+    return _drain(
+        stage, contestant, workers=1, tasks=int(contestant.subject.flow_tasks * stage.scale.share), unit="flow"
+    )
 
 
 def _drain(
-    stage: Stage, who: Contestant, *, workers: int, tasks: int | None = None, unit: str = "noop", **marks: int
+    stage: Stage, contestant: Contestant, *, workers: int, tasks: int | None = None, unit: str = "noop", **marks: int
 ) -> Figures:
-    count = tasks or int(who.subject.drain_tasks * stage.scale.share)
-    with stage.place(who) as place:
-        if not who.subject.parks:
-            return _stream(stage, who, place, workers, count, unit)
-        stage.agent(who, "fill", place.url, count=count, unit=unit)
+    count = tasks or int(contestant.subject.drain_tasks * stage.scale.share)
+    with stage.place(contestant) as place:
+        if not contestant.subject.parks:
+            return _stream(stage, contestant, place, workers, count, unit)
+        stage.agent(contestant, "fill", place.url, count=count, unit=unit)
         place.flush()
-        with stage.crew(who, place, workers, capacity=count) as crew:
-            return _watch(who, place, crew, count, **marks)
+        with stage.crew(contestant, place, workers, capacity=count) as crew:
+            return _watch(contestant, place, crew, count, **marks)
 
 
-def _stream(stage: Stage, who: Contestant, place: Place, workers: int, count: int, unit: str) -> Figures:
+def _stream(stage: Stage, contestant: Contestant, place: Place, workers: int, count: int, unit: str) -> Figures:
     """Send tasks to live workers; the time counts from the first send to the last start."""
-    with stage.crew(who, place, workers, capacity=count) as crew:
-        stage.agent(who, "warm", place.url, count=WARM_UP)
+    with stage.crew(contestant, place, workers, capacity=count) as crew:
+        stage.agent(contestant, "warm", place.url, count=WARM_UP)
         crew.await_started(WARM_UP)
         meter = Meter(crew, place)
         meter.begin()
-        started_at = stage.agent(who, "fill", place.url, count=count, unit=unit)["started_at"]
+        started_at = stage.agent(contestant, "fill", place.url, count=count, unit=unit)["started_at"]
         crew.await_started(WARM_UP + count)
         hits = crew.hits()
         _require_exact(hits.fault(range(count)))
         return {"rate": count / (max(hits.started) - started_at), **meter.end(count)}
 
 
-def _watch(who: Contestant, place: Place, crew: Crew, count: int, *, already: int = 0, **marks: int) -> Figures:
+def _watch(contestant: Contestant, place: Place, crew: Crew, count: int, *, already: int = 0, **marks: int) -> Figures:
     """Wait until the workers have started all tasks and the store shows them as done; `already` were done before."""
     meter = Meter(crew, place, **marks)
     crew.await_started(count, meter.notice)
@@ -106,18 +108,18 @@ def _watch(who: Contestant, place: Place, crew: Crew, count: int, *, already: in
         # To count millions of rows would cost more than what is compared, so count after the costs are taken.
         time.sleep(0.5)
         costs = meter.end(count)
-        done_at = _await_done(who, place, already + count)
+        done_at = _await_done(contestant, place, already + count)
     else:
-        done_at = _await_done(who, place, count)
+        done_at = _await_done(contestant, place, count)
         costs = meter.end(count)
     hits = crew.hits()
     _require_exact(hits.fault(range(count)))
     return {"rate": count / (done_at - min(hits.started)), **costs}
 
 
-def _await_done(who: Contestant, place: Place, count: int) -> float:
+def _await_done(contestant: Contestant, place: Place, count: int) -> float:
     deadline = time.monotonic() + 30
-    while (done := place.count(who.subject.done_sql)) != count:
+    while (done := place.count(contestant.subject.done_sql)) != count:
         if time.monotonic() > deadline:
             raise Failed(f"all {count} tasks started, but {done} are done in the store")
         time.sleep(0.005)
@@ -166,25 +168,25 @@ class Meter:
         return {"cpu_us": worker + server, "worker_cpu_us": worker, "server_cpu_us": server}
 
 
-def latency(stage: Stage, who: Contestant) -> Figures:
+def latency(stage: Stage, contestant: Contestant) -> Figures:
     """From just before the submit call to the handler's first line, on a worker that is otherwise idle."""
     count = stage.scale.samples
-    with stage.place(who) as place, stage.crew(who, place, 1, capacity=count) as crew:
-        stage.agent(who, "warm", place.url, count=WARM_UP)
+    with stage.place(contestant) as place, stage.crew(contestant, place, 1, capacity=count) as crew:
+        stage.agent(contestant, "warm", place.url, count=WARM_UP)
         crew.await_started(WARM_UP)
         time.sleep(1)
-        stage.agent(who, "pace", place.url, count=count, rate=stage.scale.rate)
+        stage.agent(contestant, "pace", place.url, count=count, rate=stage.scale.rate)
         crew.await_started(WARM_UP + 1 + count)
         hits = crew.hits()
     _require_exact(hits.fault(range(count)))
     return recorder.quantiles(hits.latencies_s())
 
 
-def idle(stage: Stage, who: Contestant) -> Figures:
+def idle(stage: Stage, contestant: Contestant) -> Figures:
     """The cost of a worker that has worked and is now idle."""
     scale = stage.scale
-    with stage.place(who) as place, stage.crew(who, place, 1, capacity=WARM_UP) as crew:
-        stage.agent(who, "warm", place.url, count=WARM_UP)
+    with stage.place(contestant) as place, stage.crew(contestant, place, 1, capacity=WARM_UP) as crew:
+        stage.agent(contestant, "warm", place.url, count=WARM_UP)
         crew.await_started(WARM_UP)
         time.sleep(scale.settle_s)
         before = (crew.cpu_s(), process.cpu_s(place.server_pid), stage.transactions(place))
@@ -196,13 +198,13 @@ def idle(stage: Stage, who: Contestant) -> Figures:
     return figures | ({"queries_per_s": queries} if place.query is not None else {})
 
 
-def few_queued(stage: Stage, who: Contestant) -> Figures:
+def few_queued(stage: Stage, contestant: Contestant) -> Figures:
     lead = _lead(stage)
-    return _drain(stage, who, workers=1, tasks=stage.scale.few + lead, lead=lead)
+    return _drain(stage, contestant, workers=1, tasks=stage.scale.few + lead, lead=lead)
 
 
-def many_queued(stage: Stage, who: Contestant) -> Figures:
-    return _drain(stage, who, workers=1, tasks=stage.scale.many, lead=_lead(stage), head=stage.scale.many // 10)
+def many_queued(stage: Stage, contestant: Contestant) -> Figures:
+    return _drain(stage, contestant, workers=1, tasks=stage.scale.many, lead=_lead(stage), head=stage.scale.many // 10)
 
 
 def _lead(stage: Stage) -> int:
@@ -211,54 +213,54 @@ def _lead(stage: Stage) -> int:
     return stage.scale.few // 2
 
 
-def many_snapshot(stage: Stage, who: Contestant) -> Figures:
+def many_snapshot(stage: Stage, contestant: Contestant) -> Figures:
     """The same while another session holds a snapshot, so that vacuum cannot remove dead rows."""
     count = stage.scale.many
-    with stage.place(who) as place:
-        stage.agent(who, "fill", place.url, count=count)
+    with stage.place(contestant) as place:
+        stage.agent(contestant, "fill", place.url, count=count)
         place.flush()
         with closing(Query(place.url)) as other:
             other.execute("begin isolation level repeatable read")
             other.count("select count(*) from pg_class")
-            with stage.crew(who, place, 1, capacity=count) as crew:
-                return _watch(who, place, crew, count, lead=_lead(stage))
+            with stage.crew(contestant, place, 1, capacity=count) as crew:
+                return _watch(contestant, place, crew, count, lead=_lead(stage))
 
 
-def many_finished(stage: Stage, who: Contestant) -> Figures:
+def many_finished(stage: Stage, contestant: Contestant) -> Figures:
     """`few_queued` in a store with many finished tasks, which is filled once for all repetitions."""
     lead = _lead(stage)
     count = stage.scale.few + lead
-    with stage.kept_place(who) as place:
-        already = place.count(who.subject.done_sql) or 0
+    with stage.kept_place(contestant) as place:
+        already = place.count(contestant.subject.done_sql) or 0
         if already < stage.scale.finished:
-            stage.agent(who, "fill_finished", place.url, count=stage.scale.finished - already)
+            stage.agent(contestant, "fill_finished", place.url, count=stage.scale.finished - already)
             already = stage.scale.finished
-        stage.agent(who, "fill", place.url, count=count)
+        stage.agent(contestant, "fill", place.url, count=count)
         place.flush()
-        with stage.crew(who, place, 1, capacity=count) as crew:
-            return _watch(who, place, crew, count, already=already, lead=lead)
+        with stage.crew(contestant, place, 1, capacity=count) as crew:
+            return _watch(contestant, place, crew, count, already=already, lead=lead)
 
 
-def hand_off(stage: Stage, who: Contestant) -> Figures:
+def hand_off(stage: Stage, contestant: Contestant) -> Figures:
     """Start latency with client, engine and worker in one process."""
-    with stage.place(who) as place:
-        return stage.agent(who, "hand_off", place.url, count=stage.scale.samples, rate=stage.scale.rate)
+    with stage.place(contestant) as place:
+        return stage.agent(contestant, "hand_off", place.url, count=stage.scale.samples, rate=stage.scale.rate)
 
 
-def heartbeats(stage: Stage, who: Contestant) -> Figures:
+def heartbeats(stage: Stage, contestant: Contestant) -> Figures:
     """Heartbeats that take effect, one server process, beside a plain echo of the same size."""
-    with stage.place(who) as place:
+    with stage.place(contestant) as place:
         return stage.child(
-            who.python, "bench.heartbeats", "rate", place.url,
+            contestant.python, "bench.heartbeats", "rate", place.url,
             tasks=int(5000 * stage.scale.share), seconds=stage.scale.seconds, database_pid=place.server_pid,
         )  # fmt: skip
 
 
-def leases(stage: Stage, who: Contestant) -> Figures:
+def leases(stage: Stage, contestant: Contestant) -> Figures:
     """Claim and complete over the lease contract, one server process, with client certificates and without."""
-    with stage.place(who) as place:
+    with stage.place(contestant) as place:
         return stage.child(
-            who.python, "bench.leases", "rate", place.url,
+            contestant.python, "bench.leases", "rate", place.url,
             tasks=int(20_000 * stage.scale.share), database_pid=place.server_pid,
         )  # fmt: skip
 
@@ -267,7 +269,7 @@ _IMPORT = "import time; t = time.perf_counter(); {}; t = time.perf_counter() - t
 _SERVER_SIDE = {"asyncpg", "uvloop", "rich", "cyclopts", "windlass.engine", "windlass.store", "windlass.cli"}
 
 
-def importing(stage: Stage, who: Contestant) -> Figures:
+def importing(stage: Stage, contestant: Contestant) -> Figures:
     """The import time of a worker beside that of any asyncio program."""
     times: dict[str, list[float]] = {"from windlass import Worker": [], "import asyncio, ssl": []}
     modules: set[str] = set()
@@ -286,11 +288,11 @@ def importing(stage: Stage, who: Contestant) -> Figures:
     return {"import_ms": ours, "base_ms": base, "server_modules": len(modules & _SERVER_SIDE)}
 
 
-def stdio(stage: Stage, who: Contestant) -> Figures:
+def stdio(stage: Stage, contestant: Contestant) -> Figures:
     """Client and worker of the stdio contract, without a store."""
     # With PYTHONUNBUFFERED the reference loses answers and hangs.
     environment = {name: value for name, value in stage.environment().items() if name != "PYTHONUNBUFFERED"}
-    command = [str(who.python), "-m", "bench.stdio", who.name, str(stage.scale.share)]
+    command = [str(contestant.python), "-m", "bench.stdio", contestant.name, str(stage.scale.share)]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, cwd=stage.code, timeout=300
     )

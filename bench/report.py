@@ -35,7 +35,7 @@ def publish(console: Console, rows: Sequence[Row], results: Results, facts: dict
     for name, reason in results.absent.items():
         console.print(f"[yellow]not in this run:[/] {name}: {reason}")
     for fault in results.faults:
-        console.print(f"[red]error:[/] {fault.kind} of {fault.who}: {fault.message}", markup=True, highlight=False)
+        console.print(f"[red]error:[/] {fault.kind} of {fault.subject}: {fault.message}", markup=True, highlight=False)
     _write(entries, results, facts, out)
     shown = out.relative_to(ROOT) if out.is_relative_to(ROOT) else out
     console.print(f"written: {', '.join(str(shown / file.name) for file in sorted(out.iterdir()))}")
@@ -48,7 +48,7 @@ def _write(entries: list[dict[str, Any]], results: Results, facts: dict[str, Any
         **facts,
         "absent": results.absent,
         "errors": [asdict(fault) for fault in results.faults],
-        "figures": {f"{kind} {who}": figures for (kind, who), figures in results.figures.items()},
+        "figures": {f"{kind} {subject}": figures for (kind, subject), figures in results.figures.items()},
     }
     (out / "details.json").write_text(json.dumps(details, indent=1, ensure_ascii=False) + "\n")
     (out / "results.svg").write_text(draw(entries))
@@ -79,10 +79,10 @@ def _figures(results: Results) -> Table:
     table = Table(title="Measured")
     for name in ("measurement", "of", "figures"):
         table.add_column(name)
-    for kind, who in sorted(results.figures):
-        metrics = {name: results.series((kind, name), who) for name in results.figures[kind, who][0]}
+    for kind, subject in sorted(results.figures):
+        metrics = {name: results.series((kind, name), subject) for name in results.figures[kind, subject][0]}
         text = "  ".join(f"{name} {spread(series)}" for name, series in metrics.items() if series)
-        table.add_row(kind, who, text or "[red]failed[/]")
+        table.add_row(kind, subject, text or "[red]failed[/]")
     return table
 
 

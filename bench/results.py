@@ -22,7 +22,7 @@ class Fault:
     """A measurement that gave no figure."""
 
     kind: str
-    who: str
+    subject: str
     message: str
 
 
@@ -35,15 +35,15 @@ class Results:
     figures: dict[tuple[str, str], list[Figures]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
-    def add(self, kind: str, who: str, figures: Figures) -> None:
-        self.figures.setdefault((kind, who), []).append(figures)
+    def add(self, kind: str, subject: str, figures: Figures) -> None:
+        self.figures.setdefault((kind, subject), []).append(figures)
 
-    def series(self, figure: Figure, who: str) -> list[float] | None:
+    def series(self, figure: Figure, subject: str) -> list[float] | None:
         """One metric, a value per repetition; None if it was not measured or failed once."""
         kind, metric = figure
-        if any(fault.kind == kind and fault.who == who for fault in self.faults):
+        if any(fault.kind == kind and fault.subject == subject for fault in self.faults):
             return None
-        found = [each[metric] for each in self.figures.get((kind, who), ()) if metric in each]
+        found = [each[metric] for each in self.figures.get((kind, subject), ()) if metric in each]
         return found or None
 
     def best_peer(self, figure: Figure, *, highest: bool) -> tuple[str, list[float]] | None:
@@ -95,20 +95,20 @@ def _judge(check: Check, results: Results) -> Verdict:
         if best is None:
             return Verdict(check, ours, problem=problem or "no peer to compare with")
         return Verdict(check, ours, best[0], best[1], problem)
-    figure, who = (check.limit, LIMIT) if check.limit else (check.ourselves, OURS)
+    figure, subject = (check.limit, LIMIT) if check.limit else (check.ourselves, OURS)
     if figure is None:
         return Verdict(check, ours, problem=problem)
-    theirs = results.series(figure, who)
+    theirs = results.series(figure, subject)
     if theirs is None:
-        return Verdict(check, ours, problem=problem or _reason(results, figure[0], who))
+        return Verdict(check, ours, problem=problem or _reason(results, figure[0], subject))
     return Verdict(check, ours, figure[0], theirs, problem)
 
 
-def _reason(results: Results, kind: str, who: str) -> str:
+def _reason(results: Results, kind: str, subject: str) -> str:
     for fault in results.faults:
-        if (fault.kind, fault.who) == (kind, who):
+        if (fault.kind, fault.subject) == (kind, subject):
             return f"{kind}: {fault.message}"
-    return results.absent.get(who, f"{kind} was not measured")
+    return results.absent.get(subject, f"{kind} was not measured")
 
 
 def entry(row: Row, verdicts: Sequence[Verdict]) -> dict[str, Any]:

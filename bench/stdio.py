@@ -33,8 +33,8 @@ def appose_service() -> Any:
     return Service(Path.cwd(), None, sys.executable, "-c", start).init("import numpy")
 
 
-def array_of(who: str) -> Any:
-    if who == "windlass":
+def array_of(name: str) -> Any:
+    if name == "windlass":
         from windlass.stdio import NDArray
 
         return NDArray("uint8", ARRAY)
@@ -97,10 +97,10 @@ def start_up_ms(make: Callable[[], Any], rounds: int) -> float:
     return 1e3 * statistics.median(times)
 
 
-def hand_over_ms(who: str, service: Any, rounds: int) -> float:
+def hand_over_ms(name: str, service: Any, rounds: int) -> float:
     """Pass an existing array of 256 MB to the worker, which reads one element and answers."""
     times = []
-    with array_of(who) as array:
+    with array_of(name) as array:
         array.ndarray()[:] = 7
         for _ in range(rounds):
             began = time.perf_counter()
@@ -114,16 +114,16 @@ def _check(task: Any, number: int) -> None:
     assert task.outputs["result"] == number + 1, task.outputs
 
 
-def main(who: str, share: float) -> None:
-    make = {"windlass": windlass_service, "appose": appose_service}[who]
+def main(name: str, share: float) -> None:
+    make = {"windlass": windlass_service, "appose": appose_service}[name]
     service = make()
     one_by_one(service, 50)
     count = max(320, int(6000 * share))
     figures = {
         "rate": one_by_one(service, count // 2),
         "in_flight_rate": max(in_a_window(service, count), in_threads(service, count)),
-        "main_rate": one_by_one(service, count if who == "windlass" else max(20, int(60 * share)), "main"),
-        "hand_over_ms": hand_over_ms(who, service, max(5, int(30 * share))),
+        "main_rate": one_by_one(service, count if name == "windlass" else max(20, int(60 * share)), "main"),
+        "hand_over_ms": hand_over_ms(name, service, max(5, int(30 * share))),
         "start_up_ms": start_up_ms(make, max(3, int(11 * share))),
     }
     service.close()

@@ -44,7 +44,7 @@ class ClaimedEnvironment:
         self.progress: AttemptProgress = app.progress_sender.attempt(claimed)
 
     async def last_checkpoint(self) -> bytes | None:
-        """The checkpoint of an earlier attempt. The first attempt has none, so it does not ask."""
+        """The checkpoint of an earlier attempt. The first attempt has none, so it makes no call."""
         while self._claimed.task.attempt > 1:
             try:
                 return await self._app.client.checkpoint(self._claimed.task.id)
