@@ -1,7 +1,7 @@
 """Windlass: a durable task and workflow engine. One engine, every kind of worker.
 
-The names exported here are the public API; everything else may change. They are imported when they are first used, so
-that a plain worker imports little, and a stdio worker nothing.
+The names exported here are the public API; everything else may change. They are imported on first use, so that a plain
+worker imports little, and a stdio worker nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors of Windlass. A family answers the caller's only question: what do I do now?
+"""The errors of Windlass. The family of an error tells the caller what to do next.
 
     WindlassError            code (stable text), message, details
     ├── Rejected             the request is wrong, do not send it again as it is
@@ -7,7 +7,7 @@
     │   │   └── TooLarge     it has more bytes than are accepted
     │   ├── NotFound         no such task, run, queue or lease
     │   │   └── Expired      it existed, and is no longer kept
-    │   ├── Conflict         it contradicts what was accepted before
+    │   ├── Conflict         it contradicts an earlier request
     │   ├── InvalidState     the task is not in a state that allows this
     │   ├── Unauthenticated  the caller is unknown
     │   └── Forbidden        the caller may not do this
@@ -72,7 +72,7 @@ class TooLarge(Invalid):
 
 
 class NotFound(Rejected):
-    """There is no such thing here."""
+    """There is no such object."""
 
     code = "not_found"
 
@@ -84,7 +84,7 @@ class Expired(NotFound):
 
 
 class Conflict(Rejected):
-    """This contradicts what was accepted before."""
+    """This contradicts an earlier request."""
 
     code = "conflict"
 
@@ -144,6 +144,6 @@ class ContractViolation(WindlassError):
 
 
 def why_broken(error: BaseException) -> str:
-    """An error of another library as text: `Connection refused`, or its type and message."""
+    """The text of another library's error: `Connection refused`, or its type and message."""
     reason = getattr(error, "strerror", None)
     return str(reason) if reason else f"{type(error).__name__}: {error}".removesuffix(": ")
