@@ -19,6 +19,7 @@ from tests.kit.world import KEY
 from windlass import Engine
 from windlass.contracts.lease.tls.certificates import Files, issue_server, make_authority, write
 from windlass.contracts.registry.wire import kagzi_pb2
+from windlass.contracts.session.client.session import WRITE_RACE
 from windlass.contracts.session.wire import session_pb2
 from windlass.net import memory
 from windlass.net.grpc_admission import FREE_CALLS_MAX
@@ -36,10 +37,6 @@ METHODS = sorted(
 )
 
 
-# grpcio says this instead of the status, if the server ended the call while it was writing to it.
-CLIENT_RACE = "Internal error from Core"
-
-
 async def status(server: str, path: str, message: bytes, metadata: Any = ()) -> tuple[grpc.StatusCode, str]:
     """The status of a call with this message, whatever kind of call it is."""
     async with grpc.aio.insecure_channel(server.removeprefix("http://")) as channel:
@@ -48,7 +45,7 @@ async def status(server: str, path: str, message: bytes, metadata: Any = ()) -> 
             try:
                 await call.read()
             except grpc.aio.AioRpcError as error:
-                if error.details() == CLIENT_RACE:
+                if error.details() == WRITE_RACE:
                     continue
                 return error.code(), error.details() or ""
             return grpc.StatusCode.OK, ""

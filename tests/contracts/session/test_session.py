@@ -23,7 +23,7 @@ from windlass.contracts.session.wire import session_pb2 as pb
 from windlass.contracts.session.wire.methods import SESSION
 from windlass.core.access import Role
 from windlass.core.queue import QueueConfig
-from windlass.errors import Forbidden, Invalid, Unauthenticated
+from windlass.errors import Forbidden, Invalid, Unauthenticated, Unavailable
 
 pytestmark = pytest.mark.slow
 
@@ -189,6 +189,28 @@ async def test_a_wrong_key_and_no_key_open_nothing(server: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:  # the server ends the call before it reads anything
             await stream.read()
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(("races", "error"), [(1, Unauthenticated), (2, Unavailable)])
+async def test_a_session_that_ends_during_the_write_of_its_hello_is_opened_once_more(
+    server: str, monkeypatch: pytest.MonkeyPatch, races: int, error: type[Exception]
+) -> None:
+    """grpcio then raises an error of its own in place of the status of the server."""
+    write, writes = grpc.aio._call.StreamStreamCall.write, list[Any]()
+
+    async def racing_write(call: Any, message: Any) -> None:
+        writes.append(message)
+        if len(writes) > races:
+            await write(call, message)
+        else:
+            call._cython_call.set_internal_error("the call has ended")
+            await call._raise_for_status()
+
+    monkeypatch.setattr(grpc.aio._call.StreamStreamCall, "write", racing_write)
+    async with connect(server, "wrong") as remote:
+        with pytest.raises(error):
+            await soon(remote.open_lease("far", ["default"]))
+    assert len(writes) == 2
 
 
 async def test_a_key_opens_its_own_namespace_only_and_a_viewer_does_not_work(live_engine: Engine, server: str) -> None:

@@ -36,6 +36,7 @@ log = logging.getLogger("windlass.worker")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 OPEN_S = 30.0
 END_S = 10.0
+WRITE_RACE = "Internal error from Core"  # grpcio's own error if the server ends a call during a write
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -131,8 +132,9 @@ class RemoteSession:
         if self._stream is not None:
             self._stream.cancel()
 
-    async def _greet(self, hello: pb.Hello) -> pb.Welcome:
-        """Open a new stream, send the hello, and wait for the server's welcome."""
+    async def _greet(self, hello: pb.Hello, *, again: bool = True) -> pb.Welcome:
+        """Open a new stream, send the hello, and wait for the server's welcome. `WRITE_RACE` hides the status of the
+        server, such as UNAUTHENTICATED, so try once more after it."""
         try:
             stream = self._open_stream(metadata=self._metadata)
         except grpc.aio.UsageError:
@@ -141,8 +143,10 @@ class RemoteSession:
             await stream.write(pb.FromWorker(hello=hello))
             message = await stream.read()
         except grpc.aio.AioRpcError as error:
+            if again and error.details() == WRITE_RACE:
+                return await self._greet(hello, again=False)
             raise error_of(error) from None
-        except asyncio.InvalidStateError:  # it ended while we wrote
+        except asyncio.InvalidStateError:  # it ended before we wrote
             raise await _stream_error(stream) from None
         except BaseException:
             stream.cancel()
