@@ -262,7 +262,8 @@ async def open_sessions(
         reflection_guard = sessions.guard
     if "registry" in CONTRACTS:
         from windlass.contracts.registry.server.call import Options
-        from windlass.contracts.registry.server.server import SERVICE, RegistryServer
+        from windlass.contracts.registry.server.server import RegistryServer
+        from windlass.contracts.registry.wire.service import SERVICE
 
         options = Options(**(registry or {}))
         if options.open and not settings.is_loopback(address):

@@ -26,8 +26,9 @@ from tests.sim.violation import Violation
 
 from windlass.contracts.registry.server import poll, step, work
 from windlass.contracts.registry.server import worker as registry
-from windlass.contracts.registry.server.call import ACTIVE, LEASE_TOKEN, WORKER_ID, Call, Options, ServerContext
+from windlass.contracts.registry.server.call import Call, Options, ServerContext
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.registry.wire.service import ACTIVE, LEASE_TOKEN, WORKER_ID
 from windlass.contracts.registry.wire.worker import read_token
 from windlass.core.access import Principal, Role
 from windlass.core.lease import Lease

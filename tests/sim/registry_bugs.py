@@ -10,7 +10,7 @@ from typing import Any
 from tests.sim.bugs import patched, reworded, together
 from tests.sim.share import Plant
 
-from windlass.contracts.registry import rules as rules
+from windlass.contracts.registry import rules
 from windlass.core import schedule as schedule_rules
 from windlass.core.cron import parse_cron
 from windlass.core.cron_times import first_fires, newest_fires
@@ -30,9 +30,10 @@ def recorded_step_begins_again() -> AbstractContextManager[None]:
     """What a step gave is not looked up when it is to begin."""
     real = rules.begin
 
-    def begin(task: Task, holder: Any, known: Any, *rest: Any) -> Transition:
+    def begin(task: Task, record: Any, *rest: Any, **options: Any) -> Transition:
+        known = record.known
         forgotten = None if known is not None and known.attempt < task.attempt else known
-        return real(task, holder, forgotten, *rest)
+        return real(task, record._replace(known=forgotten), *rest, **options)
 
     return patched(rules, "begin", begin)
 
@@ -41,8 +42,8 @@ def sleep_is_not_recorded() -> AbstractContextManager[None]:
     """A run sleeps, and nothing says that it has."""
     real = rules.sleep
 
-    def sleep(task: Task, holder: Any, _open: Any, *rest: Any) -> Transition:
-        return real(task, holder, None, *rest)
+    def sleep(task: Task, _open: Any, *rest: Any) -> Transition:
+        return real(task, None, *rest)
 
     return patched(rules, "sleep", sleep)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -66,6 +66,21 @@ class StepAttempt(msgspec.Struct, frozen=True):
         return (self.task_id, self.name, self.occurrence)
 
 
+class StepRecord(NamedTuple):
+    """A step before a command: its place, its record, and its latest attempt."""
+
+    place: Place
+    known: Step | None
+    latest: StepAttempt | None
+
+    def running(self, task: Task) -> StepAttempt | None:
+        """The latest attempt, if it runs in the current attempt of the task."""
+        latest = self.latest
+        if latest is None or latest.state is not AttemptState.RUNNING or latest.attempt != task.attempt:
+            return None
+        return latest
+
+
 class StepAttemptContext(StepCommandContext):
     """The steps and step attempts of a batch of commands."""
 
@@ -79,9 +94,9 @@ class StepAttemptContext(StepCommandContext):
         self._attempts = {attempt.key: attempt for attempt in attempts}
         self._positions = dict(positions or {})
 
-    def attempt(self, task_id: UUID, place: Place) -> StepAttempt | None:
-        """The latest attempt of a step."""
-        return self._attempts.get((task_id, place.name, place.occurrence))
+    def record(self, task_id: UUID, name: str, occurrence: int) -> StepRecord:
+        place = Place(self.next_position(task_id), name, occurrence)
+        return StepRecord(place, self.step(task_id, place), self._attempts.get((task_id, name, occurrence)))
 
     def open_attempt(self, task_id: UUID, attempt: int) -> StepAttempt | None:
         """The last step attempt of this attempt that has not ended."""
@@ -123,9 +138,8 @@ class RunCredential(Credential, frozen=True, kw_only=True):
     def error(self, denial: Denial, task: AttemptRow) -> WindlassError:
         match denial:
             case Denial.NOT_STARTED:
-                return InvalidState(
-                    f"run {task.id} has not been started by a worker", task_id=task.id, state=task.state
-                )
+                message = f"run {task.id} has not been started by a worker"
+                return InvalidState(message, task_id=task.id, state=task.state)
             case Denial.OTHER_DELIVERY:
                 message = f"run {task.id} does not run on a worker that polls"
                 return LeaseLost(message, task_id=task.id, current_attempt=task.attempt)
@@ -139,122 +153,77 @@ def stopped(task: Task, now: Instant) -> Transition | None:
     if task.state is not State.RUNNING or task.cancel is None:
         return None
     ended = task_rules.cancel(task, task.cancel.reason, now, force=True)
-    refusal = InvalidState("the run was cancelled", task_id=task.id, state=State.CANCELLED)
-    return msgspec.structs.replace(ended, refusal=refusal)
+    return replace(ended, refusal=InvalidState("the run was cancelled", task_id=task.id, state=State.CANCELLED))
 
 
-def begin(
-    task: Task,
-    credential: RunCredential,
-    known: Step | None,
-    latest: StepAttempt | None,
-    wanted: StepAttempt,
-    now: Instant,
-) -> Transition:
-    """Starts a step attempt, or returns the result of the step. `wanted` has the worker's fields and the new id."""
-    credential.check(task, now)
-    if (end := stopped(task, now)) is not None:
-        return end
+# The rules below hold for a run that was not stopped, under a credential that was checked.
+
+
+def begin(task: Task, record: StepRecord, wanted: StepAttempt, now: Instant, *, exact: bool) -> Transition:
+    """Starts a step attempt, or returns the result of the step. `wanted` has the worker's fields and the new id;
+    `exact` means that the worker has named its attempt."""
     if task.state is not State.RUNNING:
         raise InvalidState(f"the run is {task.state}", task_id=task.id, state=task.state)
-    if known is not None and (known.state is StepState.SUCCEEDED or _slept(known, now)):
-        return Transition(Verb.NOTE, task, task, answer=known)
-    if latest is not None and latest.state is AttemptState.RUNNING and latest.attempt == task.attempt:
-        if credential.exact:
-            return Transition(Verb.NOTE, task, task, answer=latest)  # the answer to the first call was lost
+    known, latest = record.known, record.latest
+    if known is not None:
+        slept = known.kind is StepKind.SLEEP and known.wake_at is not None and known.wake_at <= now
+        if known.state is StepState.SUCCEEDED or slept:
+            return _note(task, known)
+    if (running := record.running(task)) is not None:
+        if exact:
+            return _note(task, running)  # the answer to the first call was lost
         raise StepHeld(f"step {wanted.name} is already running", task_id=task.id)
-    _refuse_unless_due(task, known, latest, now)
+    if known is not None:
+        _refuse_unless_due(task, known, latest, now)
     number = 1 if latest is None else latest.number + 1
     made = replace(wanted, number=number, attempt=task.attempt, tries=tries_of(task), begun_at=now)
-    return Transition(Verb.NOTE, task, task, writes=(made,), answer=made)
+    return _note(task, made, made)
 
 
-def complete(
-    task: Task,
-    credential: RunCredential,
-    place: Place,
-    known: Step | None,
-    latest: StepAttempt | None,
-    result: bytes,
-    now: Instant,
-    new_id: UUID,
-) -> Transition:
+def complete(task: Task, record: StepRecord, result: bytes, now: Instant, new_id: UUID) -> Transition:
     """The function of the step returned. A step that was never started counts as started now."""
-    credential.check(task, now)
-    if (end := stopped(task, now)) is not None:
-        return end
+    place, known = record.place, record.known
     if known is not None and known.state is StepState.SUCCEEDED:
         if known.result == result:
-            return Transition(Verb.NOTE, task, task, answer=known)
+            return _note(task, known)
         raise Conflict(f"the step {place.name} has already given another result", task_id=task.id)
     if known is not None and known.kind is StepKind.SLEEP:
-        return Transition(Verb.NOTE, task, task, answer=known)  # a sleep ends when its time has come
-    _refuse_unless_open(task)
-    began = _running(task, latest)
-    if began is None and known is not None:
-        raise Conflict(f"the step {place.name} has already failed", task_id=task.id)
-    ended = _ended(task, place, began, latest, AttemptState.SUCCEEDED, now, new_id)
-    took_s = (now - ended.begun_at).total_seconds()
-    kind = StepKind.SLEEP if task.state is State.SLEEPING else StepKind.STEP
+        return _note(task, known)  # a sleep ends when its time has come
+    began = _began(task, record, now, new_id)
     step = Step(
-        task.id, place.name, place.occurrence, _position(place, known), kind, StepState.SUCCEEDED, task.attempt,
-        now, took_s=max(0.0, took_s), result=result,
+        task.id, place.name, place.occurrence, place.position if known is None else known.position,
+        StepKind.SLEEP if task.state is State.SLEEPING else StepKind.STEP, StepState.SUCCEEDED, task.attempt, now,
+        took_s=max(0.0, (now - began.begun_at).total_seconds()), result=result,
     )  # fmt: skip
-    return Transition(Verb.NOTE, task, task, writes=(step, ended), answer=step)
+    return _note(task, step, step, replace(began, state=AttemptState.SUCCEEDED, ended_at=now))
 
 
-def fail(
-    task: Task,
-    credential: RunCredential,
-    place: Place,
-    known: Step | None,
-    latest: StepAttempt | None,
-    failure: Failure,
-    now: Instant,
-    jitter: float,
-    new_id: UUID,
-) -> Transition:
+def fail(task: Task, record: StepRecord, failure: Failure, now: Instant, jitter: float, new_id: UUID) -> Transition:
     """The function of the step failed. If the step is retried, the run sleeps until then and this execution ends."""
-    credential.check(task, now)
-    if (end := stopped(task, now)) is not None:
-        return end
+    place, known, latest = record
     if known is not None and latest is not None and latest.ended_at is not None and latest.error == failure:
-        return Transition(Verb.NOTE, task, task, answer=known)  # a repeated report
+        return _note(task, known)  # a repeated report
     if known is not None and known.state is StepState.SUCCEEDED:
         raise Conflict(f"the step {place.name} has already succeeded", task_id=task.id)
-    _refuse_unless_open(task)
-    began = _running(task, latest)
-    if began is None and known is not None:
-        raise Conflict(f"the step {place.name} has already failed", task_id=task.id)
-    policy = task.policy if began is None or began.policy is None else began.policy
+    began = _began(task, record, now, new_id)
+    policy = began.policy or task.policy
     failures = (known.failures if known is not None and known.state is StepState.WAITING else 0) + 1
     step = Step(
-        task.id, place.name, place.occurrence, _position(place, known), StepKind.STEP, StepState.FAILED, task.attempt,
-        now, failures=failures, error=failure,
+        task.id, place.name, place.occurrence, place.position if known is None else known.position, StepKind.STEP,
+        StepState.FAILED, task.attempt, now, failures=failures, error=failure,
     )  # fmt: skip
+    ended = replace(began, state=AttemptState.FAILED, ended_at=now, error=failure)
     if not failure.may_retry or failures >= policy.max_attempts:
-        ended = _ended(task, place, began, latest, AttemptState.FAILED, now, new_id, failure)
-        return Transition(Verb.NOTE, task, task, writes=(step, ended), answer=step)
-    ended = _ended(task, place, began, latest, AttemptState.RETRYING, now, new_id, failure)
+        return _note(task, step, step, ended)
     wake_at = now + timedelta(seconds=retry_delay_s(policy, failures, jitter, failure.retry_after_s))
     waiting = replace(step, state=StepState.WAITING, wake_at=wake_at)
-    slept = _sleep(task, wake_at, now)
-    return replace(slept, writes=(waiting, ended), answer=waiting)
+    writes = (waiting, replace(ended, state=AttemptState.RETRYING))
+    return replace(_sleep(task, wake_at, now), writes=writes, answer=waiting)
 
 
-def sleep(
-    task: Task,
-    credential: RunCredential,
-    open_attempt: StepAttempt | None,
-    position: int,
-    duration_s: float,
-    now: Instant,
-) -> Transition:
+def sleep(task: Task, open_attempt: StepAttempt | None, position: int, duration_s: float, now: Instant) -> Transition:
     """The run sleeps. The open step is the sleep: its end is recorded with it, so that the run does not sleep twice if
     the worker reports nothing more. With a duration of 0 the run is queued again at once."""
-    credential.check(task, now)
-    if (end := stopped(task, now)) is not None:
-        return end
     until = now + timedelta(seconds=duration_s)
     slept = _sleep(task, until, now, come=duration_s <= 0)
     if open_attempt is None or slept.refusal is not None or not slept.changed:
@@ -272,7 +241,8 @@ def tries_of(task: Task) -> int:
     return task.failures + task.losses
 
 
-# --------------------------------------------------------------------------------------------- shared parts
+def _note(task: Task, answer: object, *writes: object) -> Transition:
+    return Transition(Verb.NOTE, task, task, writes=writes, answer=answer)
 
 
 def _sleep(task: Task, until: Instant, now: Instant, *, come: bool = False) -> Transition:
@@ -280,52 +250,27 @@ def _sleep(task: Task, until: Instant, now: Instant, *, come: bool = False) -> T
     return task_rules.sleep(task, task.attempt, task.lease_id, until, now, come=come)
 
 
-def _slept(known: Step, now: Instant) -> bool:
-    return known.kind is StepKind.SLEEP and known.wake_at is not None and known.wake_at <= now
-
-
-def _refuse_unless_due(task: Task, known: Step | None, latest: StepAttempt | None, now: Instant) -> None:
-    if known is None:
-        return
+def _refuse_unless_due(task: Task, known: Step, latest: StepAttempt | None, now: Instant) -> None:
     if known.state is StepState.WAITING:
         if known.wake_at is None or known.wake_at > now:
             until = "" if known.wake_at is None else f" until {known.wake_at.isoformat()}"
             raise InvalidState(f"the step {known.name} waits{until}", task_id=task.id)
-        return
-    if latest is None or latest.tries >= tries_of(task):
+    elif latest is None or latest.tries >= tries_of(task):
         why = known.error.message if known.error is not None else "for good"
         raise InvalidState(f"the step {known.name} has failed in this attempt of its run: {why}", task_id=task.id)
 
 
-def _refuse_unless_open(task: Task) -> None:
+def _began(task: Task, record: StepRecord, now: Instant, new_id: UUID) -> StepAttempt:
+    """The running attempt of a step that may be reported, or a new one."""
     asleep = task.state is State.SLEEPING and task.outcome is Outcome.SLEPT
     if not task_rules.may_report(task) and not asleep:
         raise InvalidState(f"the run is {task.state}", task_id=task.id, state=task.state)
-
-
-def _running(task: Task, latest: StepAttempt | None) -> StepAttempt | None:
-    if latest is None or latest.state is not AttemptState.RUNNING or latest.attempt != task.attempt:
-        return None
-    return latest
-
-
-def _ended(
-    task: Task,
-    place: Place,
-    began: StepAttempt | None,
-    latest: StepAttempt | None,
-    state: AttemptState,
-    now: Instant,
-    new_id: UUID,
-    error: Failure | None = None,
-) -> StepAttempt:
-    if began is None:
-        number = 1 if latest is None else latest.number + 1
-        began = StepAttempt(
-            new_id, task.id, place.name, place.occurrence, number, task.attempt, tries_of(task), state, now
-        )
-    return replace(began, state=state, ended_at=now, error=error)
-
-
-def _position(place: Place, known: Step | None) -> int:
-    return place.position if known is None else known.position
+    if (running := record.running(task)) is not None:
+        return running
+    place, known, latest = record
+    if known is not None:
+        raise Conflict(f"the step {place.name} has already failed", task_id=task.id)
+    number = 1 if latest is None else latest.number + 1
+    return StepAttempt(
+        new_id, task.id, place.name, place.occurrence, number, task.attempt, tries_of(task), AttemptState.RUNNING, now
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from windlass.contracts.registry.server.open_polls import OpenPolls
-from windlass.contracts.registry.wire.messages import extra_of, namespace_of
+from windlass.contracts.registry.wire.messages import extra_of
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.retry import Policy
 from windlass.core.trace import is_traceparent
@@ -20,8 +21,9 @@ from windlass.engine.engine import Engine
 from windlass.engine.read.tasks import TaskView
 from windlass.errors import NotFound
 
-WORKER_ID, LEASE_TOKEN, ACTIVE = "x-windlass-worker-id", "x-windlass-lease-token", "x-windlass-active-runs"
-ATTEMPT, CONTEXT = "x-windlass-attempt", "x-windlass-context-bin"
+EXTENSIONS_PER_LEASE = 3  # for a worker that waits in a poll and sends no heartbeat
+PART_OF_LEASE = 0.05  # longest wait of a heartbeat, as a part of `stale_s`
+RUN_OPTIONS_MAX = 10_000
 TRACE = "traceparent"
 
 
@@ -34,13 +36,6 @@ class Options:
     stale_s: float = 30.0
     gather_s: float = 1.0  # how long a heartbeat waits to be batched with others, if `stale_s` allows it
     open: bool = False  # callers need no API key
-
-
-EXTENSIONS_PER_LEASE = 3  # for a worker that waits in a poll and sends no heartbeat
-PART_OF_LEASE = 0.05  # longest wait of a heartbeat, as a part of `stale_s`
-
-
-RUN_OPTIONS_MAX = 10_000
 
 
 class RunOptions(NamedTuple):
@@ -115,26 +110,20 @@ class Call:
         return self.shared.options
 
     def may(self, role: Role, namespace_id: str) -> str:
-        """Returns the namespace of the call. Raises if the caller lacks the role there."""
-        namespace = namespace_of(namespace_id)
+        """Returns the namespace of the call, by default `default`. Raises if the caller lacks the role there."""
+        namespace = namespace_id or "default"
         check_role(self.principal, role)
         check_name("namespace_id", namespace)
         check_reach(self.principal, namespace)
         return namespace
-
-    def may_by_id(self, role: Role) -> None:
-        """For calls that have only an id. The caller checks the namespace of the record itself."""
-        check_role(self.principal, role)
 
     def reaches(self, namespace: str) -> bool:
         return self.principal.namespace in (None, namespace)
 
     async def run(self, run_id: UUID, namespace: str | None = None) -> TaskView:
         """Returns a run that the caller may see. Raises NotFound for one of another namespace."""
-        try:
+        with not_found_as("workflow_run", run_id):
             view = await self.engine.tasks.get(run_id)
-        except NotFound:
-            raise missing("workflow_run", run_id) from None
         if not self.reaches(view.task.namespace) or namespace not in (None, view.task.namespace):
             raise missing("workflow_run", run_id)
         return view
@@ -150,9 +139,6 @@ class Call:
             self.shared.run_options[run_id] = known
         return known
 
-    def set_trailing_metadata(self, *pairs: tuple[str, str | bytes]) -> None:
-        self.context.set_trailing_metadata(pairs)
-
     @property
     def trace(self) -> str | None:
         trace = self.metadata.get(TRACE)
@@ -160,6 +146,15 @@ class Call:
 
 
 Handler = Callable[[Call, Any], Awaitable[Any]]
+
+
+@contextmanager
+def not_found_as(subject: str, subject_id: object) -> Iterator[None]:
+    """Gives a NotFound the form of this wire."""
+    try:
+        yield
+    except NotFound:
+        raise missing(subject, subject_id) from None
 
 
 def missing(subject: str, subject_id: object) -> NotFound:

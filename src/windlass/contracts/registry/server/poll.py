@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from functools import partial
 from uuid import UUID
 
 from msgspec.structs import replace
 
-from windlass.contracts.registry.server.call import ATTEMPT, CONTEXT, LEASE_TOKEN, TRACE, WORKER_ID, Call
+from windlass.contracts.registry.server.call import TRACE, Call
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire.messages import extra_of
+from windlass.contracts.registry.wire.service import ATTEMPT, CONTEXT, LEASE_TOKEN, WORKER_ID
 from windlass.contracts.registry.wire.worker import Token, read_token
 from windlass.core.access import Role
 from windlass.core.command import Claimed
 from windlass.core.lease import Lease
+from windlass.core.task import Task
 from windlass.core.worker import Worker, WorkerState
 from windlass.engine.liveness.workers import lease_of_worker
 from windlass.errors import Invalid, InvalidState, LeaseLost, NotFound, Unavailable
@@ -43,28 +45,25 @@ async def poll_activity(call: Call, request: pb.PollActivityRequest) -> pb.PollA
             return pb.PollActivityResponse()
         if just_read or LEASE_TOKEN in call.metadata:
             return await _answer(call, claimed)
-        worker, just_read = await _read_again(call, worker.id, claimed), True
+        try:
+            worker, just_read = await call.shared.workers.read(worker.id), True
+        except BaseException:
+            call.engine.workers.rescue([claimed])
+            raise
         if worker.lease_id == lease.id:
             return await _answer(call, claimed)
         call.engine.workers.rescue([claimed])  # the worker registered again meanwhile and polls under another lease
 
 
-async def _read_again(call: Call, worker_id: UUID, claimed: Claimed) -> Worker:
-    try:
-        return await call.shared.workers.read(worker_id)
-    except BaseException:
-        call.engine.workers.rescue([claimed])
-        raise
-
-
 async def _answer(call: Call, claimed: Claimed) -> pb.PollActivityResponse:
-    call.context.add_done_callback(lambda context: _give_back_if_unsent(call, context, claimed))
+    task, give_back = claimed.task, partial(call.engine.workers.rescue, [claimed])
+    # A call that is not done in this callback was cancelled before its response was sent.
+    call.context.add_done_callback(lambda context: None if context.done() else give_back())
     try:
-        await _send_metadata(call, claimed)
+        call.context.set_trailing_metadata(await _metadata(call, task))
     except Exception:
-        call.engine.workers.rescue([claimed])
+        give_back()
         raise
-    task = claimed.task
     return pb.PollActivityResponse(run_id=str(task.id), workflow_type=task.kind, workflow_input=claimed.payload)
 
 
@@ -134,7 +133,8 @@ async def _claim(call: Call, lease: Lease, wait_s: float) -> Claimed | None:
     finally:
         claiming.cancel()
         watching.cancel()
-        if _is_cancelled() and claiming.done() and not claiming.cancelled() and claiming.exception() is None:
+        me, ended = asyncio.current_task(), claiming.done() and not claiming.cancelled()
+        if me is not None and me.cancelling() and ended and claiming.exception() is None:
             call.engine.workers.rescue(claiming.result())
     return found[0] if found else None
 
@@ -156,19 +156,7 @@ async def _gone(call: Call, lease: Lease, wait_s: float) -> InvalidState | None:
     return None
 
 
-def _is_cancelled() -> bool:
-    me = asyncio.current_task()
-    return me is not None and me.cancelling() > 0
-
-
-def _give_back_if_unsent(call: Call, context: Any, claimed: Claimed) -> None:
-    """Gives the run back if the caller cancelled before the response was sent."""
-    if not context.done():
-        call.engine.workers.rescue([claimed])
-
-
-async def _send_metadata(call: Call, claimed: Claimed) -> None:
-    task = claimed.task
+async def _metadata(call: Call, task: Task) -> tuple[tuple[str, str | bytes], ...]:
     assert task.lease_id is not None, task.id
     more: list[tuple[str, str | bytes]] = [
         (LEASE_TOKEN, str(Token(task.lease_id, task.attempt))),
@@ -181,4 +169,4 @@ async def _send_metadata(call: Call, claimed: Claimed) -> None:
         context = bytes(extra_of((await call.engine.tasks.get(task.id)).wire).context)
         if context and len(context) <= CONTEXT_MAX_BYTES:
             more.append((CONTEXT, context))
-    call.set_trailing_metadata(*more)
+    return tuple(more)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from windlass.contracts.registry.server.call import Call, missing
+from windlass.contracts.registry.server.call import Call, not_found_as
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire import messages as wire
 from windlass.contracts.registry.wire.field_names import wire_field_names
@@ -43,9 +41,7 @@ def _submission(call: Call, request: pb.StartWorkflowRequest, namespace: str) ->
             check_text(field, text, longest)
     policy = request.retry_policy if request.HasField("retry_policy") else None
     context = wire.json_bytes("context", request.context, empty=b"")
-    deadline: datetime | None = None
-    if request.HasField("deadline_at"):
-        deadline = wire.instant("deadline_at", request.deadline_at)
+    deadline = wire.instant("deadline_at", request.deadline_at) if request.HasField("deadline_at") else None
     return Submission(
         kind=request.workflow_type,
         queue=request.task_queue,
@@ -100,8 +96,6 @@ async def cancel_workflow_run(call: Call, request: pb.CancelWorkflowRunRequest) 
     view = await call.run(wire.read_id("run_id", request.run_id), namespace)
     if view.task.terminal or view.task.cancel is not None:
         raise InvalidState(f"the run is {wire.shown_status(view.task)} already")
-    try:
+    with not_found_as("workflow_run", request.run_id):
         await call.engine.cancel(view.task.id, force=await _cannot_be_signalled(call, view.task))
-    except NotFound:
-        raise missing("workflow_run", request.run_id) from None
     return pb.Empty()

@@ -5,9 +5,12 @@ A cron expression of this wire starts with seconds. One of five fields has anoth
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from operator import not_
 from typing import Any
 
-from windlass.contracts.registry.server.call import Call, missing
+from windlass.contracts.registry.server.call import Call, missing, not_found_as
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire import messages as wire
 from windlass.contracts.registry.wire.field_names import wire_field_names
@@ -15,7 +18,7 @@ from windlass.core.access import Role
 from windlass.core.cron import parse_cron
 from windlass.core.schedule import CATCHUP_DEFAULT, CATCHUP_MAX, Schedule, ScheduleSpec
 from windlass.core.validation import NAME_MAX, check_text
-from windlass.errors import Invalid, NotFound
+from windlass.errors import Invalid
 
 LIST_DEFAULT, LIST_MAX = 100, 500
 
@@ -60,49 +63,41 @@ async def update_schedule(call: Call, request: pb.UpdateScheduleRequest) -> pb.U
         changes = _changes(request, known)
         moves = request.HasField("next_fire_at") and "cron" not in changes
         at = wire.instant("next_fire_at", request.next_fire_at) if moves else None
-        try:
+        with not_found_as("schedule", request.schedule_id):
             after = await call.engine.schedules.update(known.id, changes, next_fire_at=at)
-        except NotFound:
-            raise missing("schedule", request.schedule_id) from None
     return pb.UpdateScheduleResponse(schedule=_message(after))
 
 
 async def delete_schedule(call: Call, request: pb.DeleteScheduleRequest) -> pb.Empty:
     """The runs that the schedule has started continue."""
     known = await _get(call, request.schedule_id, call.may(Role.SUBMITTER, request.namespace_id))
-    try:
+    with not_found_as("schedule", request.schedule_id):
         await call.engine.schedules.delete(known.id)
-    except NotFound:
-        raise missing("schedule", request.schedule_id) from None
     return pb.Empty()
 
 
 async def _get(call: Call, schedule_id: str, namespace: str) -> Schedule:
     """Raises NotFound for a schedule of another namespace."""
     id_ = wire.read_id("schedule_id", schedule_id, "schedule")
-    try:
+    with not_found_as("schedule", schedule_id):
         known = await call.engine.schedules.get(id_)
-    except NotFound:
-        raise missing("schedule", schedule_id) from None
     if known.namespace != namespace:
         raise missing("schedule", schedule_id)
     return known
 
 
 def _changes(request: pb.UpdateScheduleRequest, known: Schedule) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if request.HasField("task_queue"):
-        changes["queue"] = request.task_queue.value
-    if request.HasField("workflow_type"):
-        changes["kind"] = request.workflow_type.value
-    if request.HasField("cron_expr"):
-        changes["cron"] = _cron(request.cron_expr.value)
-    if request.HasField("input"):
-        changes["payload"] = wire.json_bytes("input", request.input.value)
-    if request.HasField("enabled"):
-        changes["paused"] = not request.enabled.value
-    if request.HasField("max_catchup"):
-        changes["max_catchup"] = _catchup(request.max_catchup.value)
+    readers: dict[str, tuple[str, Callable[[Any], object]]] = {
+        "task_queue": ("queue", str),
+        "workflow_type": ("kind", str),
+        "cron_expr": ("cron", _cron),
+        "input": ("payload", partial(wire.json_bytes, "input")),
+        "enabled": ("paused", not_),
+        "max_catchup": ("max_catchup", _catchup),
+    }
+    changes: dict[str, Any] = {
+        name: read(getattr(request, field).value) for field, (name, read) in readers.items() if request.HasField(field)
+    }
     if request.HasField("context") or request.HasField("version"):
         extra = wire.extra_of(known.wire)
         context = request.context.value if request.HasField("context") else bytes(extra.context)

@@ -1,15 +1,15 @@
 """`kagzi.WorkflowService` over gRPC: finds the handler of a call and turns errors into a status of this wire.
 
-Handlers are functions of `MODULES`, found by name; their request and response types come from the proto.
+The handler of `StartWorkflow` is the function `start_workflow` of one of the `MODULES`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +17,7 @@ import grpc
 
 from windlass.contracts.registry.server import health, poll, run, schedule, step, work, worker
 from windlass.contracts.registry.server.call import Call, Handler, Options, ServerContext
-from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.registry.wire.service import METHODS, SERVICE, Method
 from windlass.contracts.registry.wire.status import DETAILS_KEY, refusal_of
 from windlass.core.access import Principal, Role
 from windlass.engine.engine import Engine
@@ -29,11 +29,9 @@ log = logging.getLogger("windlass.registry")
 
 Identify = Callable[[str], Awaitable[Principal]]
 
-SERVICE = "kagzi.WorkflowService"
 MODULES: tuple[ModuleType, ...] = (run, schedule, worker, poll, work, step, health)
 WITHOUT_KEY = frozenset({"HealthCheck"})
 ANYBODY = Principal("anybody", Role.OPERATOR)
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class RegistryServer:
@@ -43,19 +41,16 @@ class RegistryServer:
         self._identify, self._options, self._shared = identify, options, ServerContext(engine, options)
 
     def handler(self) -> Any:
-        methods = pb.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name
         return grpc.method_handlers_generic_handler(
-            SERVICE, {name: self._method(name, method) for name, method in methods.items()}
+            SERVICE, {name: self._method(name, method) for name, method in METHODS.items()}
         )
 
-    def _method(self, name: str, method: Any) -> Any:
-        request, response = (getattr(pb, kind.name) for kind in (method.input_type, method.output_type))
-        handle = handler_of(name)
-
-        async def answer(message: Any, context: Any) -> Any:
-            return await self._answer(name, handle, message, context)
-
-        return grpc.unary_unary_rpc_method_handler(answer, request.FromString, response.SerializeToString)
+    def _method(self, name: str, method: Method) -> Any:
+        functions = (getattr(module, method.function, None) for module in MODULES)
+        handle = next((function for function in functions if function is not None), None)
+        return grpc.unary_unary_rpc_method_handler(
+            partial(self._answer, name, handle), method.request.FromString, method.response.SerializeToString
+        )
 
     async def _answer(self, name: str, handle: Handler | None, message: Any, context: Any) -> Any:
         if handle is None:
@@ -99,9 +94,3 @@ class RegistryServer:
 async def _refuse(context: Any, error: WindlassError) -> None:
     refusal = refusal_of(error, dict(context.invocation_metadata() or ()).get("user-agent"))
     await context.abort(refusal.status, refusal.message, ((DETAILS_KEY, refusal.details),))
-
-
-def handler_of(name: str) -> Handler | None:
-    """The handler of `StartWorkflow` is the function `start_workflow` of one of the modules."""
-    function = _WORD.sub("_", name).lower()
-    return next((getattr(module, function) for module in MODULES if hasattr(module, function)), None)

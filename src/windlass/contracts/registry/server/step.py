@@ -11,16 +11,14 @@ from windlass.contracts.registry.server.call import Call, missing
 from windlass.contracts.registry.server.work import carry_out, credential_of
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire import messages as wire
-from windlass.contracts.registry.wire.step import attempt_messages, cached_result, read_recorded_id, read_step_id
+from windlass.contracts.registry.wire.step import attempt_messages, cached_result, read_step_id, task_of_recorded_id
 from windlass.core.access import Role
 from windlass.core.states import Instant
 from windlass.core.step import Step
 from windlass.core.validation import LARGE_MAX_BYTES, check_name
-from windlass.errors import Invalid, NotFound
-from windlass.net.ids import parse_id
+from windlass.errors import Invalid
 
 PAGE_DEFAULT = 50
-_NEVER = Instant.min
 
 
 async def begin_step(call: Call, request: pb.BeginStepRequest) -> pb.BeginStepResponse:
@@ -30,7 +28,7 @@ async def begin_step(call: Call, request: pb.BeginStepRequest) -> pb.BeginStepRe
     policy = request.retry_policy if request.HasField("retry_policy") else None
     wanted = StepAttempt(
         call.engine.parts.randomness.new_id(), credential.task_id, name, occurrence, 1, 0, 0, AttemptState.RUNNING,
-        _NEVER,
+        Instant.min,
         policy=None if policy is None else wire.policy_from(policy, options.policy),
         final=wire.prefixes_from(policy) or options.final_errors,
         given=wire.json_bytes("input", request.input, empty=b"") or None,
@@ -61,20 +59,14 @@ async def fail_step(call: Call, request: pb.FailStepRequest) -> pb.Empty:
 async def get_step_attempt(call: Call, request: pb.GetStepAttemptRequest) -> pb.GetStepAttemptResponse:
     namespace = call.may(Role.VIEWER, request.namespace_id)
     id_text = request.step_attempt_id
-    if (recorded := read_recorded_id(id_text)) is not None:
-        task_id = recorded[0]
-    else:
-        attempt_id = parse_id("step", id_text)
-        if attempt_id is None:
-            raise Invalid("must be a UUID", field="step_attempt_id")
-        try:
-            task_id = (await workflows.get_step_attempt(call.engine, attempt_id)).task_id
-        except NotFound:
-            raise missing("step_attempt", id_text) from None
-    found = [a for a in await _all(call, task_id, namespace) if a.step_attempt_id == id_text]
-    if not found:
-        raise missing("step_attempt", id_text)
-    return pb.GetStepAttemptResponse(step_attempt=found[0])
+    task_id = task_of_recorded_id(id_text)
+    if task_id is None:
+        attempt = await workflows.get_step_attempt(call.engine, wire.read_id("step_attempt_id", id_text, "step"))
+        task_id = None if attempt is None else attempt.task_id
+    for found in [] if task_id is None else await _all(call, task_id, namespace):
+        if found.step_attempt_id == id_text:
+            return pb.GetStepAttemptResponse(step_attempt=found)
+    raise missing("step_attempt", id_text)
 
 
 async def list_step_attempts(call: Call, request: pb.ListStepAttemptsRequest) -> pb.ListStepAttemptsResponse:

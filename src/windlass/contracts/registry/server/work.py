@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from windlass.contracts.registry.commands import (
-    SLEEP_MAX_S,
-    WorkflowCommand,
-    WorkflowReport,
-    WorkflowSleep,
-)
+from windlass.contracts.registry.commands import WorkflowCommand, WorkflowReport, WorkflowSleep
 from windlass.contracts.registry.rules import RunCredential
-from windlass.contracts.registry.server.call import LEASE_TOKEN, WORKER_ID, Call, missing
+from windlass.contracts.registry.server.call import Call, not_found_as
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire import messages as wire
+from windlass.contracts.registry.wire.service import LEASE_TOKEN, WORKER_ID
 from windlass.contracts.registry.wire.worker import read_token
 from windlass.contracts.registry.workflows import Answer, run_command
-from windlass.core.access import Role
+from windlass.core.access import Role, check_role
 from windlass.core.task import Outcome
 from windlass.core.validation import LARGE_MAX_BYTES
 from windlass.core.worker import WorkerHeartbeat
 from windlass.errors import Invalid, InvalidState, NotFound
+
+SLEEP_MAX_S = 30 * 86400
 
 
 async def complete_workflow(call: Call, request: pb.CompleteWorkflowRequest) -> pb.Empty:
@@ -37,7 +35,7 @@ async def fail_workflow(call: Call, request: pb.FailWorkflowRequest) -> pb.Empty
 
 async def schedule_sleep(call: Call, request: pb.ScheduleSleepRequest) -> pb.Empty:
     if request.duration_seconds > SLEEP_MAX_S:
-        raise Invalid(f"must be at most {SLEEP_MAX_S:.0f} (30 days)", field="duration_seconds")
+        raise Invalid(f"must be at most {SLEEP_MAX_S} (30 days)", field="duration_seconds")
     await carry_out(call, WorkflowSleep(credential_of(call, request.run_id), float(request.duration_seconds)))
     return pb.Empty()
 
@@ -58,16 +56,16 @@ async def record_heartbeat(call: Call, request: pb.RecordHeartbeatRequest) -> pb
 
 
 def credential_of(call: Call, run_id: str) -> RunCredential:
-    call.may_by_id(Role.SUBMITTER)
-    id_, token = wire.read_id("run_id", run_id), call.metadata.get(LEASE_TOKEN)
-    read = None if token is None else read_token(token)
-    attempt, lease_id = (None, None) if read is None else (read.attempt or None, read.lease_id)
+    """The namespace of the run is checked with its command."""
+    check_role(call.principal, Role.SUBMITTER)
+    task_id, attempt, lease_id = wire.read_id("run_id", run_id), None, None
+    if (text := call.metadata.get(LEASE_TOKEN)) is not None:
+        token = read_token(text)
+        attempt, lease_id = token.attempt or None, token.lease_id
     worker = call.metadata.get(WORKER_ID)
-    return RunCredential(id_, attempt, lease_id, worker=worker, namespace=call.principal.namespace)
+    return RunCredential(task_id, attempt, lease_id, worker=worker, namespace=call.principal.namespace)
 
 
 async def carry_out(call: Call, command: WorkflowCommand) -> Answer:
-    try:
+    with not_found_as("workflow_run", command.task_id):
         return await run_command(call.engine, command)
-    except NotFound:
-        raise missing("workflow_run", command.task_id) from None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from windlass.contracts.registry.server.call import ACTIVE, LEASE_TOKEN, Call, missing
+from windlass.contracts.registry.server.call import Call, missing, not_found_as
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire.field_names import wire_field_names
 from windlass.contracts.registry.wire.messages import page_size, page_token, read_id, read_page_token
+from windlass.contracts.registry.wire.service import ACTIVE, LEASE_TOKEN
 from windlass.contracts.registry.wire.worker import Token, read_token, registration_from, states_of, worker_message
-from windlass.core.access import Role
+from windlass.core.access import Role, check_role
 from windlass.core.queue import QueueConfig
 from windlass.core.validation import check_count
 from windlass.core.worker import Worker, WorkerHeartbeat
@@ -27,10 +28,9 @@ async def register_worker(call: Call, request: pb.RegisterWorkerRequest) -> pb.R
     call.shared.workers.forget(worker_id)
     call.shared.polls.note(lease.id)
     await call.engine.keys.declare_namespace(namespace)
-    call.set_trailing_metadata((LEASE_TOKEN, str(Token(lease.id))))
-    return pb.RegisterWorkerResponse(
-        worker_id=str(worker_id), heartbeat_interval_secs=max(1, int(call.options.heartbeat_s))
-    )
+    call.context.set_trailing_metadata(((LEASE_TOKEN, str(Token(lease.id))),))
+    heartbeat_s = max(1, int(call.options.heartbeat_s))
+    return pb.RegisterWorkerResponse(worker_id=str(worker_id), heartbeat_interval_secs=heartbeat_s)
 
 
 async def worker_heartbeat(call: Call, request: pb.WorkerHeartbeatRequest) -> pb.WorkerHeartbeatResponse:
@@ -70,7 +70,7 @@ async def _take_unnamed_runs(call: Call, lease_id: UUID, active: str, received_s
 
 
 async def deregister_worker(call: Call, request: pb.DeregisterWorkerRequest) -> pb.Empty:
-    worker = await _get_worker(call, read_id("worker_id", request.worker_id, "worker"))
+    worker = await _get_worker(call, Role.SUBMITTER, request.worker_id)
     call.shared.workers.forget(worker.id)
     if request.drain:
         await call.engine.workers.drain(worker.id)
@@ -98,31 +98,27 @@ async def list_workers(call: Call, request: pb.ListWorkersRequest) -> pb.ListWor
 
 
 async def get_worker(call: Call, request: pb.GetWorkerRequest) -> pb.GetWorkerResponse:
-    call.may_by_id(Role.VIEWER)
-    worker = await _get_worker(call, read_id("worker_id", request.worker_id, "worker"), Role.VIEWER)
+    worker = await _get_worker(call, Role.VIEWER, request.worker_id)
     known = (await call.engine.queues.settings(worker.namespace, worker.queues[:1])).get(worker.queues[0])
     return pb.GetWorkerResponse(worker=worker_message(worker, QueueConfig() if known is None else known.config))
 
 
 async def _check_worker(call: Call, worker_id: UUID) -> None:
     """Checks the namespace of the worker. It never changes, so the cache saves a read per heartbeat."""
-    call.may_by_id(Role.SUBMITTER)
+    check_role(call.principal, Role.SUBMITTER)
     if call.principal.namespace is not None:
-        try:
+        with not_found_as("worker", worker_id):
             worker, _ = await call.shared.workers.get(worker_id)
-        except NotFound:
-            raise missing("worker", worker_id) from None
         if not call.reaches(worker.namespace):
             raise missing("worker", worker_id)
 
 
-async def _get_worker(call: Call, worker_id: UUID, role: Role = Role.SUBMITTER) -> Worker:
+async def _get_worker(call: Call, role: Role, id_text: str) -> Worker:
     """Raises NotFound for a worker of another namespace."""
-    call.may_by_id(role)
-    try:
+    check_role(call.principal, role)
+    worker_id = read_id("worker_id", id_text, "worker")
+    with not_found_as("worker", worker_id):
         worker = await call.engine.workers.get(worker_id)
-    except NotFound:
-        raise missing("worker", worker_id) from None
     if not call.reaches(worker.namespace):
         raise missing("worker", worker_id)
     return worker

@@ -27,14 +27,13 @@ from windlass.errors import Invalid
 from windlass.net.ids import parse_id
 from windlass.net.page_token import position_bytes, read_position
 
-DEFAULT_NAMESPACE = "default"
 DEFAULT_VERSION = "1"
 PAGE_DEFAULT, PAGE_MAX = 20, 100
 ATTEMPTS_UNLIMITED = 1_000_000
 MESSAGE_MAX = 64 * 1024
 EXHAUSTED = "Worker died, retries exhausted"
-# Defaults of a retry policy.
-ATTEMPTS, INITIAL_MS, COEFFICIENT, MAXIMUM_MS = 5, 1000, 2.0, 60_000
+DEFAULT_POLICY = Policy(max_attempts=5, retry_delay_s=1.0, retry_factor=2.0, retry_delay_max_s=60.0)
+SECONDS_MAX = 10 * 365 * 86400.0
 
 STATUS: dict[State, pb.WorkflowStatus] = {
     State.BLOCKED: pb.WORKFLOW_STATUS_PENDING,
@@ -90,11 +89,6 @@ def json_bytes(field: str, value: bytes, *, empty: bytes | None = b"null", most:
     return value
 
 
-def namespace_of(namespace_id: str) -> str:
-    """An empty namespace means the default one, for every caller."""
-    return namespace_id or DEFAULT_NAMESPACE
-
-
 def page_size(size: int, default: int = PAGE_DEFAULT) -> int:
     return default if size <= 0 else min(size, PAGE_MAX)
 
@@ -134,12 +128,11 @@ def instant(field: str, stamp: Timestamp) -> datetime:
 # --------------------------------------------------------------------------------------------- policies and errors
 
 
-def policy_from(message: pb.RetryPolicy | None, base: Policy | None = None) -> Policy:
-    """Reads a retry policy. A field that is 0 comes from `base`, or is the default; negative attempts mean no limit."""
+def policy_from(message: pb.RetryPolicy | None, base: Policy = DEFAULT_POLICY) -> Policy:
+    """Reads a retry policy. A field that is 0 comes from `base`; negative attempts mean no limit."""
     policy = message if message is not None else pb.RetryPolicy()
-    attempts = base.max_attempts if base is not None else ATTEMPTS
-    if policy.maximum_attempts:
-        attempts = ATTEMPTS_UNLIMITED if policy.maximum_attempts < 0 else policy.maximum_attempts
+    attempts = policy.maximum_attempts or base.max_attempts
+    attempts = ATTEMPTS_UNLIMITED if attempts < 0 else min(attempts, ATTEMPTS_UNLIMITED)
     for field in ("initial_interval_ms", "maximum_interval_ms"):
         if getattr(policy, field) < 0:
             raise Invalid("must not be negative", field=f"retry_policy.{field}")
@@ -147,21 +140,13 @@ def policy_from(message: pb.RetryPolicy | None, base: Policy | None = None) -> P
     if coefficient and not 1.0 <= coefficient <= 1000.0:
         raise Invalid("must lie between 1 and 1000", field="retry_policy.backoff_coefficient")
     return Policy(
-        max_attempts=min(attempts, ATTEMPTS_UNLIMITED),
-        max_losses=min(attempts, ATTEMPTS_UNLIMITED),
-        timeout_s=None if base is None else base.timeout_s,
-        retry_delay_s=_seconds(policy.initial_interval_ms, None if base is None else base.retry_delay_s, INITIAL_MS),
-        retry_factor=coefficient or (base.retry_factor if base is not None else COEFFICIENT),
-        retry_delay_max_s=_seconds(
-            policy.maximum_interval_ms, None if base is None else base.retry_delay_max_s, MAXIMUM_MS
-        ),
+        max_attempts=attempts,
+        max_losses=attempts,
+        timeout_s=base.timeout_s,
+        retry_delay_s=min(policy.initial_interval_ms / 1000, SECONDS_MAX) or base.retry_delay_s,
+        retry_factor=coefficient or base.retry_factor,
+        retry_delay_max_s=min(policy.maximum_interval_ms / 1000, SECONDS_MAX) or base.retry_delay_max_s,
     )
-
-
-def _seconds(given_ms: int, inherited_s: float | None, default_ms: int) -> float:
-    if given_ms:
-        return min(given_ms / 1000, 10 * 365 * 86400.0)
-    return default_ms / 1000 if inherited_s is None else inherited_s
 
 
 def prefixes_from(policy: pb.RetryPolicy | None) -> tuple[str, ...]:
@@ -175,7 +160,7 @@ def failure_from(error: pb.ErrorDetail, final: tuple[str, ...]) -> Failure:
     """Reads a failure. `final` are prefixes of messages that are not retried."""
     code = error.code if error.code in pb.ErrorCode.values() else pb.ERROR_CODE_UNSPECIFIED
     final_error = error.non_retryable or any(error.message.startswith(prefix) for prefix in final)
-    wait_s = min(error.retry_after_ms / 1000, 10 * 365 * 86400.0) if error.retry_after_ms > 0 else None
+    wait_s = min(error.retry_after_ms / 1000, SECONDS_MAX) if error.retry_after_ms > 0 else None
     return Failure(
         Category.USER_CODE,
         error.message[:MESSAGE_MAX],
@@ -264,10 +249,9 @@ def run_message(task: Task, created_at: datetime, payload: bytes | None, wire: b
 
 def wire_of(workflow_id: str, context: bytes, version: str, final: tuple[str, ...]) -> bytes:
     """The extra fields as JSON, for the `wire` column of the task."""
-    raw = msgspec.Raw(context) if context else msgspec.Raw()
     fields: dict[str, Any] = {"workflow_id": workflow_id, "version": version}
-    if raw:
-        fields["context"] = raw
+    if context:
+        fields["context"] = msgspec.Raw(context)
     if final:
         fields["non_retryable_errors"] = final
     return msgspec.json.encode(fields)

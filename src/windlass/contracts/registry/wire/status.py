@@ -65,11 +65,6 @@ MAPPINGS: dict[str, ErrorMapping] = {
 }
 
 
-def mapping_of(error: WindlassError) -> ErrorMapping:
-    own = type(error).code
-    return MAPPINGS[own] if own in MAPPINGS else MAPPINGS[known_code(error)]
-
-
 def asks_for_origin(user_agent: str | None) -> bool:
     """Whether the caller is built with tonic, as the origin's client is."""
     return _TONIC.search(user_agent or "") is not None
@@ -77,7 +72,8 @@ def asks_for_origin(user_agent: str | None) -> bool:
 
 def refusal_of(error: WindlassError, user_agent: str | None) -> Refusal:
     """Status and details have the same text, because libraries compare them."""
-    mapping, message = mapping_of(error), public_message(error)[:MESSAGE_MAX]
+    mapping = MAPPINGS.get(type(error).code) or MAPPINGS[known_code(error)]
+    message = public_message(error)[:MESSAGE_MAX]
     status: grpc.StatusCode = grpc.StatusCode[mapping.grpc]
     detail = pb.ErrorDetail(
         code=mapping.code,

@@ -36,15 +36,11 @@ def step_id_of(name: str, occurrence: int) -> str:
     return name if occurrence == 1 else f"{name}#{occurrence}"
 
 
-def recorded_id(step: Step) -> str:
-    """The id of a step without step attempts, which a worker of our SDK has recorded."""
-    return f"{step.task_id}/{step_id_of(step.name, step.occurrence)}"
-
-
-def read_recorded_id(text: str) -> tuple[UUID, str] | None:
-    task_id, slash, step_id = text.partition("/")
+def task_of_recorded_id(text: str) -> UUID | None:
+    """The task in the id of a step without step attempts, which a worker of our SDK has recorded."""
+    task_id, slash, _ = text.partition("/")
     try:
-        return (UUID(task_id), step_id) if slash else None
+        return UUID(task_id) if slash else None
     except ValueError:
         return None
 
@@ -67,9 +63,7 @@ def _tried(task: Task, attempt: StepAttempt, step: Step | None, is_latest: bool)
     if attempt.state is AttemptState.RETRYING and is_latest:
         status = pb.STEP_ATTEMPT_STATUS_PENDING
     asleep = step is not None and step.kind is StepKind.SLEEP
-    output = b""
-    if attempt.state is AttemptState.SUCCEEDED and step is not None:
-        output = cached_result(step)
+    output = cached_result(step) if attempt.state is AttemptState.SUCCEEDED and step is not None else b""
     return pb.StepAttempt(
         step_attempt_id=str(attempt.id), workflow_run_id=str(task.id),
         step_id=step_id_of(attempt.name, attempt.occurrence),
@@ -81,10 +75,10 @@ def _tried(task: Task, attempt: StepAttempt, step: Step | None, is_latest: bool)
 
 
 def _recorded(task: Task, step: Step) -> pb.StepAttempt:
-    asleep = step.kind is StepKind.SLEEP
+    step_id = step_id_of(step.name, step.occurrence)
     return pb.StepAttempt(
-        step_attempt_id=recorded_id(step), workflow_run_id=str(task.id), step_id=step_id_of(step.name, step.occurrence),
-        kind=pb.STEP_KIND_SLEEP if asleep else pb.STEP_KIND_FUNCTION, status=RECORDED[step.state],
+        step_attempt_id=f"{step.task_id}/{step_id}", workflow_run_id=str(task.id), step_id=step_id,
+        kind=pb.STEP_KIND_SLEEP if step.kind is StepKind.SLEEP else pb.STEP_KIND_FUNCTION, status=RECORDED[step.state],
         output=cached_result(step) if step.state is StepState.SUCCEEDED else b"", error=error_message(step.error),
         finished_at=timestamp(step.recorded_at if step.done else None), created_at=timestamp(step.recorded_at),
         updated_at=timestamp(step.recorded_at), namespace_id=task.namespace,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -17,7 +16,6 @@ STATUS = {
     WorkerState.DRAINING: pb.WORKER_STATUS_DRAINING,
     WorkerState.OFFLINE: pb.WORKER_STATUS_OFFLINE,
 }
-PID_MAX = 2**31 - 1
 
 
 class Token(NamedTuple):
@@ -56,18 +54,17 @@ def registration_from(request: pb.RegisterWorkerRequest, namespace: str) -> Regi
 
 def worker_message(worker: Worker, config: QueueConfig) -> pb.Worker:
     """`config` is the configuration of its queue."""
-    kinds = worker.kinds or ()
-    limits: Iterable[tuple[str, int]] = sorted(config.max_running_per_kind.items())
     return pb.Worker(
         worker_id=str(worker.id), namespace_id=worker.namespace, task_queue=worker.queues[0],
         status=STATUS[worker.state], hostname=worker.host, pid=worker.pid, version=worker.version,
-        workflow_types=kinds, max_concurrent=worker.max_running, active_count=worker.active,
+        workflow_types=worker.kinds or (), max_concurrent=worker.max_running, active_count=worker.active,
         total_completed=worker.completed, total_failed=worker.failed, registered_at=timestamp(worker.registered_at),
         last_heartbeat_at=timestamp(worker.heartbeat_at), labels=worker.labels,
         queue_concurrency_limit=config.max_running or 0,
         workflow_type_concurrency=[
             pb.WorkflowTypeConcurrency(workflow_type=kind, max_concurrent=limit)
-            for kind, limit in limits if worker.kinds is None or kind in kinds
+            for kind, limit in sorted(config.max_running_per_kind.items())
+            if worker.kinds is None or kind in worker.kinds
         ],
     )  # fmt: skip
 
