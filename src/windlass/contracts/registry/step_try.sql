@@ -1,5 +1,10 @@
+-- part: attempt_columns
+-- The columns of a step attempt, in the order of its record.
+a.id, a.task_id, a.name, a.occurrence, a.number, a.attempt, a.tries, a.state, a.begun_at, a.ended_at, a.policy, a.final,
+a.error, a.input
+
 -- name: put_attempts
--- Writes tries at steps, begun or ended, as decided under the lock of the task.
+-- Writes step attempts, started or ended, as decided under the lock of the task.
 insert into windlass.step_attempt as a (id, task_id, name, occurrence, number, attempt, tries, state, begun_at, ended_at,
                                         policy, final, error, input)
 select u.id, u.task_id, u.name, u.occurrence, u.number, u.attempt, u.tries, u.state, u.begun_at, u.ended_at,
@@ -10,33 +15,25 @@ select u.id, u.task_id, u.name, u.occurrence, u.number, u.attempt, u.tries, u.st
 on conflict (id) do update set state = excluded.state, ended_at = excluded.ended_at, error = excluded.error
 
 -- name: latest_attempts
--- Returns the last try at each of these steps (index step_attempt_number).
+-- Returns the latest attempt of each of these steps (index step_attempt_number).
 select l.* from unnest($1::uuid[], $2::text[], $3::integer[]) as u(task_id, name, occurrence)
  cross join lateral (
-       select a.id, a.task_id, a.name, a.occurrence, a.number, a.attempt, a.tries, a.state, a.begun_at, a.ended_at,
-              a.policy, a.final, a.error, a.input
-         from windlass.step_attempt a
+       select {attempt_columns()} from windlass.step_attempt a
         where a.task_id = u.task_id and a.name = u.name and a.occurrence = u.occurrence
         order by a.number desc limit 1) l
 
 -- name: open_attempts
--- Returns the tries of these tasks that have not ended (index step_attempt_number).
-select a.id, a.task_id, a.name, a.occurrence, a.number, a.attempt, a.tries, a.state, a.begun_at, a.ended_at, a.policy,
-       a.final, a.error, a.input
-  from windlass.step_attempt a where a.task_id = any($1::uuid[]) and a.state = 'running'
+-- Returns the step attempts of these tasks that have not ended (index step_attempt_number).
+select {attempt_columns()} from windlass.step_attempt a where a.task_id = any($1::uuid[]) and a.state = 'running'
 
 -- name: next_positions
 -- Returns the position after the last recorded step of each of these tasks (primary key of the steps).
 select s.task_id, max(s.position) + 1 from windlass.step s where s.task_id = any($1::uuid[]) group by s.task_id
 
 -- name: task_attempts
--- Returns every try of one task, in order (index step_attempt_number).
-select a.id, a.task_id, a.name, a.occurrence, a.number, a.attempt, a.tries, a.state, a.begun_at, a.ended_at, a.policy,
-       a.final, a.error, a.input
-  from windlass.step_attempt a where a.task_id = $1 order by a.begun_at, a.name, a.number
+-- Returns every step attempt of one task, in order (index step_attempt_number).
+select {attempt_columns()} from windlass.step_attempt a where a.task_id = $1 order by a.begun_at, a.name, a.number
 
 -- name: get_attempt
--- Returns one try.
-select a.id, a.task_id, a.name, a.occurrence, a.number, a.attempt, a.tries, a.state, a.begun_at, a.ended_at, a.policy,
-       a.final, a.error, a.input
-  from windlass.step_attempt a where a.id = $1
+-- Returns one step attempt.
+select {attempt_columns()} from windlass.step_attempt a where a.id = $1

@@ -1,4 +1,4 @@
-"""Is a worker of the registry contract one? Numbered cases, held against any program that speaks gRPC."""
+"""The conformance kit of the registry contract: numbered cases for any worker that speaks gRPC."""
 
 from windlass.contracts.registry.conformance import cases
 from windlass.contracts.registry.conformance.trial import KIT, check_worker

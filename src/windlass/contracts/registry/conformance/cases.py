@@ -1,6 +1,6 @@
-"""The cases of the registry contract. Numbers are part of what people quote: new ones are added at the end.
+"""The cases of the registry contract. People quote their numbers, so add new cases at the end.
 
-The worker under test has the six workflow types that docs/howto/check-a-worker.md lays out.
+The worker under test has the six workflow types of docs/howto/check-a-worker.md.
 """
 
 from __future__ import annotations
@@ -9,24 +9,17 @@ from itertools import pairwise
 
 import grpc
 
-from windlass.contracts.registry.conformance.stand_in import TOKEN, Call, Run, poll_names
-from windlass.contracts.registry.conformance.trial import (
-    CONCURRENCY,
-    KEY,
-    KIT,
-    NAMESPACE,
-    QUEUE,
-    TYPES,
-    Trial,
-)
+from windlass.contracts.registry.conformance.stand_in import Call, Run, poll_names
+from windlass.contracts.registry.conformance.trial import CONCURRENCY, KEY, KIT, NAMESPACE, QUEUE, TYPES, Trial
+from windlass.contracts.registry.wire.service import LEASE_TOKEN
 from windlass.testing.conformance.kit import Broken, expect
 
 required, hardening = KIT.required, KIT.hardening
 
 AWAY, GONE = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION
-STALE = 3  # intervals without a heartbeat, after which a worker is taken for dead
-LONG = 1.5  # heartbeats
-AWAY_S, POLLS_MAX = 1.5, 30  # how long a server is away, and how often it may be request meanwhile
+STALE = 3  # intervals without a heartbeat after which a worker counts as dead
+LONG = 1.5  # heartbeat intervals
+AWAY_S, POLLS_MAX = 1.5, 30  # how long the server is unavailable, and how many polls it may get meanwhile
 
 
 # --------------------------------------------------------------------------------------------- the life of a worker
@@ -149,7 +142,7 @@ def stops(trial: Trial) -> None:
 def _leaves(trial: Trial, run: Run) -> None:
     trial.leaves()
     if not trial.server.made("CompleteWorkflow", run):
-        raise Broken("it left before the run that it was executing had ended")
+        raise Broken("it deregistered before its active run had ended")
     trial.ends()
     trial.completes(run)
 
@@ -255,12 +248,12 @@ def sleeps(trial: Trial) -> None:
     calls = trial.server.about(run)
     later = [call for call in calls[calls.index(sleep) + 1 :] if not _ends_sleep(call, run)]
     if later:
-        raise Broken(f"it went on with {later[0].name}, of a run that sleeps")
+        raise Broken(f"it continued with {later[0].name} for a run that sleeps")
     trial.lives()
 
 
 def _ends_sleep(call: Call, run: Run) -> bool:
-    """A client may complete the step that it began for the sleep: it is recorded already."""
+    """A client may complete the step that it started for the sleep, which is already recorded."""
     return call.name == "CompleteStep" and call.request.step_id == run.begun
 
 
@@ -399,7 +392,7 @@ def cancelled(trial: Trial) -> None:
     trial.wait("CompleteStep", run=run)
     trial.server.cancel(run)
     if not trial.until(lambda: any(call.code == GONE.name for call in trial.server.about(run))):
-        raise Broken("it said nothing more of the run, and so does not know that it was cancelled")
+        raise Broken("it made no further call about the run, so it cannot know that the run was cancelled")
     trial.quiet(run, len(trial.server.about(run)))
     trial.lives()
 
@@ -442,7 +435,7 @@ def sends_token(trial: Trial) -> None:
         expect("the output", [1, 2, 3], trial.completes(run))
     for run in runs:
         for call in trial.server.about(run):
-            expect(f"{TOKEN} of {call.name}", run.token, call.metadata.get(TOKEN))
+            expect(f"{LEASE_TOKEN} of {call.name}", run.token, call.metadata.get(LEASE_TOKEN))
 
 
 @hardening("sends its key", "Send `authorization: Bearer` with the key from WINDLASS_API_KEY with every call.")
@@ -489,9 +482,8 @@ def two_attempts(trial: Trial) -> None:
     second = run.token
     trial.until(lambda: run.output)
     trial.pause(trial.heartbeat_s)  # for the other one
-    ends = [(call.metadata.get(TOKEN), call.code) for call in trial.server.made("CompleteWorkflow", run)]
+    ends = [(call.metadata.get(LEASE_TOKEN), call.code) for call in trial.server.made("CompleteWorkflow", run)]
     expect("tokens of results that were accepted", [second], [token for token, code in ends if code == "OK"])
-    expect(
-        "tokens of results that were refused", [], [token for token, code in ends if code != "OK" and token != first]
-    )
+    refused = [token for token, code in ends if code != "OK" and token != first]
+    expect("tokens of results that were refused", [], refused)
     trial.quiet(run, len(trial.server.about(run)))

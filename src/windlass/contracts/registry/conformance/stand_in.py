@@ -6,10 +6,9 @@ It answers as a server does. A case can make it refuse calls, or carry them out 
 from __future__ import annotations
 
 import json
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -17,16 +16,13 @@ import grpc
 import msgspec
 
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
+from windlass.contracts.registry.wire.service import LEASE_TOKEN, METHODS, SERVICE, Method
 from windlass.testing.conformance.kit import Broken
 from windlass.testing.conformance.plan import Plan, Plans
 from windlass.testing.conformance.watch import Watch
 
-SERVICE = "kagzi.WorkflowService"
 THREADS = 24
 POLL_S = 0.5  # how long an empty poll waits
-TOKEN = "x-windlass-lease-token"  # noqa: S105 (the name of a header)
-WORD = re.compile(r"(?<!^)(?=[A-Z])")  # where the words of a name begin
-METHODS = pb.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name
 
 
 class Call(msgspec.Struct):
@@ -52,7 +48,7 @@ class Run:
         self.id, self.kind, self.input, self.token = str(uuid4()), kind, payload, ""
         self.status = pb.WORKFLOW_STATUS_PENDING
         self.steps: dict[str, bytes] = {}
-        self.begun = ""  # the last step that was begun
+        self.begun = ""  # the last step that started
         self.output = b""
         self.error = ""
 
@@ -67,7 +63,7 @@ class Run:
 
 
 class StandIn(Watch):
-    """Listens on loopback while it is open."""
+    """The server. It listens on loopback within its `with` block."""
 
     def __init__(self, *, namespace: str, heartbeat_s: int, timeout_s: float) -> None:
         super().__init__()
@@ -88,9 +84,7 @@ class StandIn(Watch):
         self._server.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop(0)
 
     # ----------------------------------------------------------------------------------------- for cases
@@ -145,17 +139,12 @@ class StandIn(Watch):
     # ----------------------------------------------------------------------------------------- answers
 
     def _handlers(self) -> Any:
-        def method(name: str) -> Any:
-            request, response = (
-                getattr(pb, kind.name) for kind in (METHODS[name].input_type, METHODS[name].output_type)
-            )
+        def handler(name: str, method: Method) -> Any:
             return grpc.unary_unary_rpc_method_handler(
-                lambda message, context: self._answer(name, message, context),
-                request.FromString,
-                response.SerializeToString,
+                partial(self._answer, name), method.request.FromString, method.response.SerializeToString
             )
 
-        return grpc.method_handlers_generic_handler(SERVICE, {name: method(name) for name in METHODS})
+        return grpc.method_handlers_generic_handler(SERVICE, {name: handler(name, METHODS[name]) for name in METHODS})
 
     def _answer(self, name: str, request: Any, context: Any) -> Any:
         call = Call(name, request, dict(context.invocation_metadata()), time.monotonic())
@@ -174,10 +163,11 @@ class StandIn(Watch):
         plan = self._plans.next(name)
         if plan is not None and not plan.lose:
             raise Refused(plan.answer, "the stand-in refuses this call")
-        run, token = self.runs.get(getattr(request, "run_id", "")), _token(context)
+        run = self.runs.get(getattr(request, "run_id", ""))
+        token = dict(context.invocation_metadata()).get(LEASE_TOKEN)
         if run is not None and token and token != run.token:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "a newer attempt has this run")
-        handle = getattr(self, f"_on_{WORD.sub('_', name).lower()}", None)
+        handle = getattr(self, f"_on_{METHODS[name].function}", None)
         if handle is None:
             raise Refused(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served here")
         answer = handle(request, context)
@@ -215,7 +205,7 @@ class StandIn(Watch):
             return pb.PollActivityResponse()
         run.status, run.token = pb.WORKFLOW_STATUS_RUNNING, str(uuid4())
         self.most_held = max(self.most_held, sum(one.running for one in self.runs.values()))
-        context.set_trailing_metadata(((TOKEN, run.token),))
+        context.set_trailing_metadata(((LEASE_TOKEN, run.token),))
         return pb.PollActivityResponse(run_id=run.id, workflow_type=run.kind, workflow_input=run.input)
 
     def _on_get_workflow_run(self, request: Any, _context: Any) -> Any:
@@ -293,12 +283,8 @@ class StandIn(Watch):
         return run
 
 
-def _token(context: Any) -> str:
-    return str(dict(context.invocation_metadata()).get(TOKEN, ""))
-
-
 def poll_names(request: Any) -> tuple[str, str]:
-    """Fields 1 and 2 of a poll: queue and worker, in either order, because two descriptions of this wire differ."""
+    """Fields 1 and 2 of a poll: queue and worker in either order, since two descriptions of this wire differ."""
     return request.worker_id, request.task_queue
 
 

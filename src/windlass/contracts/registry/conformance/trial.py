@@ -61,10 +61,8 @@ class Trial:
         timeout_s = self.timeout_s + count * self.heartbeat_s
         if not self.server.until(lambda: len(self.server.made(name, run)) >= count, timeout_s):
             came = len(self.server.made(name, run))
-            raise Broken(
-                f"{count} × {name} expected, {came} came within {timeout_s:g} s; "
-                f"{self.server.names()}{self.program.last_words()}"
-            )
+            problem = f"{count} × {name} expected, {came} came within {timeout_s:g} s"
+            raise Broken(f"{problem}; {self.server.names()}{self.program.last_words()}")
         return self.server.made(name, run)[count - 1]
 
     def executes(self, run: Run) -> None:
@@ -89,7 +87,7 @@ class Trial:
         """Checks that there are at most `after` calls about the run."""
         self.server.until(lambda: len(self.server.about(run)) > after, seconds)
         if extra := self.server.about(run)[after:]:
-            raise Broken(f"it went on with {extra[0].name}")
+            raise Broken(f"it continued with {extra[0].name}")
 
     def leaves(self) -> None:
         """Waits until the worker deregisters without drain. It may announce a drain before."""
@@ -119,26 +117,21 @@ def check_worker(
     on_result: Callable[[Result], None] = ignore,
 ) -> list[Result]:
     """Run the cases against the worker that `command` starts; `on_result` is called with each result, in order."""
-
     check_count("heartbeat_s", heartbeat_s, least=1, most=60)
 
     @contextmanager
     def start() -> Iterator[Trial]:
         with ExitStack() as stack:
             server = stack.enter_context(StandIn(namespace=NAMESPACE, heartbeat_s=heartbeat_s, timeout_s=timeout_s))
-            variables = {**os.environ, **environment(server.address)}
+            variables = {
+                **os.environ,
+                "KAGZI_SERVER": server.address,
+                "KAGZI_SERVER_URL": f"http://{server.address}",
+                "KAGZI_TASK_QUEUE": QUEUE,
+                "KAGZI_NAMESPACE": NAMESPACE,
+                "KAGZI_MAX_CONCURRENT": str(CONCURRENCY),
+                "WINDLASS_API_KEY": KEY,
+            }
             yield Trial(server, lambda: stack.enter_context(Program(command, variables)))
 
     return KIT.run(KIT.select(only, level), start, parallel=parallel, on_result=on_result)
-
-
-def environment(address: str) -> dict[str, str]:
-    """The environment variables of the worker."""
-    return {
-        "KAGZI_SERVER": address,
-        "KAGZI_SERVER_URL": f"http://{address}",
-        "KAGZI_TASK_QUEUE": QUEUE,
-        "KAGZI_NAMESPACE": NAMESPACE,
-        "KAGZI_MAX_CONCURRENT": str(CONCURRENCY),
-        "WINDLASS_API_KEY": KEY,
-    }

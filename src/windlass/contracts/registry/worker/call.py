@@ -1,4 +1,4 @@
-"""Calls of the service, repeated until they are answered. Every call is idempotent on the server."""
+"""Calls of the service, repeated until the server answers. Every call is idempotent on the server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from windlass.net.grpc_log import keep_grpc_quiet
 keep_grpc_quiet()
 import grpc  # noqa: E402
 
-from windlass.contracts.registry.wire import kagzi_pb2 as pb  # noqa: E402
+from windlass.contracts.registry.wire.service import METHODS, SERVICE  # noqa: E402
 from windlass.core.validation import check_name, check_text  # noqa: E402
 from windlass.errors import Invalid  # noqa: E402
 from windlass.net.grpc_channel import open_channel  # noqa: E402
 
-SERVICE = "kagzi.WorkflowService"
-WORKER_ID, LEASE_TOKEN, ACTIVE = "x-windlass-worker-id", "x-windlass-lease-token", "x-windlass-active-runs"
-ATTEMPT, CONTEXT = "x-windlass-attempt", "x-windlass-context-bin"
 RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 CALL_S = 15.0
 FIRST_RETRY_S, MAX_RETRY_S = 0.1, 3.0
@@ -92,9 +89,8 @@ class Connection:
         if self._channel is None:
             self._channel = open_channel(self._url)
         if name not in self._methods:
-            method = pb.DESCRIPTOR.services_by_name["WorkflowService"].methods_by_name[name]
-            request, answer = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
+            method = METHODS[name]
             self._methods[name] = self._channel.unary_unary(
-                f"/{SERVICE}/{name}", request.SerializeToString, answer.FromString
+                f"/{SERVICE}/{name}", method.request.SerializeToString, method.response.FromString
             )
         return self._methods[name]

@@ -124,17 +124,10 @@ class Client:
 
     async def list(self, *, status: str = "", page_size: int = 100) -> AsyncIterator[Run]:
         """All runs, newest first, or those of one status."""
-        token = ""
-        while True:
-            request = pb.ListWorkflowRunsRequest(
-                page_size=page_size, page_token=token, filter_status=status, namespace_id=self._namespace
-            )
-            page = await self._call("ListWorkflowRuns", request)
+        request = pb.ListWorkflowRunsRequest(page_size=page_size, filter_status=status, namespace_id=self._namespace)
+        async for page in self._pages("ListWorkflowRuns", request):
             for message in page.workflow_runs:
                 yield _run(message)
-            token = page.next_page_token
-            if not token:
-                return
 
     async def cancel(self, run_id: str) -> None:
         """Cancels a run. Raises InvalidState if it has ended."""
@@ -160,23 +153,25 @@ class Client:
 
     async def workers(self, *, queue: str = "", status: str = "", page_size: int = 100) -> AsyncIterator[WorkerInfo]:
         """The workers, newest first, or those of one queue or status."""
-        token = ""
-        while True:
-            request = pb.ListWorkersRequest(
-                namespace_id=self._namespace, task_queue=queue, filter_status=status, page_size=page_size,
-                page_token=token,
-            )  # fmt: skip
-            page = await self._call("ListWorkers", request)
+        request = pb.ListWorkersRequest(
+            namespace_id=self._namespace, task_queue=queue, filter_status=status, page_size=page_size
+        )
+        async for page in self._pages("ListWorkers", request):
             for message in page.workers:
                 yield _worker(message)
-            token = page.next_page_token
-            if not token:
-                return
 
     async def worker(self, worker_id: str) -> WorkerInfo:
         """Raises NotFound."""
         check_text("worker_id", worker_id, 100)
         return _worker((await self._call("GetWorker", pb.GetWorkerRequest(worker_id=worker_id))).worker)
+
+    async def _pages(self, name: str, request: Any) -> AsyncIterator[Any]:
+        while True:
+            page = await self._call(name, request)
+            yield page
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return
 
     async def _call(self, name: str, request: Any) -> Any:
         """Calls the server. Retries for up to `RETRY_S` seconds while it is unavailable."""

@@ -38,27 +38,25 @@ class WorkflowContext:
         self.over = False
 
     async def step(self, name: str, function: Callable[..., Any], *args: Any, retry: Retry | None = None) -> Any:
-        """Returns the result of the function, as JSON represents it. When the run is executed again,
-        the recorded result is returned. A plain function runs in a thread. Before a retry, the run sleeps; the
-        last failure is raised here."""
+        """Returns the result of the function as JSON represents it, or the recorded result when the run is executed
+        again. A plain function runs in a thread. Before a retry, the run sleeps; the last failure is raised here."""
         check_name("name", name)
         self._steps[name] += 1
         step_id = name if self._steps[name] == 1 else f"{name}#{self._steps[name]}"
         policy = None if retry is None else retry.message()
-        reply = await self.call(
-            "BeginStep", pb.BeginStepRequest(run_id=self.run_id, step_id=step_id, retry_policy=policy)
-        )
+        request = pb.BeginStepRequest(run_id=self.run_id, step_id=step_id, retry_policy=policy)
+        reply = await self.call("BeginStep", request)
         if not reply.should_execute:
             return read_value("result", reply.cached_result)
         try:
             output = write_value("result of the step", await _call_function(function, args))
         except (Exception, SystemExit) as error:
-            await self._failed(step_id, error)
+            await self._fail_step(step_id, error)
             raise
         await self.call("CompleteStep", pb.CompleteStepRequest(run_id=self.run_id, step_id=step_id, output=output))
         return read_value("result", output)
 
-    async def _failed(self, step_id: str, error: BaseException) -> None:
+    async def _fail_step(self, step_id: str, error: BaseException) -> None:
         """Reports the failure. If the step is retried, the run sleeps and this execution ends."""
         detail = detail_of(error)
         await self.call("FailStep", pb.FailStepRequest(run_id=self.run_id, step_id=step_id, error=detail))

@@ -20,17 +20,8 @@ from typing import Any
 import grpc
 
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
-from windlass.contracts.registry.worker.call import (
-    ACTIVE,
-    ATTEMPT,
-    CONTEXT,
-    FIRST_RETRY_S,
-    LEASE_TOKEN,
-    MAX_RETRY_S,
-    WORKER_ID,
-    Connection,
-    Refused,
-)
+from windlass.contracts.registry.wire.service import ACTIVE, ATTEMPT, CONTEXT, LEASE_TOKEN, WORKER_ID
+from windlass.contracts.registry.worker.call import FIRST_RETRY_S, MAX_RETRY_S, Connection, Refused
 from windlass.contracts.registry.worker.context import ExecutionEnded, WorkflowContext
 from windlass.contracts.registry.worker.options import detail_of
 from windlass.contracts.registry.worker.value import read_value, write_value
@@ -205,9 +196,8 @@ class Worker:
         with contextlib.suppress(Refused, TimeoutError):
             async with asyncio.timeout(self._every_s):
                 await self._heartbeat()
-                await self._connection.call(
-                    "DeregisterWorker", pb.DeregisterWorkerRequest(worker_id=self._worker_id or "")
-                )
+                request = pb.DeregisterWorkerRequest(worker_id=self._worker_id or "")
+                await self._connection.call("DeregisterWorker", request)
                 log.info("worker %s deregistered", self._worker_id)
 
     # ----------------------------------------------------------------------------------------- heartbeats
@@ -220,24 +210,21 @@ class Worker:
     async def _heartbeat_or_register(self) -> None:
         """Sends a heartbeat. A worker that the server has given up registers again, once; its runs can still report."""
         async with self._registering:
-            await self._heartbeat_or_register_alone()
-
-    async def _heartbeat_or_register_alone(self) -> None:
-        try:
-            answer = await self._heartbeat()
-        except Refused as refused:
-            if refused.status is not grpc.StatusCode.NOT_FOUND:
-                log.warning("heartbeat failed: %s", refused)
+            try:
+                answer = await self._heartbeat()
+            except Refused as refused:
+                if refused.status is not grpc.StatusCode.NOT_FOUND:
+                    log.warning("heartbeat failed: %s", refused)
+                    return
+                answer = pb.WorkerHeartbeatResponse(accepted=False)
+            if self._stopping.is_set():
                 return
-            answer = pb.WorkerHeartbeatResponse(accepted=False)
-        if self._stopping.is_set():
-            return
-        if answer.should_drain:
-            log.info("the server requested a drain")
-            self._stop()
-        elif not answer.accepted:
-            log.warning("the server does not know worker %s any more: registering again", self._worker_id)
-            await self._register()
+            if answer.should_drain:
+                log.info("the server requested a drain")
+                self._stop()
+            elif not answer.accepted:
+                log.warning("the server does not know worker %s any more: registering again", self._worker_id)
+                await self._register()
 
     async def _heartbeat(self) -> pb.WorkerHeartbeatResponse:
         completed, failed = self._completed, self._failed
