@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -17,8 +17,8 @@ import grpc
 import msgspec
 from msgspec.structs import replace
 
-from windlass.contracts.session.client.session import RemoteSession, WorkerInfo
-from windlass.contracts.session.wire import calls as calls
+from windlass.contracts.session.client.session import RemoteSession
+from windlass.contracts.session.wire import calls
 from windlass.contracts.session.wire import session_pb2 as pb
 from windlass.contracts.session.wire.calls import Call
 from windlass.contracts.session.wire.messages import report_message
@@ -38,6 +38,7 @@ from windlass.errors import Invalid, InvalidState, NotFound, Unavailable, Windla
 from windlass.net.grpc_channel import error_of, open_channel
 from windlass.net.problem import error_from
 
+T = TypeVar("T")
 CALL_S = 30.0
 WAIT_S = 20.0
 POLL_LEAST_S = 0.05
@@ -81,8 +82,7 @@ class Remote:
     async def submit_many(self, submissions: Sequence[Submission]) -> list[UUID]:
         for submission in submissions:
             check_submission(submission, LARGE_MAX_BYTES)
-        ids: list[UUID] = await self._ask(calls.SubmitMany(list(submissions)))
-        return ids
+        return await self._ask(calls.SubmitMany(list(submissions)))
 
     async def submit_batch(self, submission: Submission, payloads: Sequence[bytes]) -> list[UUID]:
         return await self.submit_many([replace(submission, payload=payload) for payload in payloads])
@@ -94,7 +94,7 @@ class Remote:
         while True:
             left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
             try:
-                task: Task = await self._ask(calls.Wait(task_id, min(left_s, WAIT_S)))
+                task = await self._ask(calls.Wait(task_id, min(left_s, WAIT_S)))
             except Unavailable:
                 if left_s <= AFTER_ERROR_S:
                     raise
@@ -104,56 +104,47 @@ class Remote:
                 return TaskView(task)
 
     async def cancel(self, task_id: UUID, reason: str = "", *, force: bool = False) -> Task:
-        task: Task = await self._ask(calls.Cancel(task_id, reason, force))
-        return task
+        return await self._ask(calls.Cancel(task_id, reason, force))
 
     async def cancel_run(self, run_id: UUID, reason: str = "") -> int:
-        cancelled: int = await self._ask(calls.CancelRun(run_id, reason))
-        return cancelled
+        return await self._ask(calls.CancelRun(run_id, reason))
 
     async def results(self, ids: Sequence[UUID], namespace: str | None = None) -> dict[UUID, bytes]:
-        results: dict[UUID, bytes] = await self._ask(calls.GetResults(list(ids), namespace))
-        return results
+        return await self._ask(calls.GetResults(list(ids), namespace))
 
     async def progress(self, task_id: UUID) -> Progress | None:
-        progress: Progress | None = await self._ask(calls.GetProgress(task_id))
-        return progress
+        return await self._ask(calls.GetProgress(task_id))
 
     async def checkpoint(self, task_id: UUID) -> bytes | None:
-        checkpoint: bytes | None = await self._ask(calls.GetCheckpoint(task_id))
-        return checkpoint
+        return await self._ask(calls.GetCheckpoint(task_id))
 
     async def note(self, notes: Sequence[ProgressReport]) -> list[WindlassError | None]:
-        answers: list[calls.Problem | None] = await self._ask(calls.WriteNotes(list(notes)))
+        answers = await self._ask(calls.WriteNotes(list(notes)))
         return [None if problem is None else error_from(problem.code, problem.message) for problem in answers]
 
     async def load_steps(self, task_id: UUID) -> list[Step]:
-        steps: list[Step] = await self._ask(calls.LoadSteps(task_id))
-        return steps
+        return await self._ask(calls.LoadSteps(task_id))
 
     async def record_step(self, command: StepCommand) -> Step:
         record = msgspec.Raw(msgspec.msgpack.encode(command))
-        step: Step = await self._ask(calls.RecordStep(type(command).__name__, record))
-        return step
+        return await self._ask(calls.RecordStep(type(command).__name__, record))
 
     async def signal(
         self, task_id: UUID, name: str, payload: bytes = b"null", *, signal_id: UUID | None = None
     ) -> Task:
-        task: Task = await self._ask(calls.SendSignal(task_id, name, payload, signal_id))
-        return task
+        return await self._ask(calls.SendSignal(task_id, name, payload, signal_id))
 
     async def declare_schedules(
         self, app: str, specs: Sequence[ScheduleSpec], *, namespace: str = "default", anew: bool = True
     ) -> int:
-        remaining: int = await self._ask(calls.DeclareSchedules(app, list(specs), namespace, anew))
-        return remaining
+        return await self._ask(calls.DeclareSchedules(app, list(specs), namespace, anew))
 
     async def declare_kinds(
         self, app: str, policies: Mapping[str, Policy | None], *, namespace: str = "default"
     ) -> None:
         await self._ask(calls.DeclareKinds(app, dict(policies), namespace))
 
-    async def _ask(self, call: Call) -> Any:
+    async def _ask(self, call: Call[T]) -> T:
         request = pb.CallRequest(name=type(call).__name__, body=msgspec.msgpack.encode(call))
         try:
             reply = await self._call(request, metadata=self._metadata, timeout=CALL_S)
@@ -161,7 +152,8 @@ class Remote:
             raise error_of(error) from None
         except grpc.aio.UsageError:
             raise InvalidState("the connection to the server was closed") from None
-        return msgspec.msgpack.decode(reply.body, type=call.answer)
+        answer: T = msgspec.msgpack.decode(reply.body, type=call.answer())
+        return answer
 
     # ----------------------------------------------------------------------------------------- as a source of work
 
@@ -169,9 +161,11 @@ class Remote:
                          labels: Sequence[str] = (), namespace: str = "default", ttl_s: float = 30.0,
                          host: str = "", pid: int = 0, version: str = "",
                          concurrency: int = 0) -> Lease:  # fmt: skip
-        info = WorkerInfo(worker, tuple(queues), None if kinds is None else tuple(kinds), tuple(labels), namespace,
-                          ttl_s, host, pid, version, concurrency)  # fmt: skip
-        session = await RemoteSession.open(self._channel, self._metadata, info)
+        hello = pb.Hello(
+            worker=worker, namespace=namespace, queues=queues, kinds=kinds or (), every_kind=kinds is None,
+            labels=labels, lease_ttl_s=ttl_s, host=host, pid=pid, version=version, concurrency=concurrency,
+        )  # fmt: skip
+        session = await RemoteSession.open(self._channel, self._metadata, hello)
         self._sessions[session.lease.id] = session
         return session.lease
 

@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -41,35 +40,12 @@ WRITE_RACE = "Internal error from Core"  # grpcio's own error if the server ends
 Metadata = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
-    """What a worker sends in its hello."""
-
-    worker: str
-    queues: tuple[str, ...]
-    kinds: tuple[str, ...] | None
-    labels: tuple[str, ...]
-    namespace: str
-    ttl_s: float
-    host: str
-    pid: int
-    version: str
-    concurrency: int = 0
-
-    def hello(self) -> pb.Hello:
-        return pb.Hello(
-            worker=self.worker, namespace=self.namespace, queues=self.queues, kinds=self.kinds or (),
-            every_kind=self.kinds is None, labels=self.labels, lease_ttl_s=self.ttl_s, host=self.host, pid=self.pid,
-            version=self.version, concurrency=self.concurrency,
-        )  # fmt: skip
-
-
 class RemoteSession:
     """Made by `open`. It is `over` when its lease was lost or has ended."""
 
-    def __init__(self, channel: Any, metadata: Metadata, info: WorkerInfo) -> None:
+    def __init__(self, channel: Any, metadata: Metadata, hello: pb.Hello) -> None:
         self._open_stream = channel.stream_stream(SESSION, pb.FromWorker.SerializeToString, pb.ToWorker.FromString)
-        self._metadata, self._info = metadata, info
+        self._metadata, self._hello = metadata, hello
         self._stream: Any = None
         self._writing = asyncio.Lock()
         self._numbers = count(1)
@@ -81,7 +57,7 @@ class RemoteSession:
         self._claiming = False  # if not, tasks that still arrive are released
         self._arrived = asyncio.Event()
         self._news = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None]
         self._background: set[asyncio.Future[Any]] = set()
         self._end: WindlassError | None = None
         self.lease: Lease
@@ -90,13 +66,14 @@ class RemoteSession:
     # ----------------------------------------------------------------------------------------- life
 
     @classmethod
-    async def open(cls, channel: Any, metadata: Metadata, info: WorkerInfo) -> RemoteSession:
-        session = cls(channel, metadata, info)
+    async def open(cls, channel: Any, metadata: Metadata, hello: pb.Hello) -> RemoteSession:
+        session = cls(channel, metadata, hello)
         async with asyncio.timeout(OPEN_S):
-            welcome = await session._greet(info.hello())
+            welcome = await session._greet(hello)
         session.lease = Lease(
-            to_id("lease_id", welcome.lease_id), info.namespace, info.worker, info.queues, info.kinds,
-            info.labels, info.ttl_s, from_us(welcome.expires_at_us), info.host, info.pid, info.version,
+            to_id("lease_id", welcome.lease_id), hello.namespace, hello.worker, tuple(hello.queues),
+            None if hello.every_kind else tuple(hello.kinds), tuple(hello.labels), hello.lease_ttl_s,
+            from_us(welcome.expires_at_us), hello.host, hello.pid, hello.version,
         )  # fmt: skip
         session._running = asyncio.create_task(session._keep_open())
         session._running.add_done_callback(session._on_reader_end)
@@ -120,15 +97,15 @@ class RemoteSession:
         with contextlib.suppress(TimeoutError, WindlassError, grpc.aio.AioRpcError):
             async with asyncio.timeout(END_S):
                 await self._write(pb.FromWorker(goodbye=pb.Goodbye()))
-                if self._running is not None:
-                    await asyncio.wait({self._running})
+                await asyncio.wait({self._running})
         await self.close()
 
     async def close(self) -> None:
         self._finish(LeaseLost("the session was closed", lease_id=self.lease.id))
-        for task in [*self._background, *([self._running] if self._running else [])]:
+        tasks = [*self._background, self._running]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._background, *([self._running] if self._running else []), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._stream is not None:
             self._stream.cancel()
 
@@ -179,9 +156,8 @@ class RemoteSession:
 
     async def _resume(self) -> None:
         """Resume the lease with the tasks that we hold, and send again what was not answered."""
-        hello = self._info.hello()
-        hello.lease_id = self.lease.id.bytes
-        hello.active.extend(task_id.bytes for task_id in self._held)
+        hello = pb.Hello(lease_id=self.lease.id.bytes, active=[task_id.bytes for task_id in self._held])
+        hello.MergeFrom(self._hello)
         await self._greet(hello)
         for future in self._heartbeats.values():
             if not future.done():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.contracts.session.server.namespaces import AttemptAccess
-from windlass.contracts.session.wire import calls as calls
+from windlass.contracts.session.wire import calls
 from windlass.contracts.session.wire.calls import CALLS, STEPS, Call, Problem
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.progress import ProgressReport
@@ -25,23 +25,28 @@ WAIT_MAX_S = 20.0
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {name: msgspec.msgpack.Decoder(kind).decode for name, kind in CALLS.items()}
+_step_decoders = {name: msgspec.msgpack.Decoder(kind).decode for name, kind in STEPS.items()}
 
 
 async def answer(engine: Engine, principal: Principal, access: AttemptAccess, name: str, body: bytes) -> bytes:
     """Returns the encoded answer. Raises a `WindlassError` if there is none."""
     if name not in _decoders:
         raise NotFound(f"there is no call {name[:100]!r}")
-    try:
-        call = _decoders[name](body)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Invalid(f"does not fit {name}: {error}", field="body") from None
+    call = _decode(_decoders[name], body, name, "body")
     result = await _carry_out(engine, principal, access, call)
-    return _encode(
-        replace(result, lease_id=None) if isinstance(result, Task) else result
-    )  # only the worker has the token
+    if isinstance(result, Task):
+        result = replace(result, lease_id=None)  # only the worker has the token
+    return _encode(result)
 
 
-async def _carry_out(engine: Engine, principal: Principal, access: AttemptAccess, call: Call) -> Any:
+def _decode(decode: Callable[[Any], Any], body: Any, name: str, field: str) -> Any:
+    try:
+        return decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Invalid(f"does not fit {name}: {error}", field=field) from None
+
+
+async def _carry_out(engine: Engine, principal: Principal, access: AttemptAccess, call: Call[Any]) -> Any:
     match call:
         case calls.SubmitMany(submissions):
             check_role(principal, Role.SUBMITTER)
@@ -58,7 +63,10 @@ async def _carry_out(engine: Engine, principal: Principal, access: AttemptAccess
             return await engine.cancel(task_id, reason, force=force)
         case calls.CancelRun(run_id, reason):
             check_role(principal, Role.SUBMITTER)
-            await _check_run(engine, principal, run_id)
+            if principal.namespace is not None:
+                page = await engine.tasks.page(namespace=principal.namespace, run_id=run_id, limit=1)
+                if not page.tasks:
+                    raise NotFound("there is no such run", run_id=run_id)
             return await engine.cancel_run(run_id, reason)
         case calls.GetResults(task_ids, namespace):
             if namespace is not None:
@@ -78,7 +86,9 @@ async def _carry_out(engine: Engine, principal: Principal, access: AttemptAccess
             return await engine.load_steps(task_id)
         case calls.RecordStep(name, command):
             check_role(principal, Role.SUBMITTER)
-            step = _step(name, command)
+            if name not in _step_decoders:
+                raise Invalid(f"{name[:100]!r} is not one of {', '.join(STEPS)}", field="name")
+            step: StepCommand = _decode(_step_decoders[name], command, name, "command")
             await access.check(principal, step.task_id, step.lease_id)
             return await engine.record_step(step)
         case calls.SendSignal(task_id, name, payload, signal_id):
@@ -120,26 +130,8 @@ async def _write(
     return [None if error is None else Problem(known_code(error), public_message(error)) for error in errors]
 
 
-def _step(name: str, command: msgspec.Raw) -> StepCommand:
-    if name not in STEPS:
-        raise Invalid(f"{name[:100]!r} is not one of {', '.join(STEPS)}", field="name")
-    try:
-        step: StepCommand = msgspec.msgpack.decode(command, type=STEPS[name])
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Invalid(f"does not fit {name}: {error}", field="command") from None
-    return step
-
-
-async def _check_task(engine: Engine, principal: Principal, task_id: UUID) -> Task:
+async def _check_task(engine: Engine, principal: Principal, task_id: UUID) -> None:
     """Raises NotFound for a task of another namespace."""
-    task = (await engine.tasks.get(task_id)).task
-    if principal.namespace is not None and task.namespace != principal.namespace:
+    namespace = (await engine.tasks.get(task_id)).task.namespace
+    if principal.namespace not in (None, namespace):
         raise NotFound("there is no such task", task_id=task_id)
-    return task
-
-
-async def _check_run(engine: Engine, principal: Principal, run_id: UUID) -> None:
-    if principal.namespace is not None:
-        page = await engine.tasks.page(namespace=principal.namespace, run_id=run_id, limit=1)
-        if not page.tasks:
-            raise NotFound("there is no such run", run_id=run_id)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -17,13 +16,13 @@ from uuid import UUID
 import grpc
 
 from windlass.contracts.session.server.calls import answer
-from windlass.contracts.session.server.heartbeats import SessionHeartbeats
 from windlass.contracts.session.server.namespaces import AttemptAccess
-from windlass.contracts.session.server.stream import Session, answers_to
+from windlass.contracts.session.server.stream import GATHER_S, Session, answers_to
 from windlass.contracts.session.wire import session_pb2 as pb
 from windlass.contracts.session.wire.messages import extended_message, to_id
 from windlass.core.access import Principal, Role, check_role
 from windlass.core.lease import Lease
+from windlass.engine.debounce import Debounce
 from windlass.engine.engine import Engine
 from windlass.errors import ContractViolation, WindlassError
 from windlass.net.grpc_admission import Guard, Metadata
@@ -33,6 +32,7 @@ from windlass.net.status import known_code, public_message, status_of
 log = logging.getLogger("windlass.session")
 
 Identify = Callable[[str], Awaitable[Principal]]
+Method = Callable[[Any, Any], Awaitable[Any]]  # of a request or a stream of them, and the context of the call
 
 WORKER, CLIENT = "windlass.v1.Worker", "windlass.v1.Client"
 
@@ -42,54 +42,41 @@ class SessionServer:
 
     def __init__(self, engine: Engine, identify: Identify) -> None:
         self._engine, self._identify = engine, identify
-        self._heartbeats, self._access = SessionHeartbeats(engine), AttemptAccess(engine)
-        self._sessions: dict[UUID, asyncio.Task[Any]] = {}
+        self._debounce, self._access = Debounce(GATHER_S), AttemptAccess(engine)
+        self._sessions: dict[UUID, asyncio.Task[Any] | None] = {}
 
     async def session(self, messages: AsyncIterator[pb.FromWorker], context: Any) -> None:
-        async with errors_as_status(context):
-            principal = await self._principal(context)
-            session = Session(self._engine, principal, context.write, self._heartbeats, self._access)
-            lease = await session.open(await _hello(messages))
-            await self._replace(lease)
-            try:
-                await session.run(messages)
-            finally:
-                if self._sessions.get(lease.id) is asyncio.current_task():
-                    del self._sessions[lease.id]
-
-    async def _replace(self, lease: Lease) -> None:
-        """Ends the old stream of a worker that resumed before the server noticed the break: it must claim no more."""
+        principal = await self._principal(context)
+        session = Session(self._engine, principal, context.write, self._debounce, self._access)
+        lease = await session.open(await _hello(messages))
         me = asyncio.current_task()
-        assert me is not None
+        # A worker may resume before the server notices the break: its old stream must claim no more.
         old, self._sessions[lease.id] = self._sessions.get(lease.id), me
         if old is not None:
             old.cancel()
+        try:
+            await session.run(messages)
+        finally:
+            if self._sessions.get(lease.id) is me:
+                del self._sessions[lease.id]
 
     async def extend(self, request: pb.ExtendRequest, context: Any) -> pb.Extended:
-        async with errors_as_status(context):
-            lease = await self._lease(request.lease_id, context)
-            return extended_message(0, await self._engine.extend_lease(lease, None))
-        raise AssertionError("errors_as_status always raises")
+        lease = await self._lease(request.lease_id, context)
+        return extended_message(0, await self._engine.extend_lease(lease, None))
 
     async def lose(self, request: pb.LoseRequest, context: Any) -> pb.Lost:
-        async with errors_as_status(context):
-            lease = await self._lease(request.lease_id, context)
-            return pb.Lost(attempts=await self._engine.parts.leases.lose(lease, request.last_output))
-        raise AssertionError("errors_as_status always raises")
+        lease = await self._lease(request.lease_id, context)
+        return pb.Lost(attempts=await self._engine.parts.leases.lose(lease, request.last_output))
 
     async def report_late(self, request: pb.LateReports, context: Any) -> pb.Answers:
-        async with errors_as_status(context):
-            principal = await self._principal(context)
-            check_role(principal, Role.SUBMITTER)
-            lease_id = to_id("lease_id", request.lease_id)
-            return await answers_to(self._engine, request.reports, lease_id, partial(self._access.refusals, principal))
-        raise AssertionError("errors_as_status always raises")
+        principal = await self._principal(context)
+        check_role(principal, Role.SUBMITTER)
+        lease_id = to_id("lease_id", request.lease_id)
+        return await answers_to(self._engine, request.reports, lease_id, partial(self._access.refusals, principal))
 
     async def call(self, request: pb.CallRequest, context: Any) -> pb.CallReply:
-        async with errors_as_status(context):
-            principal = await self._principal(context)
-            return pb.CallReply(body=await answer(self._engine, principal, self._access, request.name, request.body))
-        raise AssertionError("errors_as_status always raises")
+        principal = await self._principal(context)
+        return pb.CallReply(body=await answer(self._engine, principal, self._access, request.name, request.body))
 
     async def _lease(self, lease_id: bytes, context: Any) -> Lease:
         principal = await self._principal(context)
@@ -112,26 +99,17 @@ class SessionServer:
         """The gRPC handlers by service name."""
         worker = {
             "Session": grpc.stream_stream_rpc_method_handler(
-                self.session, pb.FromWorker.FromString, pb.ToWorker.SerializeToString
+                errors_as_status(self.session), pb.FromWorker.FromString, pb.ToWorker.SerializeToString
             ),
-            "Extend": grpc.unary_unary_rpc_method_handler(
-                self.extend, pb.ExtendRequest.FromString, pb.Extended.SerializeToString
-            ),
-            "Lose": grpc.unary_unary_rpc_method_handler(
-                self.lose, pb.LoseRequest.FromString, pb.Lost.SerializeToString
-            ),
-            "ReportLate": grpc.unary_unary_rpc_method_handler(
-                self.report_late, pb.LateReports.FromString, pb.Answers.SerializeToString
-            ),
-        }
-        client = {
-            "Call": grpc.unary_unary_rpc_method_handler(
-                self.call, pb.CallRequest.FromString, pb.CallReply.SerializeToString
-            )
+            "Extend": _unary(self.extend, pb.ExtendRequest, pb.Extended),
+            "Lose": _unary(self.lose, pb.LoseRequest, pb.Lost),
+            "ReportLate": _unary(self.report_late, pb.LateReports, pb.Answers),
         }
         return {
             WORKER: grpc.method_handlers_generic_handler(WORKER, worker),
-            CLIENT: grpc.method_handlers_generic_handler(CLIENT, client),
+            CLIENT: grpc.method_handlers_generic_handler(
+                CLIENT, {"Call": _unary(self.call, pb.CallRequest, pb.CallReply)}
+            ),
         }
 
 
@@ -143,18 +121,25 @@ async def _hello(messages: AsyncIterator[pb.FromWorker]) -> pb.Hello:
     raise ContractViolation("a session must start with hello")
 
 
-@asynccontextmanager
-async def errors_as_status(context: Any) -> AsyncIterator[None]:
+def _unary(method: Method, request: Any, response: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(errors_as_status(method), request.FromString, response.SerializeToString)
+
+
+def errors_as_status(method: Method) -> Method:
     """Turns a `WindlassError` into a status with its code. Any other exception is a bug: logged, and never shown."""
-    try:
-        yield
-    except WindlassError as error:
-        await refuse(context, error)
-    except (asyncio.CancelledError, grpc.aio.AbortError):
-        raise
-    except Exception:
-        log.exception("internal error in a session")
-        await context.abort(grpc.StatusCode.INTERNAL, "internal error of the server; it has been logged")
+
+    async def answer_or_abort(request: Any, context: Any) -> Any:
+        try:
+            return await method(request, context)
+        except WindlassError as error:
+            await refuse(context, error)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception:
+            log.exception("internal error in a session")
+            await context.abort(grpc.StatusCode.INTERNAL, "internal error of the server; it has been logged")
+
+    return answer_or_abort
 
 
 async def refuse(context: Any, error: WindlassError) -> None:

@@ -15,21 +15,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 from uuid import UUID
 
-from windlass.contracts.session.server.heartbeats import SessionHeartbeats
 from windlass.contracts.session.server.namespaces import AttemptAccess
+from windlass.contracts.session.wire import messages as wire
 from windlass.contracts.session.wire import session_pb2 as pb
-from windlass.contracts.session.wire.messages import (
-    cancel_messages,
-    extended_message,
-    parts,
-    report_from,
-    task_message,
-    to_id,
-    to_us,
-)
+from windlass.contracts.session.wire.messages import to_id
 from windlass.core.access import Principal, Role, check_reach, check_role
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.lease import Activity, Lease
+from windlass.engine.debounce import Debounce
 from windlass.engine.engine import Engine
 from windlass.errors import ContractViolation, Invalid, Unavailable, WindlassError
 from windlass.net.status import known_code, public_message
@@ -42,6 +35,8 @@ CLAIM_WAIT_S = 60.0
 NEWS_WAIT_S = 300.0
 AFTER_ERROR_S = 1.0
 UNKNOWN_TASK_LEASES = 2
+GATHER_S = 1.0  # a heartbeat waits so long for others, so that the engine extends their leases together
+PART_OF_LEASE = 0.05  # longest such wait, as a part of the lease
 REPORTING_MAX = 8  # groups of reports in progress; a worker that sends more is read more slowly
 
 Send = Callable[[pb.ToWorker], Awaitable[None]]
@@ -52,10 +47,11 @@ class Session:
     """One session. Calls of `send` are serialized: a peer that does not read blocks all messages after the first."""
 
     def __init__(
-        self, engine: Engine, principal: Principal, send: Send, heartbeats: SessionHeartbeats, access: AttemptAccess
+        self, engine: Engine, principal: Principal, send: Send, debounce: Debounce, access: AttemptAccess
     ) -> None:
-        self._engine, self._principal, self._write, self._heartbeats = engine, principal, send, heartbeats
-        self._access = access
+        """`debounce` is shared by all sessions of the server."""
+        self._engine, self._principal, self._write = engine, principal, send
+        self._debounce, self._access = debounce, access
         self._sending = asyncio.Lock()
         self._credit = 0
         self._credit_changed = asyncio.Event()
@@ -91,7 +87,7 @@ class Session:
         lease = self.lease
         assert lease is not None
         welcome = pb.Welcome(
-            lease_id=lease.id.bytes, expires_at_us=to_us(lease.expires_at), lease_ttl_s=lease.ttl_s,
+            lease_id=lease.id.bytes, expires_at_us=wire.to_us(lease.expires_at), lease_ttl_s=lease.ttl_s,
             result_max_bytes=self._engine.parts.objects.limit_bytes,
         )  # fmt: skip
         await self._send(pb.ToWorker(welcome=welcome))
@@ -118,7 +114,11 @@ class Session:
         async for message in messages:
             match message.WhichOneof("message"):
                 case "credit":
-                    self._take_credit(message.credit)
+                    if message.credit.revoke:
+                        self._credit = 0
+                        self._revoked.set()
+                    self._credit = min(self._credit + message.credit.tasks, CREDIT_MAX)
+                    self._credit_changed.set()
                 case "reports":
                     await self._reporting.acquire()
                     self._start(self._report(message.reports.reports, lease))
@@ -145,13 +145,6 @@ class Session:
         if error is not None and not self._failed.done():
             self._failed.set_exception(error)
 
-    def _take_credit(self, credit: pb.Credit) -> None:
-        if credit.revoke:
-            self._credit = 0
-            self._revoked.set()
-        self._credit = min(self._credit + credit.tasks, CREDIT_MAX)
-        self._credit_changed.set()
-
     async def _report(self, messages: Sequence[pb.Report], lease: Lease) -> None:
         try:
             answers = await answers_to(self._engine, messages, lease.id)
@@ -160,20 +153,21 @@ class Session:
         await self._send(pb.ToWorker(answers=answers))
 
     async def _extend(self, heartbeat: pb.Heartbeat, lease: Lease) -> None:
+        received_s = asyncio.get_running_loop().time()
         try:
             active = [to_id("active", task_id) for task_id in heartbeat.active]
-            named = active if active or self._may_have_unknown_tasks(lease) else None
+            # The lease may have tasks that the worker does not know. Tasks pushed long ago were either named since or
+            # taken from the worker, so the heartbeat of an idle worker need not look for such tasks.
+            pushed_lately = received_s - self._pushed_at_s < UNKNOWN_TASK_LEASES * lease.ttl_s
+            named = active if active or pushed_lately else None
             activity = Activity(heartbeat.completed, heartbeat.failed, heartbeat.draining)
-            extension = await self._heartbeats.extend(lease, named, activity)
+            if lease.ttl_s * PART_OF_LEASE >= GATHER_S:
+                await self._debounce.together()
+            extension = await self._engine.parts.leases.extend(lease, named, activity, received_s=received_s)
         except Unavailable as error:
             log.warning("cannot extend the lease of %s: %s", lease.worker, error)
             return
-        await self._send(pb.ToWorker(extended=extended_message(heartbeat.number, extension)))
-
-    def _may_have_unknown_tasks(self, lease: Lease) -> bool:
-        """Whether the lease may have tasks that the worker does not know. Tasks pushed long ago were either named since
-        or taken from it, so the heartbeat of an idle worker need not look for such tasks."""
-        return asyncio.get_running_loop().time() - self._pushed_at_s < UNKNOWN_TASK_LEASES * lease.ttl_s
+        await self._send(pb.ToWorker(extended=wire.extended_message(heartbeat.number, extension)))
 
     # ----------------------------------------------------------------------------------------- to the worker
 
@@ -214,12 +208,12 @@ class Session:
     async def _deliver(self, claimed: list[Claimed], lease: Lease) -> None:
         """Sends tasks. A message in flight when the session breaks may have arrived: the worker reports that when it
         resumes. Tasks that were not sent are given back."""
-        waiting = list(parts(claimed, lambda task: len(task.payload)))
+        waiting = list(wire.parts(claimed, lambda task: len(task.payload)))
         try:
             while waiting:
                 async with self._sending:
                     part = waiting.pop(0)
-                    await self._write(pb.ToWorker(tasks=pb.Tasks(tasks=[task_message(task) for task in part])))
+                    await self._write(pb.ToWorker(tasks=pb.Tasks(tasks=[wire.task_message(task) for task in part])))
         finally:
             left = [Release(c.task.id, c.task.attempt, lease.id) for part in waiting for c in part]
             if left:
@@ -232,8 +226,8 @@ class Session:
             if await self._engine.await_news(lease, NEWS_WAIT_S):
                 with contextlib.suppress(Unavailable):
                     extension = await self._engine.extend_lease(lease, None)
-                    cancels = cancel_messages(extension.cancels)
-                    await self._send(pb.ToWorker(cancels=pb.Cancels(cancels=cancels)))
+                    cancels = pb.Cancels(cancels=wire.cancel_messages(extension.cancels))
+                    await self._send(pb.ToWorker(cancels=cancels))
 
 
 async def answers_to(
@@ -245,7 +239,7 @@ async def answers_to(
     answers = pb.Answers()
     for message in messages:
         try:
-            reports.append((message.number, report_from(message, lease_id)))
+            reports.append((message.number, wire.report_from(message, lease_id)))
         except Invalid as error:
             _refuse(answers, message.number, error)
     if refusals is not None:

@@ -5,7 +5,7 @@ Client and server share this table: a new call is one struct here and one case i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 from uuid import UUID
 
 import msgspec
@@ -18,65 +18,63 @@ from windlass.core.step_command import StepCommand
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 
-
-class Call(msgspec.Struct, frozen=True):
-    """A request. `answer` is the type of the answer."""
-
-    answer: ClassVar[Any]
+T = TypeVar("T")
 
 
-class SubmitMany(Call, frozen=True):
+class Call(msgspec.Struct, Generic[T], frozen=True):
+    """A request, with the type of its answer."""
+
+    @classmethod
+    def answer(cls) -> Any:
+        """The type of the answer."""
+        return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+
+
+class SubmitMany(Call[list[UUID]], frozen=True):
     """Submits tasks, all or none."""
 
-    answer: ClassVar[Any] = list[UUID]
     submissions: list[Submission]
 
 
-class Wait(Call, frozen=True):
+class Wait(Call[Task], frozen=True):
     """Returns the task when it has ended or `timeout_s` has passed. The server may answer earlier: repeat the call."""
 
-    answer: ClassVar[Any] = Task
     task_id: UUID
     timeout_s: float = 0.0
 
 
-class Cancel(Call, frozen=True):
+class Cancel(Call[Task], frozen=True):
     """Cancels a task."""
 
-    answer: ClassVar[Any] = Task
     task_id: UUID
     reason: str = ""
     force: bool = False
 
 
-class CancelRun(Call, frozen=True):
+class CancelRun(Call[int], frozen=True):
     """Cancels every task of a run that has not ended. Returns their number."""
 
-    answer: ClassVar[Any] = int
     run_id: UUID
     reason: str = ""
 
 
-class GetResults(Call, frozen=True):
+class GetResults(Call[dict[UUID, bytes]], frozen=True):
     """Returns the results of the tasks that have one, as JSON text; of one namespace, or of all that the caller may
     access."""
 
-    answer: ClassVar[Any] = dict[UUID, bytes]
     task_ids: list[UUID]
     namespace: str | None = None
 
 
-class GetProgress(Call, frozen=True):
+class GetProgress(Call[Progress | None], frozen=True):
     """Returns the progress of a task, if it has reported any."""
 
-    answer: ClassVar[Any] = Progress | None
     task_id: UUID
 
 
-class GetCheckpoint(Call, frozen=True):
+class GetCheckpoint(Call[bytes | None], frozen=True):
     """Returns the checkpoint that the last attempt left for the next one."""
 
-    answer: ClassVar[Any] = bytes | None
     task_id: UUID
 
 
@@ -87,53 +85,47 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
 
-class WriteNotes(Call, frozen=True):
+class WriteNotes(Call[list[Problem | None]], frozen=True):
     """Writes progress, checkpoints and log lines of running attempts. Returns one answer each: a problem if the attempt
     has ended."""
 
-    answer: ClassVar[Any] = list[Problem | None]
     notes: list[ProgressReport]
 
 
-class LoadSteps(Call, frozen=True):
+class LoadSteps(Call[list[Step]], frozen=True):
     """Returns the recorded steps of a workflow."""
 
-    answer: ClassVar[Any] = list[Step]
     task_id: UUID
 
 
-class RecordStep(Call, frozen=True):
+class RecordStep(Call[Step], frozen=True):
     """Records a step of a workflow: the name of the command and the command itself."""
 
-    answer: ClassVar[Any] = Step
     name: str
     command: msgspec.Raw = msgspec.field(name="said")
 
 
-class SendSignal(Call, frozen=True):
+class SendSignal(Call[Task], frozen=True):
     """Sends a signal to a workflow. The same `signal_id` again is the same signal."""
 
-    answer: ClassVar[Any] = Task
     task_id: UUID
     name: str
     payload: bytes = b"null"
     signal_id: UUID | None = None
 
 
-class DeclareSchedules(Call, frozen=True):
+class DeclareSchedules(Call[int], frozen=True):
     """Declares the schedules of an app. Returns the number of existing ones that it does not declare."""
 
-    answer: ClassVar[Any] = int
     app: str
     schedules: list[ScheduleSpec]
     namespace: str = "default"
     anew: bool = True
 
 
-class DeclareKinds(Call, frozen=True):
+class DeclareKinds(Call[None], frozen=True):
     """Declares the retry policies of the kinds of an app; null for the default."""
 
-    answer: ClassVar[Any] = None
     app: str
     policies: dict[str, Policy | None]
     namespace: str = "default"
@@ -141,7 +133,7 @@ class DeclareKinds(Call, frozen=True):
 
 STEPS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(StepCommand)}
 
-CALLS: dict[str, type[Call]] = {
+CALLS: dict[str, type[Call[Any]]] = {
     call.__name__: call
     for call in (
         SubmitMany, Wait, Cancel, CancelRun, GetResults, GetProgress, GetCheckpoint, WriteNotes, LoadSteps, RecordStep,
