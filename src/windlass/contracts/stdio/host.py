@@ -1,7 +1,7 @@
 """Runs a pool of processes for each stdio queue, and follows changes of the queues.
 
-A worker like any other runs a pool: leases, fences, heartbeats, limits and draining are the worker's. A pool that
-cannot be started claims nothing: its tasks wait, and it is tried again.
+A worker of the SDK runs each pool, so leases, fences, heartbeats, limits and draining are the worker's. A pool that
+cannot be started claims nothing: its tasks wait, and the host tries again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from windlass.contracts.stdio.delivery import Stdio
@@ -18,6 +19,7 @@ from windlass.contracts.stdio.pool import StdioPool
 from windlass.contracts.stdio.protocol.environment import EnvironmentFailed
 from windlass.core.delivery import type_of
 from windlass.errors import Invalid, Unavailable
+from windlass.net.backoff import Backoff
 from windlass.sdk.worker.progress import ProgressSender, ProgressTarget
 from windlass.sdk.worker.work_source import WorkSource
 from windlass.sdk.worker.worker import Worker
@@ -30,7 +32,7 @@ AGAIN_S, AGAIN_MAX_S = 1.0, 60.0
 
 
 class Source(WorkSource, ProgressTarget, Protocol):
-    """What a pool needs of an engine."""
+    """The part of an engine that a pool uses."""
 
 
 class StdioHost:
@@ -45,8 +47,8 @@ class StdioHost:
         drain_s: float | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """`drain_s`: how long running tasks may take when the block ends; None: any time. `variables`: the environment
-        from which programs get ordinary variables and secrets; None: that of this process."""
+        """`drain_s` limits how long running tasks may take when the block ends. Programs get ordinary variables and
+        secrets from `variables`, by default those of this process."""
         self._source, self._queues, self._read_s, self._drain_s = source, queues, read_s, drain_s
         self._variables = os.environ if variables is None else variables
         self._pools: dict[Key, tuple[Stdio, asyncio.Event, asyncio.Task[None]]] = {}
@@ -130,7 +132,7 @@ class StdioHost:
 
     async def _open(self, key: Key, delivery: Stdio, stop: asyncio.Event, progress: ProgressSender) -> StdioPool | None:
         """Retry with backoff until it opens; None if it was stopped before."""
-        again_s = AGAIN_S
+        backoff = Backoff(AGAIN_S, AGAIN_MAX_S)
         while not stop.is_set():
             pool = StdioPool(delivery, progress, self._variables)
             try:
@@ -140,8 +142,7 @@ class StdioHost:
                 await pool.close()
             else:
                 return pool
-            waiting = asyncio.create_task(stop.wait())
-            await asyncio.wait({waiting}, timeout=again_s)
-            waiting.cancel()
-            again_s = min(2 * again_s, AGAIN_MAX_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(backoff.next_s()):
+                    await stop.wait()
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -44,7 +44,7 @@ LINES_WAIT_S, POLL_S = 0.05, 0.001
 
 
 class Released(WorkflowExit):
-    """Its process was killed because of another attempt: release it, at no cost to its budgets."""
+    """The process of an attempt was killed because of another attempt: release it, at no cost to its budgets."""
 
     def report(self, task: Claim, lease_id: UUID) -> Report:
         return Release(task.id, task.attempt, lease_id)
@@ -53,9 +53,9 @@ class Released(WorkflowExit):
 class Slot:
     """A process, and the attempts that run in it."""
 
-    def __init__(self, make: Callable[[Callable[[str], object]], Service]) -> None:
+    def __init__(self, environment: Environment, **options: Any) -> None:
         self.running: dict[Task, AttemptProgress] = {}
-        self.service = make(self._on_stderr)
+        self.service = Service(environment, on_stderr=self._on_stderr, **options)
         self.closing = False
 
     def _on_stderr(self, line: str) -> None:
@@ -173,14 +173,9 @@ class StdioPool:
 
     def _new_slot(self) -> Slot:
         assert self._environment is not None
-        delivery, environment = self._delivery, self._environment
+        delivery = self._delivery
         base_env = program_variables(self._variables, delivery.secrets)
-        slot = Slot(
-            lambda on_stderr: Service(
-                environment, init=delivery.init, cwd=delivery.cwd, env=dict(delivery.env), base_env=base_env,
-                on_stderr=on_stderr,
-            )
-        )  # fmt: skip
+        slot = Slot(self._environment, init=delivery.init, cwd=delivery.cwd, env=dict(delivery.env), base_env=base_env)
         slot.service.start()
         return slot
 
@@ -223,39 +218,31 @@ def _result(task: Task) -> bytes:
     """The result to store: the output `result` if there is no other, else all outputs. Raises if there is none."""
     if task.status == "CANCELED":
         raise Cancel(task.error or "the script ended itself as cancelled")
+    error = task.error or ""
     if task.status == "FAILED":
-        raise RemoteFailure(_script_failure(task.error or ""))
+        lines = [line for line in error.splitlines() if line.strip()]
+        message = lines[-1] if lines else "the script failed"
+        raise RemoteFailure(Failure(Category.USER_CODE, message, "SCRIPT_FAILED", error))
     if task.status == "CRASHED":
-        raise _crashed(task)
+        how, _, last = error.partition("\n")
+        if task.service.killed:
+            raise Released(how)
+        message = how or "the process died"
+        raise RemoteFailure(Failure(Category.INFRASTRUCTURE, message, "PROCESS_DIED", last.strip()))
     outputs = task.outputs
     value = outputs.get("result") if outputs.keys() <= {"result"} else outputs
     try:
         return write_json(value)
-    except (*UNWRITABLE, WindlassError) as error:
+    except (*UNWRITABLE, WindlassError) as problem:
         _dispose(outputs)
-        message = f"the result cannot be written as JSON: {words_of(error)}"
+        message = f"the result cannot be written as JSON: {words_of(problem)}"
         raise RemoteFailure(Failure(Category.DATA_QUALITY, message, "RESULT_NOT_JSON", retryable=False)) from None
-
-
-def _script_failure(error: str) -> Failure:
-    lines = [line for line in error.splitlines() if line.strip()]
-    return Failure(Category.USER_CODE, lines[-1] if lines else "the script failed", "SCRIPT_FAILED", error)
-
-
-def _crashed(task: Task) -> BaseException:
-    how, _, last = (task.error or "").partition("\n")
-    if task.service.killed:
-        return Released(how)
-    return RemoteFailure(Failure(Category.INFRASTRUCTURE, how or "the process died", "PROCESS_DIED", last.strip()))
 
 
 def _dispose(value: Any) -> None:
     """Free shared memory of a result that cannot be stored."""
-    if isinstance(value, dict):
-        for each in value.values():
-            _dispose(each)
-    elif isinstance(value, list):
-        for each in value:
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
             _dispose(each)
     elif hasattr(type(value), "dispose"):
         value.dispose()

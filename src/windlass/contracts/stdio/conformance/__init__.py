@@ -1,4 +1,4 @@
-"""Is a worker of the stdio contract one? Numbered cases, held against any program, whatever it is made of."""
+"""The conformance kit of the stdio contract: numbered cases for any program, in any language."""
 
 from windlass.contracts.stdio.conformance.case import KIT, check_worker
 from windlass.contracts.stdio.conformance.script import LANGUAGES, Scripts, read_scripts

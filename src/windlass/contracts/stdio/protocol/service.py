@@ -25,9 +25,8 @@ from .call import function_inputs, function_script
 from .environment import Environment
 from .line import LINE_MAX, LineReader, LineWriter, TooLong
 from .message import NO_ENDS, Unreadable, read_line
-from .proxy import Proxy, arguments
+from .proxy import RESULT, Proxy, call_function, check_identifier, check_path
 from .shm import PREFIX, SharedMemory, decode_array, decode_block, unlink_beginning_with
-from .syntax import PYTHON, PythonSyntax
 from .task import CRASHED, ENDS, FAILED, Task, TaskError
 from .wire import MARK, decode, encoder, refuse
 from .worker import INIT
@@ -71,12 +70,12 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
         self._invalid: deque[str] = deque(maxlen=LINES_MAX)
         self._errors: deque[str] = deque(maxlen=LINES_MAX)
-        self._exited, self._over = threading.Event(), threading.Event()  # the process; its output is read as well
-        self._why = ""  # it accepts no more tasks
-        self._fault = ""  # for which we ended it
+        self._exited = threading.Event()  # the process has ended
+        self._over = threading.Event()  # and its output was read
+        self._why = ""  # why it accepts no more tasks
+        self._fault = ""  # why we ended it
         self.killed = False  # by us
-        self.unneeded: deque[str] = deque()
-        self.script: PythonSyntax = PYTHON
+        self.unneeded: deque[str] = deque()  # generated names without a proxy
 
     # ----------------------------------------------------------------------------------------- life
 
@@ -94,11 +93,15 @@ class Service:
                 environment.pop(name, None)
             else:
                 environment[name] = value
-        init = None if self._init is None else _write_init(self._init)
-        if init is not None:
+        init: str | None = None
+        if self._init is not None:
+            # Only this user can read the file; the worker reads and deletes it.
+            descriptor, init = tempfile.mkstemp(prefix="windlass-init-", suffix=".txt")
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(self._init)
             environment[INIT] = init
         try:
-            self._process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 self.environment.command, cwd=self._cwd, env=environment, bufsize=0, start_new_session=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
@@ -106,16 +109,12 @@ class Service:
             if init is not None:
                 Path(init).unlink(missing_ok=True)
             raise
-        stdin, stdout, stderr = (_detach(stream) for stream in self._streams())
+        stdin, stdout, stderr = (_detach(stream) for stream in (process.stdin, process.stdout, process.stderr))
         self._stderr = stderr
         self._requests = LineWriter(stdin, nonblocking=True)
         self._reader = self._thread(self._read, stdout)
         self._stderr_reader = self._thread(self._read_errors, stderr)
         self._thread(self._monitor, init)
-
-    def _streams(self) -> list[Any]:
-        process = self._running()
-        return [process.stdin, process.stdout, process.stderr]
 
     def _thread(self, work: Callable[..., None], *args: Any) -> threading.Thread:
         thread = threading.Thread(target=work, args=args, name=f"windlass-stdio-{work.__name__}", daemon=True)
@@ -212,18 +211,16 @@ class Service:
     def call(self, function: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function (see `submit`), or one that the worker has under this name, and return its result."""
         if isinstance(function, str) and ":" not in function:
-            inputs, words = arguments(self, [*args, *kwargs.values()])
-            named = dict(zip(kwargs, words[len(args) :], strict=True))
-            return self.evaluate(self.script.call(function, words[: len(args)], named), inputs).get("result")
+            return call_function(self, function, args, kwargs)
         return self.submit(function, *args, **kwargs).result()
 
     def get_var(self, name: str) -> Any:
         """The value that a task has exported by this name."""
-        return self.evaluate(self.script.get_var(name)).get("result")
+        return self.evaluate(RESULT + check_path(name)).get("result")
 
     def put_var(self, name: str, value: Any) -> None:
         """Export a value to all later tasks."""
-        self.evaluate(self.script.put_var(name, "_value"), {"_value": value})
+        self.evaluate(f"task.export({check_identifier(name)}=_value)", {"_value": value})
 
     def proxy(self, name: str, queue: str | None = None) -> Any:
         """A proxy of the object that a task has exported by this name."""
@@ -237,7 +234,8 @@ class Service:
             raise ValueError("the worker may not run Python: set speaks_python if its scripts are Python")
         if self.unneeded:
             names = [self.unneeded.popleft() for _ in range(len(self.unneeded))]
-            self.task(self.script.forget(names)).start()
+            forget = "getattr(task, 'forget', lambda *_: None)"  # other workers may lack it
+            self.task(f"{forget}(*{names!r})").start()
         return self.task(script, inputs, queue).wait_for().outputs
 
     def send_task(self, task: Task) -> None:
@@ -405,14 +403,6 @@ class Service:
         stdout = "\n".join(list(self._invalid)[-LAST_LINES:]) or "<none>"
         stderr = "\n".join(list(self._errors)[-LAST_LINES:]) or "<none>"
         return f"The worker {how}.\n\n[stdout]\n{stdout}\n\n[stderr]\n{stderr}"
-
-
-def _write_init(init: str) -> str:
-    """Write a file that only this user can read, for the worker to read and delete."""
-    descriptor, path = tempfile.mkstemp(prefix="windlass-init-", suffix=".txt")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(init)
-    return path
 
 
 def _detach(stream: Any) -> int:

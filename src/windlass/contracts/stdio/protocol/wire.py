@@ -12,6 +12,7 @@ from typing import Any
 
 TYPE = "appose_type"
 MARK = b"appose_type"
+AUTO = "_appose_auto_"  # prefix of names that a worker generates
 Decoders = Mapping[str, Callable[[dict[str, Any]], Any]]
 
 

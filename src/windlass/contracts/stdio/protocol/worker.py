@@ -19,7 +19,7 @@ from typing import Any
 
 from .line import LINE_MAX, LineReader, LineWriter, TooLong
 from .running import Task
-from .wire import MARK, TYPE, encoder
+from .wire import AUTO, MARK, TYPE, encoder
 
 INIT = "APPOSE_INIT_SCRIPT"
 GONE_MS = 200  # between the pipes of a client that dies: they are closed one after the other
@@ -92,7 +92,8 @@ class Worker:
             self._responses.flush()
         if _leaves_something() and _reader_is_gone(self._descriptor, GONE_MS):
             self._end_now()  # our stdin ended because its writer died
-        _leave_blocks()
+        if (shm := _loaded_shm()) is not None:
+            shm.leave_owned()
 
     def _init(self) -> None:
         """Run the init script of the client before the first request, and export its public names."""
@@ -117,7 +118,8 @@ class Worker:
 
     def _end_now(self) -> None:
         with suppress(Exception):
-            _unlink_blocks()
+            if (shm := _loaded_shm()) is not None:
+                shm.unlink_names()
         if os.getsid(0) == os.getpid():  # started as we start them: all of the session is ours
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
@@ -270,7 +272,7 @@ class Worker:
     def _export_value(self, value: object) -> dict[str, Any]:
         """Export a value that JSON cannot carry; the client gets its name."""
         with self._state:
-            name = f"_appose_auto_{self._exported}"
+            name = f"{AUTO}{self._exported}"
             self._exported += 1
         self.exports[name] = value
         return {TYPE: "worker_object", "var_name": name}
@@ -285,7 +287,7 @@ def _reader_is_gone(descriptor: int, within_ms: int | None) -> bool:
 
 def _leaves_something() -> bool:
     """Whether blocks or processes would outlive us. True where children cannot be listed."""
-    shm = sys.modules.get(f"{__package__}.shm")
+    shm = _loaded_shm()
     if shm is not None and shm.owns_any():
         return True
     try:
@@ -304,13 +306,6 @@ def log_line(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
 
-def _leave_blocks() -> None:
-    shm = sys.modules.get(f"{__package__}.shm")  # if some script has needed it
-    if shm is not None:
-        shm.leave_owned()
-
-
-def _unlink_blocks() -> None:
-    shm = sys.modules.get(f"{__package__}.shm")
-    if shm is not None:
-        shm.unlink_names()
+def _loaded_shm() -> Any:
+    """The module `shm`; None if no script has needed it."""
+    return sys.modules.get(f"{__package__}.shm")
