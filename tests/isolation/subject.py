@@ -19,7 +19,7 @@ from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.registry.commands import StepBegin
 from windlass.contracts.registry.rules import AttemptState, RunCredential, StepAttempt
-from windlass.contracts.registry.workflows import run_command
+from windlass.contracts.registry.server.work import run_command
 from windlass.core.access import Role
 from windlass.core.queue import QueueConfig
 from windlass.core.schedule import ScheduleSpec

@@ -25,8 +25,6 @@ from windlass.core.step import Place, Step, StepCommandContext, StepKind, StepSt
 from windlass.core.task import Outcome, Task
 from windlass.errors import Conflict, InvalidState, LeaseLost, WindlassError
 
-PULL = "pull"
-
 
 class StepHeld(InvalidState):
     """The step is already running."""
@@ -123,7 +121,7 @@ class RunCredential(Credential, frozen=True, kw_only=True):
     worker: str | None = None
     namespace: str | None = None  # of the caller; None: all
 
-    deliveries: ClassVar[frozenset[str]] = frozenset({PULL})
+    deliveries: ClassVar[frozenset[str]] = frozenset({"pull"})
 
     @property
     def exact(self) -> bool:

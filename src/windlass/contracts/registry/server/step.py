@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from windlass.contracts.registry import workflows
 from windlass.contracts.registry.commands import StepBegin, StepComplete, StepFail
 from windlass.contracts.registry.rules import AttemptState, StepAttempt
 from windlass.contracts.registry.server.call import Call, missing
 from windlass.contracts.registry.server.work import carry_out, credential_of
+from windlass.contracts.registry.step_try import StepAttemptTable
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire import messages as wire
 from windlass.contracts.registry.wire.step import attempt_messages, cached_result, read_step_id, task_of_recorded_id
@@ -61,7 +61,9 @@ async def get_step_attempt(call: Call, request: pb.GetStepAttemptRequest) -> pb.
     id_text = request.step_attempt_id
     task_id = task_of_recorded_id(id_text)
     if task_id is None:
-        attempt = await workflows.get_step_attempt(call.engine, wire.read_id("step_attempt_id", id_text, "step"))
+        attempt_id = wire.read_id("step_attempt_id", id_text, "step")
+        async with call.engine.store.single() as tx:
+            attempt = await StepAttemptTable(tx.session).get_attempt(attempt_id)
         task_id = None if attempt is None else attempt.task_id
     for found in [] if task_id is None else await _all(call, task_id, namespace):
         if found.step_attempt_id == id_text:
@@ -84,7 +86,9 @@ async def list_step_attempts(call: Call, request: pb.ListStepAttemptsRequest) ->
 async def _all(call: Call, task_id: UUID, namespace: str) -> list[pb.StepAttempt]:
     view = await call.run(task_id, namespace)
     steps = await call.engine.load_steps(task_id)
-    return attempt_messages(view.task, steps, await workflows.list_step_attempts(call.engine, task_id))
+    async with call.engine.store.single() as tx:
+        attempts = await StepAttemptTable(tx.session).task_attempts(task_id)
+    return attempt_messages(view.task, steps, attempts)
 
 
 def _read_offset(token: str) -> int:

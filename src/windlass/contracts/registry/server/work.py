@@ -1,19 +1,22 @@
-"""Reports of a worker about its run: turns requests into commands."""
+"""Reports of a worker about its run: turns requests into commands, and carries out all commands about workflows."""
 
 from __future__ import annotations
 
-from windlass.contracts.registry.commands import WorkflowCommand, WorkflowReport, WorkflowSleep
+from msgspec.structs import replace
+
+from windlass.contracts.registry.commands import StepComplete, StepFail, WorkflowCommand, WorkflowReport, WorkflowSleep
 from windlass.contracts.registry.rules import RunCredential
 from windlass.contracts.registry.server.call import Call, not_found_as
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire import messages as wire
 from windlass.contracts.registry.wire.service import LEASE_TOKEN, WORKER_ID
 from windlass.contracts.registry.wire.worker import read_token
-from windlass.contracts.registry.workflows import Answer, run_command
 from windlass.core.access import Role, check_role
+from windlass.core.step import Step
 from windlass.core.task import Outcome
-from windlass.core.validation import LARGE_MAX_BYTES
+from windlass.core.validation import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES
 from windlass.core.worker import WorkerHeartbeat
+from windlass.engine.engine import Engine
 from windlass.errors import Invalid, InvalidState, NotFound
 
 SLEEP_MAX_S = 30 * 86400
@@ -66,6 +69,19 @@ def credential_of(call: Call, run_id: str) -> RunCredential:
     return RunCredential(task_id, attempt, lease_id, worker=worker, namespace=call.principal.namespace)
 
 
-async def carry_out(call: Call, command: WorkflowCommand) -> Answer:
+async def carry_out(call: Call, command: WorkflowCommand) -> object:
     with not_found_as("workflow_run", command.task_id):
         return await run_command(call.engine, command)
+
+
+async def run_command(engine: Engine, command: WorkflowCommand) -> object:
+    """Returns the run, the step or the step attempt of the command. Its fields have been checked."""
+    if isinstance(command, WorkflowReport | StepFail):
+        command = replace(command, jitter=engine.parts.randomness.jitter())
+    result = command.result if isinstance(command, WorkflowReport | StepComplete) else None
+    if result is not None and len(result) > PAYLOAD_MAX_BYTES:
+        what = "result" if isinstance(command, WorkflowReport) else "step"
+        async with engine.parts.objects.kept("output", result, command.task_id, what) as reference:
+            return await engine.workflows.carry_out(replace(command, result=reference))
+    answer = await engine.workflows.carry_out(command)
+    return await engine.parts.objects.whole_step(answer) if isinstance(answer, Step) else answer

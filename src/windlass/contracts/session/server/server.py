@@ -55,7 +55,7 @@ class SessionServer:
         if old is not None:
             old.cancel()
         try:
-            await session.run(messages)
+            await session.run(lease, messages)
         finally:
             if self._sessions.get(lease.id) is me:
                 del self._sessions[lease.id]

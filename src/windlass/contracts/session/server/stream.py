@@ -60,7 +60,6 @@ class Session:
         self._revoked = asyncio.Event()
         self._pending: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.lease: Lease | None = None
 
     # ----------------------------------------------------------------------------------------- lifecycle
 
@@ -72,27 +71,24 @@ class Session:
         if hello.lease_id:
             lease = await self._access.lease(self._principal, to_id("lease_id", hello.lease_id))
             active = [to_id("active", task_id) for task_id in hello.active]
-            self.lease = await self._engine.parts.leases.resume(lease, active)
+            resumed = await self._engine.parts.leases.resume(lease, active)
             self._pushed_at_s = asyncio.get_running_loop().time()  # the broken session may have pushed until now
-        else:
-            self.lease = await self._engine.open_lease(
-                hello.worker, list(hello.queues), kinds=None if hello.every_kind else list(hello.kinds),
-                labels=list(hello.labels), namespace=namespace, ttl_s=hello.lease_ttl_s, host=hello.host,
-                pid=hello.pid, version=hello.version, concurrency=hello.concurrency,
-            )  # fmt: skip
-        return self.lease
+            return resumed
+        return await self._engine.open_lease(
+            hello.worker, list(hello.queues), kinds=None if hello.every_kind else list(hello.kinds),
+            labels=list(hello.labels), namespace=namespace, ttl_s=hello.lease_ttl_s, host=hello.host, pid=hello.pid,
+            version=hello.version, concurrency=hello.concurrency,
+        )  # fmt: skip
 
-    async def run(self, messages: AsyncIterator[pb.FromWorker]) -> None:
+    async def run(self, lease: Lease, messages: AsyncIterator[pb.FromWorker]) -> None:
         """Runs until the worker says goodbye, or its stream ends or breaks. Hello has been read."""
-        lease = self.lease
-        assert lease is not None
         welcome = pb.Welcome(
             lease_id=lease.id.bytes, expires_at_us=wire.to_us(lease.expires_at), lease_ttl_s=lease.ttl_s,
             result_max_bytes=self._engine.parts.objects.limit_bytes,
         )  # fmt: skip
         await self._send(pb.ToWorker(welcome=welcome))
-        reading = asyncio.ensure_future(self._read(messages, lease))
-        loops = [reading, asyncio.ensure_future(self._push(lease)), asyncio.ensure_future(self._send_cancels(lease))]
+        work = (self._read(messages, lease), self._push(lease), self._send_cancels(lease))
+        loops = [asyncio.ensure_future(each) for each in work]
         try:
             await asyncio.wait([*loops, self._failed], return_when=asyncio.FIRST_COMPLETED)
             for loop in [self._failed, *loops]:

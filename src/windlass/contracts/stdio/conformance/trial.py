@@ -30,33 +30,28 @@ class Trial:
         self.scripts, self.folder, self._timeout_s = scripts, folder, timeout_s
         self.messages: dict[str, list[dict[str, Any]]] = {}
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-        self._errors: list[bytes] = []
-        self._readers = [threading.Thread(target=work, daemon=True) for work in (self._read, self._read_errors)]
-        for reader in self._readers:
-            reader.start()
+        self._errors = folder / "stderr"
+        with self._errors.open("wb") as stderr:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._stdout:
             self._lines.put(line)
         self._lines.put(None)
-
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._errors.append(line)
-            del self._errors[:-5]
 
     # ----------------------------------------------------------------------------------------- requests
 
     def send(self, line: bytes) -> None:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line + b"\n")
-            self._process.stdin.flush()
+            self._stdin.write(line + b"\n")
+            self._stdin.flush()
         except OSError:
             raise Broken(f"it has closed its stdin{self._last_errors()}") from None
 
@@ -111,8 +106,7 @@ class Trial:
 
     def close(self) -> None:
         """Send no more requests, and check that it answers the rest and exits with 0."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._stdin.close()
         while self.next_message() is not None:
             pass
         try:
@@ -126,17 +120,15 @@ class Trial:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        assert self._process.stdin is not None
         with suppress(OSError):
-            self._process.stdin.close()
-        for reader, stream in zip(self._readers, (self._process.stdout, self._process.stderr), strict=True):
-            reader.join(LAST_LINES_S)
-            if stream is not None and not reader.is_alive():  # a child in another session may hold it open
-                stream.close()
+            self._stdin.close()
+        self._reader.join(LAST_LINES_S)
+        if not self._reader.is_alive():  # a child in another session may hold it open
+            self._stdout.close()
 
     def _last_errors(self) -> str:
-        time.sleep(0.05)  # to read what it writes while it ends
-        errors = b"".join(self._errors).decode(errors="replace").strip()
+        time.sleep(0.05)  # for what it writes while it ends
+        errors = self._errors.read_bytes().decode(errors="replace").strip()
         return f"; its stderr: {errors[-300:]}" if errors else ""
 
 

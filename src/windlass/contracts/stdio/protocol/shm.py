@@ -42,27 +42,23 @@ class SharedMemory:
             raise ValueError("the size of a block must be at least 1")
         self.name = _create(name, rsize) if self._owner else str(name)
         try:
-            self._map = _map_block(self.name, rsize)
+            self.map = _map_block(self.name, rsize)
         except BaseException:
             if self._owner:
                 _unlink(self.name)
             raise
-        self.rsize = rsize or len(self._map)
+        self.rsize = rsize or len(self.map)
         self._view: memoryview | None = None
 
     @property
     def size(self) -> int:
-        return len(self._map)
+        return len(self.map)
 
     @property
     def buf(self) -> memoryview:
         if self._view is None:
-            self._view = memoryview(self._map)
+            self._view = memoryview(self.map)
         return self._view
-
-    @property
-    def map(self) -> mmap.mmap:
-        return self._map
 
     def take_over(self) -> None:
         """From here on, this process has to unlink it."""
@@ -77,7 +73,7 @@ class SharedMemory:
                 self._view.release()
                 self._view = None
         with suppress(BufferError):
-            self._map.close()
+            self.map.close()
 
     def unlink(self) -> None:
         """Remove its name; processes that have it mapped keep the memory."""
