@@ -94,7 +94,7 @@ def _now_s() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call. `context` is that of gRPC; the caller may cancel it."""
+    """One call. `context` is the context of gRPC."""
 
     shared: ServerContext
     principal: Principal

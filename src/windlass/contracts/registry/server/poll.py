@@ -36,7 +36,10 @@ ANSWER_BEFORE_S = 0.5  # before the deadline of the caller, so that nothing is c
 async def poll_activity(call: Call, request: pb.PollActivityRequest) -> pb.PollActivityResponse:
     """Returns one run, or an empty response if none came in time."""
     namespace = call.may(Role.SUBMITTER, request.namespace_id)
-    until_s = asyncio.get_running_loop().time() + _wait_s(call)
+    wait_s, remaining_s = call.options.poll_timeout_s, call.context.time_remaining()
+    if remaining_s is not None:
+        wait_s = max(0.0, min(wait_s, remaining_s - ANSWER_BEFORE_S))
+    until_s = asyncio.get_running_loop().time() + wait_s
     worker, queue, just_read = await _worker(call, request)
     while True:
         lease = _lease(call, worker, queue, namespace, request)
@@ -95,8 +98,7 @@ def _lease(call: Call, worker: Worker, queue: str, namespace: str, request: pb.P
         raise InvalidState(f"the worker is registered for the queue {worker.queues[0]}, not {queue}")
     if namespace != worker.namespace:
         raise InvalidState(f"the worker is registered in the namespace {worker.namespace}")
-    own = worker.kinds
-    kinds = tuple(kind for kind in dict.fromkeys(request.supported_workflow_types) if own is None or kind in own)
+    kinds = {kind for kind in request.supported_workflow_types if worker.kinds is None or kind in worker.kinds}
     if not kinds:
         raise InvalidState("the worker is registered for none of these workflow types")
     return replace(lease, kinds=tuple(sorted(kinds)))
@@ -108,12 +110,6 @@ def _check_online(worker: Worker) -> None:
             raise InvalidState(UNKNOWN)
         case WorkerState.DRAINING:
             raise InvalidState(DRAINING)
-
-
-def _wait_s(call: Call) -> float:
-    remaining_s = call.context.time_remaining()
-    wait_s = call.options.poll_timeout_s
-    return wait_s if remaining_s is None else max(0.0, min(wait_s, remaining_s - ANSWER_BEFORE_S))
 
 
 async def _claim(call: Call, lease: Lease, wait_s: float) -> Claimed | None:
@@ -140,11 +136,8 @@ async def _claim(call: Call, lease: Lease, wait_s: float) -> Claimed | None:
 
 
 async def _gone(call: Call, lease: Lease, wait_s: float) -> InvalidState | None:
-    """Waits until the worker may claim no more and returns the reason; None after `wait_s`."""
-    until_s = asyncio.get_running_loop().time() + wait_s
-    while (left_s := until_s - asyncio.get_running_loop().time()) > 0:
-        if not await call.engine.workers.await_news(lease.id, left_s):
-            return None
+    """Waits until the worker may claim no more and returns the reason; None after `wait_s` without news of it."""
+    while await call.engine.workers.await_news(lease.id, wait_s):
         try:
             worker = await call.shared.workers.read(UUID(lease.worker))
             if worker.lease_id == lease.id:

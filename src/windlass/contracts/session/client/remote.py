@@ -146,14 +146,17 @@ class Remote:
 
     async def _ask(self, call: Call[T]) -> T:
         request = pb.CallRequest(name=type(call).__name__, body=msgspec.msgpack.encode(call))
+        reply = await self._invoke(self._call, request)
+        answer: T = msgspec.msgpack.decode(reply.body, type=call.answer())
+        return answer
+
+    async def _invoke(self, method: Any, request: Any) -> Any:
         try:
-            reply = await self._call(request, metadata=self._metadata, timeout=CALL_S)
+            return await method(request, metadata=self._metadata, timeout=CALL_S)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
         except grpc.aio.UsageError:
             raise InvalidState("the connection to the server was closed") from None
-        answer: T = msgspec.msgpack.decode(reply.body, type=call.answer())
-        return answer
 
     # ----------------------------------------------------------------------------------------- as a source of work
 
@@ -215,11 +218,7 @@ class Remote:
 
     async def _report_after(self, lease_id: UUID, reports: Sequence[Report]) -> list[WindlassError | None]:
         messages = [report_message(number, report) for number, report in enumerate(reports)]
-        request = pb.LateReports(lease_id=lease_id.bytes, reports=messages)
-        try:
-            answers = await self._report_late(request, metadata=self._metadata, timeout=CALL_S)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from None
+        answers = await self._invoke(self._report_late, pb.LateReports(lease_id=lease_id.bytes, reports=messages))
         refused = {one.number: error_from(one.code, one.message) for one in answers.refused}
         return [refused.get(number) for number in range(len(reports))]
 

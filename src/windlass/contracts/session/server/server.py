@@ -115,9 +115,9 @@ class SessionServer:
 
 async def _hello(messages: AsyncIterator[pb.FromWorker]) -> pb.Hello:
     async for message in messages:
-        if message.WhichOneof("message") != "hello":
-            raise ContractViolation("a session must start with hello")
-        return message.hello
+        if message.WhichOneof("message") == "hello":
+            return message.hello
+        break
     raise ContractViolation("a session must start with hello")
 
 

@@ -140,11 +140,6 @@ class LineReader:
         """Read these lines next."""
         self._lines.extendleft(reversed(lines))
 
-    @property
-    def ready(self) -> bool:
-        """Whether the next line was read already."""
-        return bool(self._lines)
-
     def _take(self, chunk: bytes) -> None:
         head, newline, rest = chunk.partition(b"\n")
         self._add(head)

@@ -39,17 +39,13 @@ class Task:
         self.traceparent = request.get("traceparent")
         self._host, self._script, self._raw = host, request["script"], request.get("inputs") or {}
         self._has_types = has_types
-        self._ended = False
+        self.ended = False
         self._ending = Lock()
         self._blocks: list[weakref.ref[SharedMemory]] = []
 
     @property
     def cancelRequested(self) -> bool:  # noqa: N802 - its name in the other spelling of the document
         return self.cancel_requested
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
 
     def update(self, *args: Any, message: Any = None, current: Any = None, maximum: Any = None,
                info: dict[str, Any] | None = None) -> None:  # fmt: skip
@@ -146,7 +142,7 @@ class Task:
 
     def _respond(self, kind: str, response: dict[str, Any]) -> None:
         """Encode the line before the task ends, so that outputs that cannot be encoded become a failure."""
-        if self._ended:
+        if self.ended:
             return
         response["task"], response["responseType"] = self.uuid, kind
         line = self._host.encode(response)
@@ -154,7 +150,7 @@ class Task:
             self._host.send(line)
             return
         with self._ending:
-            ended, self._ended = self._ended, True
+            ended, self.ended = self.ended, True
         if not ended:
             self._host.send(line)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import _ast
 import itertools
 import sys
+from functools import lru_cache
 from typing import Any
 
 KEPT_MAX, KEPT_SIZE = 256, 20_000
 _numbers = itertools.count(1)
-_kept: dict[str, Script] = {}
 
 
 class Script:
-    """Compiled: all of it but a last expression, that expression, and whether `result` is what it is about."""
+    """A compiled script: its body without a last expression, that expression, and whether it ends by assigning to
+    `result`."""
 
     def __init__(self, text: str) -> None:
         self.text, self.name = text, f"<script {next(_numbers)}>"
@@ -30,7 +31,7 @@ class Script:
         self._last = None if value is None else compile(value, self.name, "eval")
 
     def run(self, names: dict[str, Any]) -> dict[str, Any]:
-        """Its outputs. A last expression that is a dictionary is all of them; None is none."""
+        """Return the outputs. A last expression that is a dictionary is all of them; None is none."""
         if self._body is not None:
             exec(self._body, names)  # noqa: S102 - this is what a worker is for
         if self._last is not None:
@@ -53,19 +54,15 @@ def _assigns_result(last: Any) -> bool:
     return any(isinstance(target, _ast.Name) and target.id == "result" for target in targets)
 
 
+_cached = lru_cache(KEPT_MAX)(Script)
+
+
 def script_of(text: str) -> Script:
-    known = _kept.get(text)
-    if known is None:
-        known = Script(text)
-        if len(text) <= KEPT_SIZE:
-            if len(_kept) >= KEPT_MAX:
-                _kept.clear()
-            _kept[text] = known
-    return known
+    return _cached(text) if len(text) <= KEPT_SIZE else Script(text)
 
 
 def trace_of(error: BaseException, script: Script | None) -> str:
-    """The traceback from the script on, with its source; what lies above it is ours and of no interest."""
+    """The traceback from the script on, with its source. The frames above it are ours."""
     import linecache
     import traceback
 
@@ -77,7 +74,7 @@ def trace_of(error: BaseException, script: Script | None) -> str:
         linecache.cache[script.name] = (len(script.text), None, lines, script.name)
     try:
         return "".join(traceback.format_exception(type(error), error, trace))
-    except Exception:  # an exception whose own text cannot be made
+    except Exception:  # its `__str__` raises
         return f"{type(error).__name__} (its text cannot be made: {type(sys.exc_info()[1]).__name__})"
     finally:
         if script is not None:
