@@ -18,7 +18,7 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class StdioHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What a kind means to a stdio worker: a Python function, as `module:function`, or a script."""
+    """The handler of a kind: a Python function, as `module:function`, or a script."""
 
     function: Annotated[str, Meta(min_length=3, max_length=500)] | None = None
     script: Script | None = None
@@ -31,11 +31,12 @@ class StdioHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Stdio(Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=True):
-    """A pool of child processes that speak JSON lines, on each server that runs them: any command, or our worker for
-    Python in the interpreter `python`, with `requirements` in an environment made for them. Payloads are inputs. With
-    `kinds_are_scripts`, a kind without a handler is itself the script: for programs whose scripts are names, since the
-    client that submits chooses it. Of the server's own variables a program gets the ordinary ones (PATH, HOME, LANG, …)
-    and those named in `secrets`."""
+    """A pool of child processes that speak JSON lines, on each server that runs pools.
+
+    The program is `command`, or our Python worker in the interpreter `python`, in an environment with `requirements`.
+    Payloads are inputs. With `kinds_are_scripts`, a kind without a handler is itself the script; the client chooses it,
+    so this is for programs whose scripts are names. A program gets the ordinary variables of the server (PATH, HOME,
+    LANG, …) and those named in `secrets`."""
 
     command: Command | None = None
     python: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
@@ -62,7 +63,7 @@ class Stdio(Delivery, frozen=True, tag="stdio", kw_only=True, omit_defaults=True
                 "a command brings its own environment: leave out python and requirements", field="delivery.command"
             )
         if self.command is None and self.kinds_are_scripts:
-            raise Invalid("whoever submits could run any code: give handlers", field="delivery.kinds_are_scripts")
+            raise Invalid("clients could run any code: give handlers instead", field="delivery.kinds_are_scripts")
         if not self.handlers and not self.kinds_are_scripts:
             raise Invalid("say what runs a kind: its function, or a script", field="delivery.handlers")
         if any(word.startswith("-") for word in (*self.requirements, self.python or "")):

@@ -1,6 +1,6 @@
 """A handler for all kinds of a queue: each attempt is a task of a child process that speaks the stdio protocol.
 
-Owns which process runs which attempt, and what happens to both when an attempt is cancelled or a process dies. Updates
+Decides which process runs an attempt, and what happens to both when an attempt is cancelled or a process dies. Updates
 of a script become progress and log lines of its attempt.
 """
 
@@ -207,7 +207,7 @@ def _is_number(value: object) -> bool:
 
 
 async def _last_lines(slot: Slot) -> None:
-    """What a script printed comes by another pipe than its end, and may still be on its way."""
+    """Wait for lines on stderr. A script's end comes by another pipe, and may arrive before them."""
     polls = int(LINES_WAIT_S / POLL_S)
     while polls > 0 and slot.service.has_errors_to_read():
         polls -= 1

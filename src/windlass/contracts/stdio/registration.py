@@ -1,4 +1,4 @@
-"""What the kernel must know of the stdio contract."""
+"""Registers the delivery of the stdio contract with the kernel."""
 
 from __future__ import annotations
 

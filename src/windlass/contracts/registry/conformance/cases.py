@@ -481,7 +481,7 @@ def two_attempts(trial: Trial) -> None:
         raise Broken("it did not take the run a second time")
     second = run.token
     trial.until(lambda: run.output)
-    trial.pause(trial.heartbeat_s)  # for the other one
+    trial.pause(trial.heartbeat_s)  # for the other execution
     ends = [(call.metadata.get(LEASE_TOKEN), call.code) for call in trial.server.made("CompleteWorkflow", run)]
     expect("tokens of results that were accepted", [second], [token for token, code in ends if code == "OK"])
     refused = [token for token, code in ends if code != "OK" and token != first]

@@ -47,7 +47,7 @@ class Trial:
         return self.server.timeout_s + self.heartbeat_s + self._work_s
 
     def pause(self, seconds: float) -> None:
-        """Waits, to see that nothing comes."""
+        """Waits while no call is expected."""
         self.server.until(lambda: False, seconds)
 
     def work(self, intervals: float) -> dict[str, float]:

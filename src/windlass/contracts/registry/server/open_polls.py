@@ -51,7 +51,7 @@ class OpenPolls:
                 self._extenders.pop(lease_id).cancel()
 
     async def _extend(self, worker_id: UUID, lease_id: UUID) -> None:
-        """Runs until the last poll ends, or the worker is gone, which its polls notice themselves."""
+        """Runs until the last poll ends, or the worker is offline, which its polls notice themselves."""
         while True:
             due_s = self._last_s.get(lease_id, -self._every_s) + self._every_s
             wait_s = due_s - asyncio.get_running_loop().time()

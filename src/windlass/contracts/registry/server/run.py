@@ -17,7 +17,7 @@ from windlass.net.ids import parse_id
 
 
 async def start_workflow(call: Call, request: pb.StartWorkflowRequest) -> pb.StartWorkflowResponse:
-    """Starts a run. The same idempotency key returns the same run, whatever the other fields are."""
+    """Starts a run. The same idempotency key returns the same run, regardless of the other fields."""
     namespace = call.may(Role.SUBMITTER, request.namespace_id)
     submission = _submission(call, request, namespace)
     await call.engine.keys.declare_namespace(namespace)
@@ -91,7 +91,7 @@ async def _cannot_be_signalled(call: Call, task: Task) -> bool:
 
 
 async def cancel_workflow_run(call: Call, request: pb.CancelWorkflowRunRequest) -> pb.Empty:
-    """Ends a waiting run, or one of a worker of this contract, at once. Our own workers are asked to stop."""
+    """Ends a waiting run, or a run of a worker of this contract, at once. Workers of our SDK get a cancel signal."""
     namespace = call.may(Role.SUBMITTER, request.namespace_id)
     view = await call.run(wire.read_id("run_id", request.run_id), namespace)
     if view.task.terminal or view.task.cancel is not None:

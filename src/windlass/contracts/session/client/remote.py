@@ -189,8 +189,8 @@ class Remote:
             await session.end()
 
     async def report(self, reports: Sequence[Report]) -> list[WindlassError | None]:
-        """Send each report by the session of its lease; if that is over, by a call of its own, since the server still
-        accepts the report of a current attempt."""
+        """Send each report by the session of its lease. If that is over, send it by a call: the server still accepts
+        the report of a current attempt."""
         reports = [self._limit_result(report) for report in reports]
         answers: dict[int, WindlassError | None] = {}
         for lease_id in {report.lease_id for report in reports}:

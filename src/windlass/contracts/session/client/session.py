@@ -1,8 +1,8 @@
-"""A worker's session with a server: one stream after the other under one lease.
+"""A worker's session with a server: a lease, and one stream after another under it.
 
-A report is sent until it is answered, over as many streams as that takes. A stream that breaks is opened again at once
-under the same lease; the server then releases tasks that never arrived here. When the server refuses the lease, it is
-lost, and every call that waits here fails.
+A report is sent until it is answered, over any number of streams. A stream that breaks is opened again at once under
+the same lease; the server then releases tasks that never arrived here. When the server refuses the lease, it is lost,
+and every waiting call fails.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RemoteSession:
         self.lease: Lease
         self.result_max_bytes = LARGE_MAX_BYTES  # until the server sends its own limit
 
-    # ----------------------------------------------------------------------------------------- life
+    # ----------------------------------------------------------------------------------------- lifecycle
 
     @classmethod
     async def open(cls, channel: Any, metadata: Metadata, hello: pb.Hello) -> RemoteSession:
@@ -80,7 +80,7 @@ class RemoteSession:
         return session
 
     def _on_reader_end(self, reader: asyncio.Task[None]) -> None:
-        """Without the reader no answer would arrive any more, so the lease counts as lost."""
+        """Without the reader no answer arrives, so the lease counts as lost."""
         error = None if reader.cancelled() else reader.exception()
         if error is not None:
             log.error("the session is over: %s", line_of(error))
@@ -155,7 +155,7 @@ class RemoteSession:
             await asyncio.sleep(backoff.next_s())
 
     async def _resume(self) -> None:
-        """Resume the lease with the tasks that we hold, and send again what was not answered."""
+        """Resume the lease with the tasks that we hold, and repeat reports without an answer."""
         hello = pb.Hello(lease_id=self.lease.id.bytes, active=[task_id.bytes for task_id in self._held])
         hello.MergeFrom(self._hello)
         await self._greet(hello)
@@ -193,8 +193,7 @@ class RemoteSession:
                     self._news.set()
 
     async def _write(self, message: pb.FromWorker) -> None:
-        """Write to the stream that is open now. If it is broken, the reader opens another and sends again what
-        matters."""
+        """Write to the open stream. If it is broken, the reader opens another and repeats credit and reports."""
         async with self._writing:
             if self._stream is not None:
                 with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):

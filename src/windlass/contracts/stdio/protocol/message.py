@@ -1,7 +1,7 @@
-"""Finds the messages on a line, whatever text stands before, between and behind them.
+"""Finds the messages on a line, with any text before, between and after them.
 
-Workers that write from several threads put two messages on one line, and scripts print without a newline. Text that is
-no message is kept as unreadable, with the tasks that it names: a task must not wait for an answer that cannot be read.
+Workers that write from several threads put two messages on one line, and scripts print without a newline. Other text
+is kept as unreadable, with the tasks that it names: a task must not wait for an answer that cannot be read.
 Runs in workers of any environment: standard library only.
 """
 

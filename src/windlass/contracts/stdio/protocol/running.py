@@ -20,7 +20,7 @@ TERMINAL = frozenset({"COMPLETION", "CANCELATION", "FAILURE"})
 
 
 class Host(Protocol):
-    """What a task needs of its worker."""
+    """The part of a worker that its tasks use."""
 
     exports: dict[str, Any]
 
@@ -44,12 +44,12 @@ class Task:
         self._blocks: list[weakref.ref[SharedMemory]] = []
 
     @property
-    def cancelRequested(self) -> bool:  # noqa: N802 - its name in the other spelling of the document
+    def cancelRequested(self) -> bool:  # noqa: N802 - the protocol has both spellings
         return self.cancel_requested
 
     def update(self, *args: Any, message: Any = None, current: Any = None, maximum: Any = None,
                info: dict[str, Any] | None = None) -> None:  # fmt: skip
-        """Report how far it is: `update(message, current, maximum)` or `update(current, maximum, message)`."""
+        """Report progress: `update(message, current, maximum)` or `update(current, maximum, message)`."""
         if len(args) > 4:
             raise TypeError("update takes a message, the current and the maximum value, and info")
         if args and _is_number(args[0]):
@@ -72,7 +72,7 @@ class Task:
         self._respond("UPDATE", response)
 
     def cancel(self) -> None:
-        """End as cancelled. The script goes on, but none of its responses is sent."""
+        """End as cancelled. The script continues, but its responses are not sent."""
         self._respond("CANCELATION", {})
 
     def fail(self, error: Any = None) -> None:
@@ -102,10 +102,10 @@ class Task:
 
         return share(array)
 
-    # ----------------------------------------------------------------------------------------- its life
+    # ----------------------------------------------------------------------------------------- lifecycle
 
     def run(self) -> None:
-        """From LAUNCH to the end, whatever the script does."""
+        """Run the script, from LAUNCH to a terminal response. Raises nothing."""
         script: Script | None = None
         try:
             self._respond("LAUNCH", {})

@@ -77,7 +77,7 @@ class Service:
         self.killed = False  # by us
         self.unneeded: deque[str] = deque()  # generated names without a proxy
 
-    # ----------------------------------------------------------------------------------------- life
+    # ----------------------------------------------------------------------------------------- lifecycle
 
     def start(self) -> Service:
         """Start the worker now; otherwise its first task does."""
@@ -286,7 +286,7 @@ class Service:
             self.kill()  # it runs, and can never answer
 
     def _handle(self, message: dict[str, Any] | Unreadable, line: bytes) -> None:
-        """Raises nothing, whatever a worker writes."""
+        """Handle any output of a worker. Raises nothing."""
         if isinstance(message, Unreadable):
             self._handle_unreadable(message)
             return
@@ -305,8 +305,8 @@ class Service:
             self._invalid.append(_shown(line))
 
     def _handle_unreadable(self, unreadable: Unreadable) -> None:
-        """Kept for people. A task whose end it may have been fails, since its answer will not come again. If it may be
-        the end of any of several tasks, the worker is ended, and all of them fail."""
+        """Keep the text for people. If it may be the end of one task, that task fails, since its answer will not come
+        again. If it may be the end of any of several tasks, end the worker: all of them fail."""
         self._invalid.append(unreadable.text[:LINE_SHOWN].rstrip("\r\n"))
         if not unreadable.ends_something:
             return

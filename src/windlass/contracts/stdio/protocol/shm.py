@@ -1,7 +1,7 @@
 """Blocks of shared memory and arrays in them, by name, with or without numpy.
 
-Owns the rule who unlinks a block: the process that made it, or the client that took it over from its worker. For
-processes that are killed, Python's resource tracker does it, which is a separate process.
+The process that made a block unlinks it, or the client that took it over from its worker. For processes that are
+killed, Python's resource tracker does it, which is a separate process.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def owns_any() -> bool:
 
 
 def unlink_names() -> None:
-    """Unlink without a word to the resource tracker, which ends with this process."""
+    """Unlink without telling the resource tracker, which ends with this process."""
     for name in list(_owned):
         with suppress(OSError):
             _posixshmem.shm_unlink(f"/{name}")

@@ -100,7 +100,7 @@ class Task:
 
     def wait_for(self, timeout: float | None = None) -> Task:
         """Start it if need be, and wait for its end. Raises TaskError unless it completed; TimeoutError if that takes
-        longer than `timeout` seconds, and then it goes on."""
+        longer than `timeout` seconds; the task then continues."""
         if self.status == INITIAL:
             self.start()
         if not self._finished:

@@ -22,7 +22,7 @@ from .running import Task
 from .wire import AUTO, MARK, TYPE, encoder
 
 INIT = "APPOSE_INIT_SCRIPT"
-GONE_MS = 200  # between the pipes of a client that dies: they are closed one after the other
+GONE_MS = 200  # the pipes of a client that dies are closed one after another, within this time
 IDLE_MAX = 32  # threads that are kept for the next requests
 _ID = re.compile(rb'"task"\s*:\s*"([^"\\]{1,200})"')
 
@@ -52,8 +52,8 @@ def take_descriptors() -> tuple[int, int]:
 
 
 class Worker:
-    """Any idle thread may read; it runs the request that it has read while another one goes on reading, so that a
-    request is not handed from one thread to another."""
+    """Any idle thread may read. It runs the request that it has read while another thread continues to read, so that
+    requests are not handed from one thread to another."""
 
     def __init__(self, requests: int, responses: int) -> None:
         longest = int(os.environ.get("WINDLASS_STDIO_LINE_MAX") or LINE_MAX)
@@ -72,7 +72,7 @@ class Worker:
         self._pid = os.getpid()
         self._spell = encoder(self._export_value)
 
-    # ----------------------------------------------------------------------------------------- life
+    # ----------------------------------------------------------------------------------------- lifecycle
 
     def run(self) -> None:
         """The main thread runs the queue `main`, in order, until all accepted tasks have ended."""
@@ -111,7 +111,7 @@ class Worker:
         self.exports.update({name: value for name, value in names.items() if not name.startswith("_")})
 
     def _watch_client(self) -> None:
-        """When the client is gone, end at once, with our blocks and the processes that scripts started."""
+        """When the client has died, end at once, with our blocks and the processes that scripts started."""
         while not _reader_is_gone(self._descriptor, None):
             pass
         self._end_now()
@@ -250,7 +250,7 @@ class Worker:
                     del self._tasks[task.uuid]
                 if self._at_end:
                     self._something.notify()
-        for _ in range(3):  # a collection that meets another one under way does nothing
+        for _ in range(3):  # a collection does nothing while another one runs
             if not task.release_memory():
                 break
             import gc
