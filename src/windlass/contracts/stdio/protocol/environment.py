@@ -90,8 +90,8 @@ def _make(folder: Path, requirements: list[str], python: str | None, variables: 
     uv = _uv()
     target = str(folder / "bin" / "python")
     if uv is not None:
-        _run([*uv, "venv", "--quiet", "--python", python or sys.executable, str(folder)], clean)
-        install = [*uv, "pip", "install", "--quiet", "--python", target]
+        _run([uv, "venv", "--quiet", "--python", python or sys.executable, str(folder)], clean)
+        install = [uv, "pip", "install", "--quiet", "--python", target]
     else:
         _run([shutil.which(f"python{python}") or python or sys.executable, "-m", "venv", str(folder)], clean)
         install = [target, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -99,10 +99,9 @@ def _make(folder: Path, requirements: list[str], python: str | None, variables: 
         _run([*install, *requirements], clean)
 
 
-def _uv() -> list[str] | None:
-    """On the path, or beside this interpreter."""
-    found = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
-    return None if found is None else [found]
+def _uv() -> str | None:
+    """The path of uv, on PATH or beside this interpreter."""
+    return shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
 
 
 def _run(command: list[str], variables: Mapping[str, str]) -> None:

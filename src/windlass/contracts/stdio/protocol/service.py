@@ -344,10 +344,10 @@ class Service:
             shm.take_over()
             return shm
 
-        def proxy(value: dict[str, Any]) -> Proxy:
-            return Proxy(self, str(value["var_name"]))
-
-        return dict(decode(outputs, {"shm": block, "ndarray": decode_array, "worker_object": proxy}))
+        decoders = {
+            "shm": block, "ndarray": decode_array, "worker_object": lambda value: Proxy(self, str(value["var_name"])),
+        }  # fmt: skip
+        return dict(decode(outputs, decoders))
 
     def _read_errors(self, descriptor: int) -> None:
         reader = LineReader(descriptor, longest=1 << 20)

@@ -11,6 +11,7 @@ from _thread import allocate_lock
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
@@ -104,21 +105,18 @@ class Task:
         if self.status == INITIAL:
             self.start()
         if not self._finished:
-            self._block(timeout)
+            lock = allocate_lock()
+            lock.acquire()
+            self._waiters.append(lock.release)
+            # It may have ended since the last check, without a look at this waiter.
+            woken = self._finished or lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+            if not woken and not self._finished:
+                with suppress(ValueError):
+                    self._waiters.remove(lock.release)
+                raise TimeoutError(f"the task is {self.status} after {timeout} s")
         if self.status != COMPLETE:
             raise TaskError(self)
         return self
-
-    def _block(self, timeout: float | None) -> None:
-        lock = allocate_lock()
-        lock.acquire()
-        self._waiters.append(lock.release)
-        if self._finished:
-            return  # it ended between the two checks
-        if not lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)) and not self._finished:
-            with suppress(ValueError):
-                self._waiters.remove(lock.release)
-            raise TimeoutError(f"the task is {self.status} after {timeout} s")
 
     def result(self, timeout: float | None = None) -> Any:
         """The output `result`; waits for the end."""
@@ -131,12 +129,11 @@ class Task:
         """A coroutine that is cancelled while it waits asks the script to stop."""
         if self.status == INITIAL:
             self.start()
-        loop = asyncio.get_running_loop()
-        ended = loop.create_future()
-        self._waiters.append(lambda: _resolve(loop, ended))
+        ended = asyncio.Event()
+        self._waiters.append(partial(_call_in_loop, asyncio.get_running_loop(), ended.set))
         try:
             if not self._finished:
-                await ended
+                await ended.wait()
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -144,15 +141,10 @@ class Task:
 
     async def updates(self) -> AsyncIterator[Update]:
         """Start it, and yield its updates until it has ended."""
-        loop = asyncio.get_running_loop()
         updates: asyncio.Queue[Update | None] = asyncio.Queue()
-
-        def put(update: Update | None) -> None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(updates.put_nowait, update)
-
+        put = partial(_call_in_loop, asyncio.get_running_loop(), updates.put_nowait)
         self.listen(put)
-        self._waiters.append(lambda: put(None))
+        self._waiters.append(partial(put, None))
         self.start()
         while (update := await updates.get()) is not None:
             yield update
@@ -189,10 +181,6 @@ class Task:
                 log.exception("a listener of the task %s failed", self.uuid)
 
 
-def _resolve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    def resolve() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
+def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
     with suppress(RuntimeError):  # the loop has been closed
-        loop.call_soon_threadsafe(resolve)
+        loop.call_soon_threadsafe(function, *args)

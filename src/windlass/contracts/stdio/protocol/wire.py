@@ -55,18 +55,14 @@ def _of_reference(value: object) -> dict[str, Any] | None:
         array: Any = value
         return {TYPE: "ndarray", "dtype": array.dtype, "shape": list(array.shape), "shm": array.shm}
     block: Any = value
-    _hand_over(block)
-    return {TYPE: "shm", "name": block.name, "rsize": block.rsize}
-
-
-def _hand_over(block: Any) -> None:
-    """The client cleans up the block, so the resource tracker must forget it: the reference worker does that when it
-    makes the block, we do it when we send it."""
+    # The client cleans up the block, so the resource tracker must forget it: the reference worker does that when it
+    # makes the block, we do it when we send it.
     if not getattr(block, "_handed_over", False):
         from multiprocessing import resource_tracker
 
         block._handed_over = True
         resource_tracker.unregister(block._name, "shared_memory")
+    return {TYPE: "shm", "name": block.name, "rsize": block.rsize}
 
 
 def decode(value: Any, decoders: Decoders) -> Any:
