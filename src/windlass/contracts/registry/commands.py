@@ -7,35 +7,23 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import replace
 
 from windlass.contracts.registry import rules
 from windlass.contracts.registry.rules import AttemptState, RunCredential, StepAttempt, StepAttemptContext
-from windlass.core.attempt import judge
+from windlass.core.attempt import AttemptReport
 from windlass.core.context import CommandWithContext
 from windlass.core.failure import Failure
 from windlass.core.states import Instant, Transition
-from windlass.core.task import Outcome, Task
+from windlass.core.task import Task
 
 
-class WorkflowReport(msgspec.Struct, frozen=True):
+class WorkflowReport(AttemptReport[RunCredential], frozen=True):
     """The workflow returned or failed. The rule decides whether a failure is retried. If the run was cancelled, the
     report is refused, which notifies the worker, and the run ends as cancelled."""
 
-    credential: RunCredential
-    outcome: Outcome
-    result: bytes | None = None
-    failure: Failure | None = None
-    jitter: float = 0.0
-
-    @property
-    def task_id(self) -> UUID:
-        return self.credential.task_id
-
-    def decide(self, task: Task, now: Instant) -> Transition:
-        self.credential.check(task, now)
-        return rules.stopped(task, now) or judge(task, self.outcome, self.result, self.failure, now, self.jitter)
+    def follow(self, task: Task, now: Instant) -> Transition:
+        return rules.stopped(task, now) or self.judge(task, now)
 
 
 class _OnWorkflow(CommandWithContext, frozen=True):

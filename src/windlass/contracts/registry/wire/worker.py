@@ -7,6 +7,7 @@ from uuid import UUID
 
 from windlass.contracts.registry.wire import kagzi_pb2 as pb
 from windlass.contracts.registry.wire.messages import timestamp
+from windlass.contracts.registry.wire.service import LEASE_TOKEN
 from windlass.core.queue import QueueConfig
 from windlass.core.worker import Registration, Worker, WorkerState, limit_of
 from windlass.errors import Invalid
@@ -33,7 +34,7 @@ def read_token(text: str) -> Token:
     try:
         return Token(UUID(hex=lease), int(attempt))
     except ValueError:
-        raise Invalid("is not a lease token of this server", field="x-windlass-lease-token") from None
+        raise Invalid("is not a lease token of this server", field=LEASE_TOKEN) from None
 
 
 def registration_from(request: pb.RegisterWorkerRequest, namespace: str) -> Registration:
