@@ -103,8 +103,10 @@ async def test_calls_are_bounded_and_said_to_be(live_engine: Engine, caplog: pyt
     async with open_sessions(live_engine, grpc="127.0.0.1:0", api_key=KEY, limits=Limits(calls=1)) as server:
         async with grpc.aio.insecure_channel(server.removeprefix("http://")) as channel:
             session = channel.stream_stream("/windlass.v1.Worker/Session")(metadata=AUTHORIZED)
-            while (code := await status(server, poll, b"", AUTHORIZED))[0] is grpc.StatusCode.OK:
-                pass
+            hello = session_pb2.Hello(worker="far", queues=["default"], lease_ttl_s=30)
+            await session.write(session_pb2.FromWorker(hello=hello).SerializeToString())
+            await soon(session.read())  # from here on its call is counted
+            code = await status(server, poll, b"", AUTHORIZED)
             assert code == (grpc.StatusCode.UNAVAILABLE, "too many calls are open")  # as this contract says it
             session.cancel()
         assert "too many gRPC calls at once" in caplog.text
