@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import stat
+import subprocess
 import urllib.request
 from urllib.error import HTTPError
 from uuid import uuid4
 
 import pytest
-from tests.cli.command import windlass
+from tests.cli.command import WINDLASS, environment, windlass
 from tests.cli.conftest import Dev
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,11 @@ def test_submit_reads_a_file_and_standard_input(dev: Dev) -> None:
     (dev.folder / "ada.json").write_text('{"name": "Ada"}')
     assert dev("submit", "greet", "-p", "@ada.json", "--wait").stdout == '"Hello, Ada!"\n'
     assert dev("submit", "greet", "-p", "@nothing.json").returncode == 2
+    done = subprocess.run(
+        [str(WINDLASS), "submit", "greet", "-p", "-", "--wait"], input='{"name": "Bob"}', capture_output=True,
+        text=True, check=False, cwd=dev.folder, env=environment(WINDLASS_URL=dev.url),
+    )  # fmt: skip
+    assert done.stdout == '"Hello, Bob!"\n'
 
 
 def test_a_task_that_fails_ends_submit_with_code_1_and_says_why(dev: Dev) -> None:

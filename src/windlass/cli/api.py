@@ -1,4 +1,4 @@
-"""Flags and HTTP client of the commands that call the API.
+"""Flags, HTTP client and output of the commands that call the API.
 
 `windlass dev` writes its API key to a file in the data folder that only this user can read, so commands in the same
 folder need no key. They send this key to servers on this machine only.
@@ -6,19 +6,27 @@ folder need no key. They send this key to servers on this machine only.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
+from rich.live import Live
 
 from windlass.api.client import ApiClient
 from windlass.cli.options import Json, load
-from windlass.settings import Settings
+from windlass.cli.output import console, print_json, render_table, table
+from windlass.settings import LOOPBACK, Settings
 
-KEY_FILE = "api-key"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+REFRESH_S = 1.0
+
+Watch = Annotated[
+    bool, Parameter(name=("--watch", "-w"), show_default=False, help="Refresh every second, until Ctrl-C.")
+]
 
 
 @Parameter(name="*")
@@ -48,6 +56,49 @@ class ApiOptions:
         """The namespace of the flags or settings, as a query."""
         return {"namespace": self.settings.namespace}
 
+    def show(self, answer: object, text: str) -> None:
+        """Prints the answer as JSON, or else the text."""
+        if self.json:
+            print_json(answer)
+        else:
+            console.print(text, markup=False)
+
+    def show_table(self, answer: object, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+        """Prints the answer as JSON, or else the rows as a table."""
+        if self.json:
+            print_json(answer)
+        else:
+            table(columns, rows, nothing=empty)
+
+    def show_items(
+        self,
+        path: str,
+        query: Mapping[str, object],
+        columns: Sequence[str],
+        row_of: Callable[[dict[str, Any]], Sequence[object]],
+        *,
+        limit: int = 10_000,
+        watch: bool = False,
+        empty: str,
+    ) -> None:
+        """Prints the items of a list of the API. With `watch`, refreshes the table on a terminal until Ctrl-C."""
+        client = self.client()
+
+        def items() -> Iterable[dict[str, Any]]:
+            return client.items(path, query, limit)
+
+        if not (watch and console.is_terminal) or self.json:
+            found = list(items())
+            self.show_table(found, columns, map(row_of, found), empty)
+            return
+        with (
+            suppress(KeyboardInterrupt),
+            Live(render_table(columns, map(row_of, items())), console=console, auto_refresh=False) as live,
+        ):
+            while True:
+                time.sleep(REFRESH_S)
+                live.update(render_table(columns, map(row_of, items())), refresh=True)
+
 
 HERE = ApiOptions()
 
@@ -63,4 +114,4 @@ def dev_key(settings: Settings) -> str | None:
 
 
 def key_file(settings: Settings) -> Path:
-    return settings.data_dir / KEY_FILE
+    return settings.data_dir / "api-key"

@@ -76,9 +76,9 @@ queues.command("windlass.cli.queue:drain_queue", name="drain", help="Pause a que
 queues.command(
     "windlass.cli.queue_delivery:push_queue", name="push", help="Push the tasks of a queue to an HTTP service."
 )
-queues.command("windlass.cli.queue_wakeup:wake_queue", name="wakeup", help="Wake the workers of a queue by messages.")
+queues.command("windlass.cli.queue_delivery:wake_queue", name="wakeup", help="Wake the workers of a queue by messages.")
 queues.command(
-    "windlass.cli.queue_wakeup:invoke_queue", name="invoke", help="Call a function for each task of a queue."
+    "windlass.cli.queue_delivery:invoke_queue", name="invoke", help="Call a function for each task of a queue."
 )
 queues.command("windlass.cli.queue_delivery:pull_queue", name="pull", help="Let workers claim tasks from a queue.")
 queues.command(

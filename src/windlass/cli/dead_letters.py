@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.output import instant, say, show, table
+from windlass.cli.options import Limit
+from windlass.cli.output import instant
 
 COLUMNS = ("id", "queue", "task", "deliveries", "since", "reason")
+DeadLetterId = Annotated[str, Parameter(help="Id of the dead letter, from `windlass dead-letters list`.")]
 
 
-def list_dead_letters(*, queue: str | None = None, limit: int = 100, api: ApiOptions = HERE) -> None:
-    """List messages that no worker could handle, newest first.
-
-    Parameters
-    ----------
-    queue
-        Only dead letters of this queue.
-    limit
-        Maximum number to list.
-    """
-    found = list(api.client().items("/letters", {**api.space, **({} if queue is None else {"queue": queue})}, limit))
-    rows = [
-        [row["id"], row["queue"], row["task_id"] or "", row["deliveries"], instant(row["dead_at"]), row["reason"]]
-        for row in found
-    ]
-    show(found, api.json, lambda: table(COLUMNS, rows, nothing="There are no dead letters."))
+def list_dead_letters(
+    *,
+    queue: Annotated[str | None, Parameter(help="Only dead letters of this queue.")] = None,
+    limit: Limit = 100,
+    api: ApiOptions = HERE,
+) -> None:
+    """List messages that no worker could handle, newest first."""
+    query = {**api.space, "queue": queue}
+    api.show_items("/letters", query, COLUMNS, _row, limit=limit, empty="There are no dead letters.")
 
 
-def replay_dead_letter(letter_id: str, *, api: ApiOptions = HERE) -> None:
-    """Send a dead letter again, to wake a worker for its task.
-
-    Parameters
-    ----------
-    letter_id
-        Id of the dead letter, from `windlass dead-letters list`.
-    """
-    dead_letter = api.client().post(f"/letters/{letter_id}/replay", {})
-    show(dead_letter, api.json, lambda: say(f"Sent again for task {escape(str(dead_letter['task_id']))}."))
+def _row(found: dict[str, Any]) -> list[object]:
+    since = instant(found["dead_at"])
+    return [found["id"], found["queue"], found["task_id"] or "", found["deliveries"], since, found["reason"]]
 
 
-def discard_dead_letter(letter_id: str, *, api: ApiOptions = HERE) -> None:
-    """Delete a dead letter, unless a task still waits for it.
+def replay_dead_letter(letter_id: DeadLetterId, *, api: ApiOptions = HERE) -> None:
+    """Send a dead letter again, to wake a worker for its task."""
+    dead_letter = api.client().post(f"/letters/{letter_id}/replay")
+    api.show(dead_letter, f"Sent again for task {dead_letter['task_id']}.")
 
-    Parameters
-    ----------
-    letter_id
-        Id of the dead letter, from `windlass dead-letters list`.
-    """
+
+def discard_dead_letter(letter_id: DeadLetterId, *, api: ApiOptions = HERE) -> None:
+    """Delete a dead letter, unless a task still waits for it."""
     dead_letter = api.client().delete(f"/letters/{letter_id}")
-    show(dead_letter, api.json, lambda: say(f"Deleted dead letter {escape(dead_letter['id'])}."))
+    api.show(dead_letter, f"Deleted dead letter {dead_letter['id']}.")

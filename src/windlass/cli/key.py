@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.options import NO_DATABASE, DatabaseOptions
-from windlass.cli.output import Unusable, instant, print_json, say, show, table
+from windlass.cli.output import Unusable, instant, say, show
 from windlass.cli.process import run_async
 from windlass.engine.engine import Engine
 from windlass.errors import Conflict
@@ -36,10 +36,7 @@ def create_key(
     """
     space = {} if api.settings.namespace is None else api.space
     made = api.client().post("/keys", {"name": name, "role": role, **({"namespace": None} if everywhere else space)})
-    if api.json:
-        print_json(made)
-    else:
-        say(made["secret"])
+    api.show(made, made["secret"])
 
 
 def bootstrap(
@@ -78,14 +75,15 @@ async def _bootstrap(settings: Settings, name: str, again: bool) -> str:
 
 def list_keys(*, api: ApiOptions = HERE) -> None:
     """List API keys, newest first. Only the first characters of each key are shown."""
-    found = list(api.client().items("/keys", api.space, 1000))
-    rows = [
-        (key["id"], key["name"], key["role"], key["namespace"] or "(all)", f"{key['hint']}…",
-         instant(key["created_at"]), "revoked" if key.get("revoked_at") else "")
-        for key in found
-    ]  # fmt: skip
     columns = ("id", "name", "role", "namespace", "begins", "created", "")
-    show(found, api.json, lambda: table(columns, rows, nothing="There are no keys."))
+    api.show_items("/keys", api.space, columns, _row, empty="There are no keys.")
+
+
+def _row(key: dict[str, Any]) -> list[object]:
+    return [
+        key["id"], key["name"], key["role"], key["namespace"] or "(all)", f"{key['hint']}…",
+        instant(key["created_at"]), "revoked" if key.get("revoked_at") else "",
+    ]  # fmt: skip
 
 
 def revoke_key(
@@ -95,4 +93,4 @@ def revoke_key(
 ) -> None:
     """Revoke an API key. It is no longer accepted."""
     key = api.client().delete(f"/keys/{key_id}")
-    show(key, api.json, lambda: say(f"The key {key['name']} is revoked."))
+    api.show(key, f"The key {key['name']} is revoked.")

@@ -7,32 +7,19 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from windlass.api.client import ApiClient
-from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.live_table import watch_table
-from windlass.cli.output import Unusable, say, show, table
-from windlass.cli.submit import seconds_of
+from windlass.cli.api import HERE, ApiOptions, Watch
+from windlass.cli.options import Duration, seconds_of, without_none
+from windlass.cli.output import Exit, Unusable
 from windlass.errors import NotFound
 
 STATES = ("queued", "running", "failed", "sleeping", "blocked", "parked")
 COLUMNS = ("name", "paused", *STATES, "limits", "delivery")
 QueueName = Annotated[str, Parameter(help="Name of the queue.")]
-Watch = Annotated[
-    bool, Parameter(name=("--watch", "-w"), show_default=False, help="Refresh every second, until Ctrl-C.")
-]
 
 
 def list_queues(*, watch: Watch = False, api: ApiOptions = HERE) -> None:
     """List queues with their number of tasks in each state."""
-    client = api.client()
-
-    def found() -> list[dict[str, Any]]:
-        return list(client.items("/queues", api.space, 10_000))
-
-    if watch and not api.json:
-        watch_table(COLUMNS, lambda: map(_row, found()))
-        return
-    queues = found()
-    show(queues, api.json, lambda: table(COLUMNS, map(_row, queues), nothing="There are no queues yet."))
+    api.show_items("/queues", api.space, COLUMNS, _row, watch=watch, empty="There are no queues yet.")
 
 
 def _row(queue: dict[str, Any]) -> list[object]:
@@ -85,15 +72,13 @@ def set_queue(
     client = api.client()
     known = known_queue(client, name, api)
     limits = {} if clear else dict(known["limits"])
-    given = {"max_running": max_running, "max_running_per_key": max_running_per_key, "rate": _rate(rate)}
-    limits |= {limit: value for limit, value in given.items() if value is not None}
+    limits |= without_none(max_running=max_running, max_running_per_key=max_running_per_key, rate=_rate(rate))
     if max_running_per_kind:
         limits["max_running_per_kind"] = dict(_kind_limit(text) for text in max_running_per_kind)
-    budgets = {"max_attempts": max_attempts, "max_losses": max_losses}
-    known["retry"] |= {budget: value for budget, value in budgets.items() if value is not None}
+    known["retry"] |= without_none(max_attempts=max_attempts, max_losses=max_losses)
     order = {"limits": limits, **{part: known[part] for part in ("delivery", "retry") if known[part]}}
     queue = client.put(f"/queues/{name}", order, query=api.space)
-    show(queue, api.json, lambda: say(f"The queue {name}: {_limits(queue) or 'no limits'}."))
+    api.show(queue, f"The queue {name}: {_limits(queue) or 'no limits'}.")
 
 
 def known_queue(client: ApiClient, name: str, api: ApiOptions) -> dict[str, Any]:
@@ -124,26 +109,25 @@ def _kind_limit(text: str) -> tuple[str, int]:
 def pause_queue(name: QueueName, *, api: ApiOptions = HERE) -> None:
     """Pause a queue: no more tasks are claimed from it. Running tasks continue."""
     queue = api.client().post(f"/queues/{name}/pause", query=api.space)
-    show(queue, api.json, lambda: say(f"The queue {name} is paused."))
+    api.show(queue, f"The queue {name} is paused.")
 
 
 def resume_queue(name: QueueName, *, api: ApiOptions = HERE) -> None:
     """Resume a paused queue."""
     queue = api.client().post(f"/queues/{name}/resume", query=api.space)
-    show(queue, api.json, lambda: say(f"The queue {name} is resumed."))
+    api.show(queue, f"The queue {name} is resumed.")
 
 
-def drain_queue(name: QueueName, *, wait: str = "60s", api: ApiOptions = HERE) -> int:
+def drain_queue(name: QueueName, *, wait: Duration = 60.0, api: ApiOptions = HERE) -> int:
     """Pause a queue and wait until none of its tasks runs. Exit code 1 if some still do.
 
     Parameters
     ----------
     wait
-        Maximum time to wait, such as `5m`.
+        Maximum time to wait, in seconds or such as `5m`.
     """
-    limit_s = seconds_of("--wait", wait)
-    queue = api.client(timeout_s=limit_s + 30).post(f"/queues/{name}/drain", {"wait_s": limit_s}, query=api.space)
+    client = api.client(timeout_s=wait + 30)
+    queue = client.post(f"/queues/{name}/drain", {"wait_s": wait}, query=api.space)
     left = queue["counts"].get("running", 0)
-    message = f"The queue {name} is paused; " + (f"{left} tasks are still running." if left else "no task is running.")
-    show(queue, api.json, lambda: say(message))
-    return 1 if left else 0
+    api.show(queue, f"The queue {name} is paused; {f'{left} tasks are still' if left else 'no task is'} running.")
+    return Exit.FAILED if left else Exit.OK

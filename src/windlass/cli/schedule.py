@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.output import Unusable, instant, pairs, say, show, table
-from windlass.cli.submit import read_payload, seconds_of
+from windlass.cli.options import Limit, without_none
+from windlass.cli.output import Unusable, instant, pairs, print_json, say
+from windlass.cli.submit import DEFAULT_TASK, TaskOptions
 
 COLUMNS = ("name", "cron", "timezone", "next", "last", "kind", "queue", "fired", "state", "id")
-Overlap = Literal["allow", "skip", "queue", "cancel"]
 Which = Annotated[str, Parameter(help="Name or id of the schedule.")]
-Payload = Annotated[str | None, Parameter(name=("--payload", "-p"))]
 
 
-def list_schedules(*, queue: str | None = None, limit: int = 100, api: ApiOptions = HERE) -> None:
-    """List schedules, newest first.
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """Flags that describe a schedule."""
 
-    Parameters
-    ----------
-    queue
-        Only schedules that submit to this queue.
-    limit
-        Maximum number to list.
-    """
-    found = list(api.client().items("/schedules", {**api.space, "queue": queue}, limit))
-    show(found, api.json, lambda: table(COLUMNS, map(_row, found), nothing="There are no schedules yet."))
+    timezone: Annotated[str | None, Parameter(help="Time zone of the cron expression.")] = None
+    overlap: Annotated[
+        Literal["allow", "skip", "queue", "cancel"] | None,
+        Parameter(
+            help="If an earlier task has not ended: allow both, skip the fire, queue the new task, or cancel the "
+            "earlier one."
+        ),
+    ] = None
+    max_catchup: Annotated[
+        int | None, Parameter(help="Maximum number of missed fires to catch up on, newest first.")
+    ] = None
+
+    def fields(self, task: TaskOptions) -> dict[str, Any]:
+        """The fields of the request that flags set."""
+        retry = without_none(max_attempts=task.max_attempts, timeout_s=task.timeout)
+        return without_none(
+            timezone=self.timezone, queue=task.queue, payload=task.payload, priority=task.priority,
+            retry=retry or None, overlap=self.overlap, max_catchup=self.max_catchup,
+        )  # fmt: skip
 
 
-def _row(schedule: dict[str, Any]) -> list[object]:
-    s = schedule
+DEFAULT_SCHEDULE = ScheduleOptions()
+
+
+def list_schedules(
+    *,
+    queue: Annotated[str | None, Parameter(help="Only schedules that submit to this queue.")] = None,
+    limit: Limit = 100,
+    api: ApiOptions = HERE,
+) -> None:
+    """List schedules, newest first."""
+    query = {**api.space, "queue": queue}
+    api.show_items("/schedules", query, COLUMNS, _row, limit=limit, empty="There are no schedules yet.")
+
+
+def _row(s: dict[str, Any]) -> list[object]:
     return [
         s["name"] or "", s["cron"], s["timezone"], "" if s["paused"] else instant(s["next_fire_at"]),
         instant(s["last_fire_at"]), s["kind"], s["queue"], s["fired"] or "", _state(s), s["id"],
@@ -50,12 +75,10 @@ def _state(schedule: dict[str, Any]) -> str:
 def show_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Show a schedule: the task that it submits, its last fire and its next fires."""
     client = api.client()
-    found = client.get(f"/schedules/{schedule}", api.space)
-    fires = client.get(f"/schedules/{schedule}/preview", {**api.space, "count": 3})
-    show(found, api.json, lambda: _print(found, fires["local"]))
-
-
-def _print(s: dict[str, Any], fires: list[str]) -> None:
+    s = client.get(f"/schedules/{schedule}", api.space)
+    if api.json:
+        print_json(s)
+        return
     pairs([
         ("name", s["name"]), ("id", s["id"]), ("cron", f"{s['cron']}   {s['timezone']}"), ("state", _state(s)),
         ("kind", s["kind"]), ("queue", s["queue"]), ("overlap", s["overlap"]), ("max catch-up", s["max_catchup"]),
@@ -65,13 +88,14 @@ def _print(s: dict[str, Any], fires: list[str]) -> None:
     if s["paused"]:
         say(f"Paused. `windlass schedules resume {s['name'] or s['id']}` resumes it and catches up on missed fires.")
     else:
-        _print_fires(fires, s["timezone"])
+        fires = client.get(f"/schedules/{schedule}/preview", {**api.space, "count": 3})
+        say(_fires(fires))
 
 
-def _print_fires(fires: list[str], timezone: str) -> None:
-    """Prints local times with their UTC offset, which distinguishes the two equal times when clocks go back."""
-    for fire in fires:
-        say(f"  {fire.replace('T', ' ').replace('Z', ' +00:00')}  {timezone}")
+def _fires(preview: dict[str, Any]) -> str:
+    """The local times with their UTC offset, which distinguishes the two equal times when clocks go back."""
+    times = [time.replace("T", " ").replace("Z", " +00:00") for time in preview["local"]]
+    return "\n".join(f"  {time}  {preview['timezone']}" for time in times) or "  no fires"
 
 
 def create_schedule(
@@ -79,18 +103,14 @@ def create_schedule(
     cron: str,
     *,
     name: str | None = None,
-    timezone: str = "UTC",
-    queue: Annotated[str, Parameter(name=("--queue", "-q"))] = "default",
-    payload: Annotated[str, Parameter(name=("--payload", "-p"))] = "null",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    timeout: str | None = None,
-    overlap: Overlap = "allow",
-    max_catchup: int = 100,
+    schedule: ScheduleOptions = DEFAULT_SCHEDULE,
+    task: TaskOptions = DEFAULT_TASK,
     paused: Annotated[bool, Parameter(show_default=False)] = False,
     api: ApiOptions = HERE,
 ) -> None:
-    """Create a schedule: `windlass schedules create report "0 9 * * MON" --name weekly --timezone Europe/Rome`.
+    """Create a schedule: `windlass schedules create report "0 9 * * MON" --name weekly --timezone Europe/Rome`. By
+    default the time zone is UTC, tasks may overlap, at most 100 missed fires are caught up on, the queue is `default`,
+    the payload `null` and the priority 0.
 
     Parameters
     ----------
@@ -100,48 +120,22 @@ def create_schedule(
         Cron expression: five fields, six or seven with seconds first, or a shortcut such as `@daily`.
     name
         Name of the schedule. Default: none, only an id.
-    timezone
-        Time zone of the cron expression.
-    queue
-        Queue of its tasks.
-    payload
-        JSON text, `@FILE`, or `-` for standard input.
-    priority
-        From -100 to 100; lower numbers run first, as with `nice`.
-    max_attempts
-        Maximum number of failed attempts per task.
-    timeout
-        Maximum duration of an attempt, such as `10m`.
-    overlap
-        If an earlier task has not ended: allow both, skip the fire, queue the new task, or cancel the earlier one.
-    max_catchup
-        Maximum number of missed fires to catch up on, newest first.
     paused
         Create it paused.
     """
-    order = {
-        "kind": kind, "cron": cron, "name": name, "timezone": timezone, "queue": queue,
-        "payload": read_payload(payload), "priority": priority, "retry": _retry(max_attempts, timeout),
-        "overlap": overlap, "max_catchup": max_catchup, "paused": paused, **api.space,
-    }  # fmt: skip
+    order = {"kind": kind, "cron": cron, "name": name, "paused": paused, **schedule.fields(task), **api.space}
     made = api.client().post("/schedules", order)
-    show(made, api.json, lambda: say(f"{made['id']}  fires next at {instant(made['next_fire_at'])} UTC"))
+    api.show(made, f"{made['id']}  fires next at {instant(made['next_fire_at'])} UTC")
 
 
 def update_schedule(
     schedule: Which,
     *,
     cron: str | None = None,
-    timezone: str | None = None,
     kind: str | None = None,
-    queue: Annotated[str | None, Parameter(name=("--queue", "-q"))] = None,
-    payload: Payload = None,
-    priority: int | None = None,
-    max_attempts: int | None = None,
-    timeout: str | None = None,
-    overlap: Overlap | None = None,
-    max_catchup: int | None = None,
     rename: str | None = None,
+    changes: ScheduleOptions = DEFAULT_SCHEDULE,
+    task: TaskOptions = DEFAULT_TASK,
     api: ApiOptions = HERE,
 ) -> None:
     """Change the given fields of a schedule.
@@ -150,56 +144,34 @@ def update_schedule(
     ----------
     cron
         New cron expression, effective now.
-    timezone
-        Time zone of the cron expression.
     kind
         Name of the new handler.
-    queue
-        Queue of its tasks.
-    payload
-        JSON text, `@FILE`, or `-` for standard input.
-    priority
-        From -100 to 100; lower numbers run first, as with `nice`.
-    max_attempts
-        Maximum number of failed attempts per task.
-    timeout
-        Maximum duration of an attempt, such as `10m`.
-    overlap
-        If an earlier task has not ended: allow both, skip the fire, queue the new task, or cancel the earlier one.
-    max_catchup
-        Maximum number of missed fires to catch up on, newest first.
     rename
         New name.
     """
-    fields = {
-        "cron": cron, "timezone": timezone, "kind": kind, "queue": queue, "priority": priority,
-        "retry": _retry(max_attempts, timeout), "overlap": overlap, "max_catchup": max_catchup, "name": rename,
-    }  # fmt: skip
-    changes = {field: value for field, value in fields.items() if value is not None}
-    if payload is not None:
-        changes["payload"] = read_payload(payload)
-    if not changes:
+    fields = without_none(cron=cron, kind=kind, name=rename, **changes.fields(task))
+    if not fields:
         raise Unusable("nothing to change: give at least one flag, such as --cron")
-    changed = api.client().patch(f"/schedules/{schedule}", changes, query=api.space)
-    show(changed, api.json, lambda: say(f"{schedule} fires next at {instant(changed['next_fire_at'])} UTC"))
+    changed = api.client().patch(f"/schedules/{schedule}", fields, query=api.space)
+    api.show(changed, f"{schedule} fires next at {instant(changed['next_fire_at'])} UTC")
 
 
 def pause_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Pause a schedule until it is resumed."""
     paused = api.client().post(f"/schedules/{schedule}/pause", query=api.space)
-    show(paused, api.json, lambda: say(f"{schedule} is paused."))
+    api.show(paused, f"{schedule} is paused.")
 
 
 def resume_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Resume a paused schedule and catch up on missed fires."""
     resumed = api.client().post(f"/schedules/{schedule}/resume", query=api.space)
-    show(resumed, api.json, lambda: say(f"{schedule} fires next at {instant(resumed['next_fire_at'])} UTC"))
+    api.show(resumed, f"{schedule} fires next at {instant(resumed['next_fire_at'])} UTC")
 
 
 def trigger_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Submit the task of a schedule now and print its id."""
     made = api.client().post(f"/schedules/{schedule}/trigger", query=api.space)
-    show(made, api.json, lambda: say(made["task_id"]))
+    api.show(made, made["task_id"])
 
 
 def preview_schedule(
@@ -223,15 +195,10 @@ def preview_schedule(
         found = client.get("/cron", {**query, "cron": schedule, "timezone": timezone})
     else:
         found = client.get(f"/schedules/{schedule}/preview", {**api.space, **query})
-    show(found, api.json, lambda: _print_fires(found["local"], found["timezone"]))
+    api.show(found, _fires(found))
 
 
 def delete_schedule(schedule: Which, *, api: ApiOptions = HERE) -> None:
     """Delete a schedule. The tasks that it has submitted stay."""
-    gone = api.client().delete(f"/schedules/{schedule}", query=api.space)
-    show(gone, api.json, lambda: say(f"{schedule} is deleted."))
-
-
-def _retry(max_attempts: int | None, timeout: str | None) -> dict[str, object] | None:
-    limits = {"max_attempts": max_attempts, "timeout_s": None if timeout is None else seconds_of("--timeout", timeout)}
-    return {name: value for name, value in limits.items() if value is not None} or None
+    deleted = api.client().delete(f"/schedules/{schedule}", query=api.space)
+    api.show(deleted, f"{schedule} is deleted.")

@@ -9,7 +9,8 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.output import console, instant, pairs, print_json, say, show, table
+from windlass.cli.options import Limit, without_none
+from windlass.cli.output import instant, pairs, print_json, say
 from windlass.core.failure import reason_and_message
 from windlass.core.states import TERMINAL
 from windlass.errors import WindlassError
@@ -19,7 +20,6 @@ OfQueue = Annotated[str | None, Parameter(name=("--queue", "-q"), help="Only tas
 OfKind = Annotated[str | None, Parameter(help="Only tasks of this kind.")]
 OfRun = Annotated[str | None, Parameter(help="Only tasks of this run, by id.")]
 Reason = Annotated[str, Parameter(help="Reason, kept in the history of the task.")]
-Limit = Annotated[int, Parameter(help="Maximum number to list.")]
 Name = Literal["blocked", "queued", "running", "sleeping", "parked", "succeeded", "failed", "cancelled", "skipped"]
 States = Annotated[
     tuple[Name, ...],
@@ -60,8 +60,7 @@ def list_tasks(
 ) -> None:
     """List tasks, newest first."""
     query = {"state": state, "queue": queue, "kind": kind, "run_id": run, **api.space}
-    found = list(api.client().items("/tasks", query, limit))
-    show(found, api.json, lambda: table(COLUMNS, map(row_of, found), nothing="There are no such tasks."))
+    api.show_items("/tasks", query, COLUMNS, row_of, limit=limit, empty="There are no such tasks.")
 
 
 def row_of(task: dict[str, Any]) -> list[object]:
@@ -72,10 +71,9 @@ def row_of(task: dict[str, Any]) -> list[object]:
 def get_task(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """Show a task."""
     task = api.client().get(f"/tasks/{task_id}")
-    show(task, api.json, lambda: _print(task))
-
-
-def _print(task: dict[str, Any]) -> None:
+    if api.json:
+        print_json(task)
+        return
     error = task.get("error") or {}
     shown = ("id", "state", "namespace", "queue", "kind", "priority", "attempt", "failures", "losses", "worker")
     times = ("created_at", "available_at", "started_at", "finished_at", "deadline_at")
@@ -119,14 +117,14 @@ def cancel_task(
     task = api.client().post(f"/tasks/{task_id}/cancel", {"reason": reason, "force": force})
     running = task["state"] == "running"
     message = "Cancellation requested; the task is still running." if running else f"The task is {task['state']}."
-    show(task, api.json, lambda: say(message))
+    api.show(task, message)
 
 
 def retry_task(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """Retry a task now. A task that has ended is replayed as a new task."""
     task = api.client().post(f"/tasks/{task_id}/retry")
     new = task.get("replay_of") is not None and task["id"] != task_id
-    show(task, api.json, lambda: say(f"Replayed as task {task['id']}." if new else f"The task is {task['state']}."))
+    api.show(task, f"Replayed as task {task['id']}." if new else f"The task is {task['state']}.")
 
 
 def replay_tasks(
@@ -141,8 +139,7 @@ def replay_tasks(
     api: ApiOptions = HERE,
 ) -> None:
     """Replay all tasks that match a filter and did not succeed. Each task is replayed at most once."""
-    fields = {"state": list(state), "queue": queue, "kind": kind, "run_id": run, "dry_run": dry_run, **api.space}
-    body = {name: value for name, value in fields.items() if value is not None}
+    body = without_none(state=state, queue=queue, kind=kind, run_id=run, dry_run=dry_run, **api.space)
     client, matched, ids = api.client(), 0, list[str]()
     while True:
         page = client.post("/tasks/replay", body)
@@ -151,7 +148,7 @@ def replay_tasks(
             break
         body["after"] = page["next"]
     message = f"{matched} tasks would be replayed." if dry_run else f"Replayed {len(ids)} of {matched} tasks."
-    show({"matched": matched, "task_ids": ids, "dry_run": dry_run}, api.json, lambda: say(message))
+    api.show({"matched": matched, "task_ids": ids, "dry_run": dry_run}, message)
 
 
 def task_history(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
@@ -161,8 +158,7 @@ def task_history(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
         (instant(line["at"]), line["attempt"] or None, line["what"], line["worker"], _detail(line["detail"] or {}))
         for line in history["items"]
     ]
-    columns = ("time", "attempt", "what", "worker", "detail")
-    show(history, api.json, lambda: table(columns, rows, nothing="No history yet."))
+    api.show_table(history, ("time", "attempt", "what", "worker", "detail"), rows, "No history yet.")
 
 
 def _detail(detail: dict[str, Any]) -> str:
@@ -187,7 +183,7 @@ def task_events(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     ]
     columns = ("time", "attempt", "dataset", "what", "")
     found = {"events": events, "publishes": batches}
-    show(found, api.json, lambda: table(columns, rows, nothing="The task has written no datasets."))
+    api.show_table(found, columns, rows, "The task has written no datasets.")
 
 
 def task_logs(task_id: TaskId, *, attempt: Attempt = None, api: ApiOptions = HERE) -> None:
@@ -198,14 +194,13 @@ def task_logs(task_id: TaskId, *, attempt: Attempt = None, api: ApiOptions = HER
         return
     for line in found["items"]:
         level = str(line.get("level") or "info")
-        console.print(f"[dim]{instant(line['at'])}[/dim] {line['attempt']} {level:<7} {escape(str(line['message']))}")
+        say(f"[dim]{instant(line['at'])}[/dim] {line['attempt']} {level:<7} {escape(str(line['message']))}")
     if not found["items"]:
-        console.print("No log lines.", style="dim")
+        say("[dim]No log lines.[/dim]")
 
 
 def why_waiting(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
     """Explain why a task is not running."""
     found = api.client().get(f"/tasks/{task_id}/why-waiting")
     rows = [(item["reason"], item["message"], instant(item.get("until"))) for item in found["items"]]
-    nothing = "Nothing: the task is running or has ended."
-    show(found, api.json, lambda: table(("reason", "meaning", "until"), rows, nothing=nothing))
+    api.show_table(found, ("reason", "meaning", "until"), rows, "Nothing: the task is running or has ended.")

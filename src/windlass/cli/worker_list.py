@@ -6,11 +6,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.live_table import watch_table
-from windlass.cli.output import instant, say, show, table
-from windlass.cli.queue import Watch
-from windlass.cli.submit import seconds_of
+from windlass.cli.api import HERE, ApiOptions, Watch
+from windlass.cli.options import Duration, without_none
+from windlass.cli.output import instant
 
 COLUMNS = ("name", "pid", "running", "state", "id", "queues", "kinds", "host", "version", "labels", "lease until")
 
@@ -31,32 +29,21 @@ def list_workers(
     queue
         Only workers that claim from this queue.
     """
-    client = api.client()
-    query = {**api.space, "state": state or "online,draining", **({} if queue is None else {"queue": queue})}
-
-    def found() -> list[dict[str, Any]]:
-        return list(client.items("/workers", query, 10_000))
-
-    if watch and not api.json:
-        watch_table(COLUMNS, lambda: map(_row, found()))
-        return
-    workers = found()
-    show(workers, api.json, lambda: table(COLUMNS, map(_row, workers), nothing="There are no workers."))
+    query = {**api.space, "state": state or "online,draining", "queue": queue}
+    api.show_items("/workers", query, COLUMNS, _row, watch=watch, empty="There are no workers.")
 
 
 def show_worker(worker_id: WorkerId, *, api: ApiOptions = HERE) -> None:
     """Show a worker. Offline workers are kept for a week."""
     worker = api.client().get(f"/workers/{worker_id}")
-
-    def print_text() -> None:
-        for field, value in worker.items():
-            text = instant(value) if field.endswith("_at") else ", ".join(value) if isinstance(value, list) else value
-            say(f"{field:14} {'(all)' if field == 'kinds' and value is None else '' if text is None else text}")
-
-    show(worker, api.json, print_text)
+    lines = []
+    for field, value in worker.items():
+        text = instant(value) if field.endswith("_at") else ", ".join(value) if isinstance(value, list) else value
+        lines.append(f"{field:14} {'(all)' if field == 'kinds' and value is None else '' if text is None else text}")
+    api.show(worker, "\n".join(lines))
 
 
-def drain_worker(worker_id: WorkerId, *, timeout: str | None = None, api: ApiOptions = HERE) -> None:
+def drain_worker(worker_id: WorkerId, *, timeout: Duration | None = None, api: ApiOptions = HERE) -> None:
     """Drain a worker: it finishes its tasks and gets no new ones.
 
     Parameters
@@ -64,19 +51,14 @@ def drain_worker(worker_id: WorkerId, *, timeout: str | None = None, api: ApiOpt
     timeout
         Time after which tasks that still run are taken from it, such as `5m`.
     """
-    order = {} if timeout is None else {"timeout_s": seconds_of("--timeout", timeout)}
-    worker = api.client().post(f"/workers/{worker_id}/drain", order)
-    show(
-        worker,
-        api.json,
-        lambda: say(f"The worker {worker['name']} is {worker['state']}; {worker['running']} tasks are running."),
-    )
+    worker = api.client().post(f"/workers/{worker_id}/drain", without_none(timeout_s=timeout))
+    api.show(worker, f"The worker {worker['name']} is {worker['state']}; {worker['running']} tasks are running.")
 
 
 def take_worker_offline(worker_id: WorkerId, *, api: ApiOptions = HERE) -> None:
     """Declare a worker lost: its tasks are given to other workers now."""
     worker = api.client().post(f"/workers/{worker_id}/offline", {})
-    show(worker, api.json, lambda: say(f"The worker {worker['name']} is {worker['state']}."))
+    api.show(worker, f"The worker {worker['name']} is {worker['state']}.")
 
 
 def _row(worker: dict[str, Any]) -> list[object]:

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.output import instant, say, show, table
-from windlass.cli.submit import read_payload
+from windlass.cli.options import Payload
+from windlass.cli.output import instant
 from windlass.cli.task import TaskId
 
 
-def send_signal(
-    task_id: TaskId,
-    name: str,
-    *,
-    payload: Annotated[str, Parameter(name=("--payload", "-p"))] = "null",
-    api: ApiOptions = HERE,
-) -> None:
-    """Send a signal: `windlass signals send TASK approval --payload true`. A signal that
-    arrives early is kept until the workflow waits for it.
+def send_signal(task_id: TaskId, name: str, *, payload: Payload = None, api: ApiOptions = HERE) -> None:
+    """Send a signal: `windlass signals send TASK approval --payload true`. A signal that arrives early is kept until
+    the workflow waits for it.
 
     Parameters
     ----------
     name
         Name of the signal, as in `ctx.wait_signal("approval")`.
-    payload
-        JSON text, `@FILE`, or `-` for standard input.
     """
-    task = api.client().post(f"/tasks/{task_id}/signals/{name}", {"payload": read_payload(payload)})
-    show(task, api.json, lambda: say(f"Sent. The workflow is {task['state']}."))
+    task = api.client().post(f"/tasks/{task_id}/signals/{name}", {"payload": payload})
+    api.show(task, f"Sent. The workflow is {task['state']}.")
 
 
 def list_steps(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
@@ -42,7 +30,7 @@ def list_steps(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
         for step in found["items"]
     ]  # fmt: skip
     columns = ("step", "occurrence", "kind", "state", "attempt", "recorded", "until", "error")
-    show(found["items"], api.json, lambda: table(columns, rows, nothing="No steps recorded."))
+    api.show_table(found["items"], columns, rows, "No steps recorded.")
 
 
 def fork_task(task_id: TaskId, from_step: str, *, occurrence: int = 1, api: ApiOptions = HERE) -> None:
@@ -56,4 +44,4 @@ def fork_task(task_id: TaskId, from_step: str, *, occurrence: int = 1, api: ApiO
         Occurrence of the step with that name.
     """
     task = api.client().post(f"/tasks/{task_id}/fork", {"from_step": from_step, "occurrence": occurrence})
-    show(task, api.json, lambda: say(f"Forked as task {task['id']}."))
+    api.show(task, f"Forked as task {task['id']}.")

@@ -2,10 +2,11 @@
 
 from windlass.settings.source import MASK, PREFIX, Loaded, Origin, load, misspelt, names, setting
 from windlass.settings.table import BLOBS_FOLDER, Setting, Settings
-from windlass.settings.value import Address, is_loopback, listed, read_address, without_password
+from windlass.settings.value import LOOPBACK, Address, is_loopback, listed, read_address, without_password
 
 __all__ = [
     "BLOBS_FOLDER",
+    "LOOPBACK",
     "MASK",
     "PREFIX",
     "Address",

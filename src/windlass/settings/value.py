@@ -43,8 +43,11 @@ def read_address(raw: object) -> Address:
     return Address(host.strip("[]"), int(port))
 
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
 def is_loopback(address: Address) -> bool:
-    return address.host in ("127.0.0.1", "::1", "localhost")
+    return address.host in LOOPBACK
 
 
 def listed(names: str | None) -> list[str]:
