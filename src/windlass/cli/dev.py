@@ -11,10 +11,10 @@ import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
-from msgspec.structs import replace
 from rich.markup import escape
 
 from windlass import __version__

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter, Token
-from msgspec.structs import replace
 
 from windlass import settings
 from windlass.cli.output import Unusable

@@ -7,6 +7,7 @@ this module is imported, and nothing here knows a setting by its name.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tomllib
 import types
@@ -14,9 +15,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
-
-import msgspec
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 from windlass.errors import Invalid
 from windlass.settings.table import Setting, Settings
@@ -41,7 +40,7 @@ class Origin(NamedTuple):
 DEFAULT = Origin("default", "default")
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class Loaded(NamedTuple):
     """The settings in force, and where each comes from."""
 
     settings: Settings
@@ -73,28 +72,23 @@ def load(
     return Loaded(Settings(**values), origins)  # type: ignore[arg-type]
 
 
+_SETTINGS: dict[str, Setting] = {field.name: field.metadata["setting"] for field in dataclasses.fields(Settings)}
+
+
 def names() -> tuple[str, ...]:
-    return Settings.__struct_fields__
+    return tuple(_SETTINGS)
 
 
 def setting(name: str) -> Setting:
     """The description of a setting."""
-    found = _hints()[name].__metadata__[0]
-    assert isinstance(found, Setting), name
-    return found
-
-
-def _type_of(name: str) -> Any:
-    """The type of a setting, without None."""
-    kind = get_args(_hints()[name])[0]
-    if get_origin(kind) in (Union, types.UnionType):
-        return next(part for part in get_args(kind) if part is not type(None))
-    return kind
+    return _SETTINGS[name]
 
 
 @cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(Settings, include_extras=True)
+def _types() -> dict[str, Any]:
+    """The type of each setting, without None."""
+    kinds = get_type_hints(Settings)
+    return {name: get_args(kind)[0] if isinstance(kind, types.UnionType) else kind for name, kind in kinds.items()}
 
 
 # --------------------------------------------------------------------------------------------- the sources
@@ -199,7 +193,7 @@ def _read(name: str, raw: object, origin: Origin) -> object:
     """The value of the setting. Raises Invalid with the place to change."""
     check = setting(name).check
     try:
-        value = read_value(_type_of(name), raw)
+        value = read_value(_types()[name], raw)
         if check is not None:
             check(value)
     except Invalid as error:

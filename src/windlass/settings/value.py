@@ -13,9 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from windlass.core.validation import COUNT_MAX, SECONDS_MAX, check_count, check_name, check_seconds
 from windlass.errors import Invalid
-from windlass.net.targets import read_targets
 
-Check = Callable[[Any], None]
+Check = Callable[[Any], object]
 
 _PASSWORD_OPTION = re.compile(r"(?<![^&])(password|sslpassword)=[^&]*", re.IGNORECASE)
 
@@ -78,15 +77,11 @@ def without_options(url: str) -> str:
 
 def read_value(kind: Any, raw: object) -> Any:
     """The raw value as a value of this type."""
-    if get_origin(kind) is Literal:
-        return _choice(raw, get_args(kind))
-    return _READERS[kind](raw)
-
-
-def _choice(raw: object, allowed: tuple[str, ...]) -> str:
-    if raw not in allowed:
-        raise Invalid(f"must be {' or '.join(allowed)}")
-    return str(raw)
+    if get_origin(kind) is not Literal:
+        return _READERS[kind](raw)
+    if raw not in get_args(kind):
+        raise Invalid(f"must be {' or '.join(get_args(kind))}")
+    return raw
 
 
 def _text(raw: object) -> str:
@@ -166,10 +161,6 @@ def names_of(*allowed: str) -> Check:
 def database_url(url: str) -> None:
     if not url.startswith(("postgresql://", "postgres://")):
         raise Invalid("must begin with postgresql://")
-
-
-def targets(text: str) -> None:
-    read_targets(text)
 
 
 def http_url(url: str) -> None:
