@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from rich.markup import escape
 
+from windlass.cli.database import idle_engine
 from windlass.cli.options import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import Exit, say, show
 from windlass.cli.process import run_async
 from windlass.cli.worker import export_settings, find_app
-from windlass.engine.engine import Engine
 from windlass.sdk.app import App
 from windlass.sdk.workflow.drift import Drift, check_app
-from windlass.serve import open_blobs, open_database
 from windlass.settings import Settings
-from windlass.store.store import Store
 
 
 def check(target: str, *, database: DatabaseOptions = NO_DATABASE) -> int:
@@ -33,15 +31,8 @@ def check(target: str, *, database: DatabaseOptions = NO_DATABASE) -> int:
 
 
 async def _check(app: App, settings: Settings) -> list[Drift]:
-    async with open_database(settings.database_url, data_dir=settings.data_dir) as url:
-        # The engine only reads: its loops do not run.
-        blobs = None if settings.blobs_url is None else open_blobs(settings.blobs_url)
-        engine = Engine(Store(url, pooled=settings.pooled), listen=False, blobs=blobs)
-        try:
-            await engine.store.check_schema()
-            return await check_app(app, engine)
-        finally:
-            await engine.close()
+    async with idle_engine(settings) as engine:
+        return await check_app(app, engine)
 
 
 def _print(drifts: list[Drift]) -> None:

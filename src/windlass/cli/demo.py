@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -28,15 +28,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from windlass import Engine, Policy, State, Submission, Worker, open_engine
+from windlass.cli.database import open_url
 from windlass.cli.options import Json
 from windlass.cli.output import Exit, print_json
-from windlass.serve import migrate_database, open_embedded
+from windlass.settings import Settings
 
 ORDERS = 600
 WORKERS = 3
 CONCURRENCY = 8
 LEASE_TTL_S = 2.0
-KILL_AT = ORDERS * 2 // 5
 DEADLINE_S = 60.0
 RETRY_SOON = Policy(retry_delay_s=0.3)
 
@@ -85,11 +85,7 @@ async def work(name: str) -> None:
             return int(await pool.fetchval("select sum(cents) from demo.receipt"))
 
         worker = Worker(
-            engine,
-            {"charge": charge, "total": total},
-            name=name,
-            concurrency=CONCURRENCY,
-            lease_ttl_s=LEASE_TTL_S,
+            engine, {"charge": charge, "total": total}, name=name, concurrency=CONCURRENCY, lease_ttl_s=LEASE_TTL_S
         )
         running = asyncio.create_task(worker.run())
         print("ready", flush=True)
@@ -137,11 +133,12 @@ class CheckFailed(Exception):
 
 
 class Demo:
-    def __init__(self, console: Console, engine: Engine, database: asyncpg.Connection) -> None:
-        self.console, self.engine, self.database = console, engine, database
-        self.began = time.monotonic()
-        self.run_id = uuid4()
-        self.total_id = uuid4()
+    """Submits the tasks, kills a worker and checks the outcome. `began` is when the demo began, by the monotonic
+    clock."""
+
+    def __init__(self, console: Console, engine: Engine, database: asyncpg.Connection, began: float) -> None:
+        self.console, self.engine, self.database, self.began = console, engine, database, began
+        self.run_id, self.total_id = uuid4(), uuid4()
 
     def say(self, text: str) -> None:
         self.console.print(f"[dim]{time.monotonic() - self.began:5.1f} s[/dim]  {text}", highlight=False)
@@ -163,8 +160,14 @@ class Demo:
         await self.engine.submit_many([*orders, total])
         self.say(f"Submitted a run: {ORDERS} tasks [cyan]charge[/cyan], and one [cyan]total[/cyan] that waits for all.")
 
-    async def ended(self) -> int:
+    async def succeeded(self) -> int:
         return (await self.engine.tasks.run_totals(self.run_id)).get(State.SUCCEEDED, 0)
+
+    async def wait_for(self, what: str, reached: Callable[[], Awaitable[bool]]) -> None:
+        while not await reached():
+            if time.monotonic() - self.began > DEADLINE_S:
+                raise CheckFailed(f"{what}: not within {DEADLINE_S:.0f} s")
+            await asyncio.sleep(0.1)
 
     async def kill_one(self, processes: dict[str, subprocess.Popen[bytes]]) -> tuple[str, list[UUID]]:
         """Kills a worker that has running tasks. Returns its name and the tasks."""
@@ -179,31 +182,13 @@ class Demo:
                 return name, [row["id"] for row in held]
         raise CheckFailed("no worker had running tasks when it was killed")
 
-    async def until(self, what: str, moment: Callable[[], Awaitable[bool]]) -> None:
-        while not await moment():
-            if time.monotonic() - self.began > DEADLINE_S:
-                raise CheckFailed(f"{what}: not within {DEADLINE_S:.0f} s")
-            await asyncio.sleep(0.1)
-
-    async def recovered(self, victim: str, held: list[UUID]) -> None:
+    async def wait_for_recovery(self, victim: str, held: list[UUID]) -> None:
         """Waits until the lease of the killed worker has expired and its tasks are queued again."""
-        query = "select count(*) from windlass.task where id = any($1) and state = 'running' and worker = $2"
-
-        async def free() -> bool:
-            return bool(await self.database.fetchval(query, held, victim) == 0)
-
-        await self.until("the tasks of the killed worker are queued again", free)
+        query = "select count(*) = 0 from windlass.task where id = any($1) and state = 'running' and worker = $2"
+        await self.wait_for(
+            "the tasks of the killed worker are queued again", lambda: self.database.fetchval(query, held, victim)
+        )
         self.say(f"The lease of {victim} expired ({LEASE_TTL_S:g} s): its {len(held)} tasks are queued again.")
-
-    async def watch(self, show: Callable[[int], None]) -> None:
-        async def all_ended() -> bool:
-            ended = await self.ended()
-            show(ended)
-            return ended == ORDERS + 1
-
-        await self.until("every task ends", all_ended)
-
-    # ----------------------------------------------------------------------------------------- checks
 
     async def check(self, victim: str, held: list[UUID]) -> None:
         ask = self.database.fetchval
@@ -216,7 +201,7 @@ class Demo:
         retried = await ask("select count(*) from windlass.task where run_id = $1 and failures > 0", self.run_id)
         total = (await self.engine.tasks.get(self.total_id)).task.result
         checks = [
-            ("tasks ended with success", await self.ended(), ORDERS + 1),
+            ("tasks ended with success", await self.succeeded(), ORDERS + 1),
             (f"tasks of {victim} finished by others", others, len(held)),
             ("results were accepted", await ask("select count(*) from demo.accepted"), ORDERS + 1),
             ("orders have a receipt", await ask("select count(*) from demo.receipt"), ORDERS),
@@ -278,30 +263,14 @@ def progress_of(demo: Demo) -> Iterator[Callable[[int], None]]:
     yield print_progress
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="windlass-demo-") as name:
-        folder = Path(name)
-        folder.chmod(0o711)  # started as root, the server runs as another user, who must be able to enter the folder
-        yield folder
-
-
-@contextlib.asynccontextmanager
-async def migrated(folder: Path) -> AsyncIterator[str]:
-    """Starts a database for the demo, whatever the settings say."""
-    async with open_embedded(folder) as url:
-        await migrate_database(url)
-        yield url
-
-
 async def run(console: Console, folder: Path, log: Path) -> None:
+    """Runs the demo on a database of its own, whatever the settings say."""
     console.print("[bold]Windlass[/bold]: kill a worker, lose nothing.", highlight=False)
     began = time.monotonic()
-    async with migrated(folder) as url, open_engine(url) as engine:
+    async with open_url(Settings(data_dir=folder)) as url, open_engine(url) as engine:
         database = await asyncpg.connect(url)
         await database.execute(SCHEMA)
-        demo = Demo(console, engine, database)
-        demo.began = began
+        demo = Demo(console, engine, database, began)
         demo.say("PostgreSQL and an engine are running.")
         with worker_processes(url, log) as processes:
             for process in processes.values():
@@ -316,15 +285,15 @@ async def run(console: Console, folder: Path, log: Path) -> None:
 
 
 async def kill_and_check(demo: Demo, processes: dict[str, subprocess.Popen[bytes]]) -> None:
-    async def in_the_middle() -> bool:
-        show(ended := await demo.ended())
-        return ended >= KILL_AT
+    async def have_ended(count: int) -> bool:
+        show(ended := await demo.succeeded())
+        return ended >= count
 
     with progress_of(demo) as show:
-        await demo.until("the first tasks end", in_the_middle)
+        await demo.wait_for("the first tasks end", lambda: have_ended(ORDERS * 2 // 5))
         victim, held = await demo.kill_one(processes)
-        recovery = asyncio.create_task(demo.recovered(victim, held))
-        await demo.watch(show)
+        recovery = asyncio.create_task(demo.wait_for_recovery(victim, held))
+        await demo.wait_for("every task ends", lambda: have_ended(ORDERS + 1))
         await recovery
     demo.say(f"All {ORDERS + 1} tasks have ended.")
     await demo.check(victim, held)
@@ -341,31 +310,27 @@ def demo(*, json: Json = False) -> int:
         Print only `{"ok": true}`, or the failed checks.
     """
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    shown = Console(quiet=json)
-    broken = ""
+    console = Console(quiet=json)
+    report: dict[str, object] = {"ok": True}
     try:
-        with temporary_folder() as folder:
+        with tempfile.TemporaryDirectory(prefix="windlass-demo-") as name:
+            folder = Path(name)
+            folder.chmod(0o711)  # started as root, PostgreSQL runs as another user, which must enter the folder
             log = folder / "log.txt"
             logging.basicConfig(filename=log)
-            broken = _run(shown, folder / "data", log)
+            try:
+                asyncio.run(run(console, folder / "data", log))
+            except CheckFailed as error:
+                report = {"ok": False, "broken": str(error)}
+                console.print(f"[red]The demo failed:[/red] {error}", highlight=False)
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
+                console.print("\n".join(["Last log lines:", *lines]), markup=False, highlight=False)
     except KeyboardInterrupt:
-        shown.print("Interrupted. Everything was stopped and removed.")
+        console.print("Interrupted. Everything was stopped and removed.")
         return Exit.INTERRUPTED
     if json:
-        print_json({"ok": not broken, **({"broken": broken} if broken else {})})
-    return Exit.FAILED if broken else Exit.OK
-
-
-def _run(shown: Console, data: Path, log: Path) -> str:
-    """Returns the failed checks; empty if all passed."""
-    try:
-        asyncio.run(run(shown, data, log))
-    except CheckFailed as error:
-        shown.print(f"[red]The demo failed:[/red] {error}", highlight=False)
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
-        shown.print("\n".join(["Last log lines:", *lines]), markup=False, highlight=False)
-        return str(error)
-    return ""
+        print_json(report)
+    return Exit.OK if report["ok"] else Exit.FAILED
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from windlass import __version__
 from windlass.cli.api import key_file
+from windlass.cli.database import open_url
 from windlass.cli.logs import set_up_logs
 from windlass.cli.options import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import command_to_type, print_json, say
@@ -30,7 +31,7 @@ from windlass.cli.shutdown import stop_signal
 from windlass.cli.worker import export_settings, find_app
 from windlass.engine.engine import Engine
 from windlass.sdk import App
-from windlass.serve import migrate_database, open_embedded, open_engine
+from windlass.serve import open_engine
 from windlass.settings import Settings, without_password
 
 
@@ -60,14 +61,16 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
     if not as_json:
         say(f"[bold]Windlass[/bold] {__version__} is starting …")
     settings = replace(settings, blobs=settings.blobs or settings.blobs_folder)  # every process is on this machine
-    async with dev_database(settings) as (url, shown), open_engine(url, **engine_options(settings)) as engine:
+    async with open_url(settings) as url, open_engine(url, **engine_options(settings)) as engine:
         export_settings(replace(settings, database_url=url))
-        settings = replace(settings, api_key=settings.api_key or stored_key(settings), push_loopback=True, stdio=True)
-        settings = with_certificates(settings)
-        if settings.launchers is None:
-            settings = replace(settings, launchers="process")
-        async with servers(engine, settings) as addresses, dev_worker(app, engine) as worker, store_key(settings):
-            summary = {**addresses, "key": settings.api_key or "", "database": shown}
+        key = settings.api_key or stored_key(settings)
+        launchers = settings.launchers or "process"
+        settings = with_certificates(
+            replace(settings, api_key=key, push_loopback=True, stdio=True, launchers=launchers)
+        )
+        async with servers(engine, settings) as addresses, dev_worker(app, engine) as worker:
+            store_key(settings, key)
+            summary = {**addresses, "key": key, "database": without_password(url)}
             if settings.internal is not None and settings.internal_ca is not None:
                 summary["certs"] = str(settings.internal_ca.parent)
             if as_json:
@@ -83,16 +86,16 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
 
 def print_summary(summary: dict[str, str], app: App | None, worker: str | None) -> None:
     print_addresses(summary)
-    examples = []
+    handlers = {} if app is None else app.handlers
     if app is None:
         say("  worker    none; start one with `windlass dev module:app`")
     else:
-        say(f"  worker    {worker}, runs {', '.join(sorted(app.handlers))}")
-        examples = [(kind, handler.schema.json_schema()) for kind, handler in sorted(app.handlers.items())[:1]]
+        say(f"  worker    {worker}, runs {', '.join(sorted(handlers))}")
     command = escape(command_to_type())
     say("In another terminal, in this folder:")
-    for kind, schema in examples:
-        say(f"  {command} submit {kind} --payload '{escape(sample_payload(schema))}' --wait")
+    for kind in sorted(handlers)[:1]:
+        payload = sample_payload(handlers[kind].schema.json_schema())
+        say(f"  {command} submit {kind} --payload '{escape(payload)}' --wait")
     say(f"  {command} tasks list")
     say("Stop with Ctrl-C.")
 
@@ -107,17 +110,6 @@ def with_certificates(settings: Settings) -> Settings:
     return replace(
         settings, internal_certificate=server.certificate, internal_key=server.key, internal_ca=authority.certificate
     )
-
-
-@asynccontextmanager
-async def dev_database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
-    """Yields the URL of the database, and the URL without its password."""
-    if settings.database_url is not None:
-        yield settings.database_url, without_password(settings.database_url)
-        return
-    async with open_embedded(settings.data_dir) as url:
-        await migrate_database(url)
-        yield url, without_password(url)
 
 
 @asynccontextmanager
@@ -137,9 +129,6 @@ async def dev_worker(app: App | None, engine: Engine) -> AsyncIterator[str | Non
             await working
 
 
-# --------------------------------------------------------------------------------------------- the key
-
-
 def stored_key(settings: Settings) -> str:
     """The API key of the last start, else a new one."""
     with suppress(OSError):
@@ -148,12 +137,10 @@ def stored_key(settings: Settings) -> str:
     return f"wl_dev_{secrets.token_urlsafe(24)}"
 
 
-@asynccontextmanager
-async def store_key(settings: Settings) -> AsyncIterator[None]:
+def store_key(settings: Settings, key: str) -> None:
     """Writes the API key to a file where the commands of this user look for it. Other users cannot read it."""
     file = key_file(settings)
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-        opened.write(f"{settings.api_key}\n")
-    yield
+        opened.write(f"{key}\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from windlass.cli.database import open_url
 from windlass.cli.options import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import Exit, say, show
 from windlass.cli.process import run_async
@@ -15,7 +16,7 @@ from windlass.contracts.lease.tls.doctor import examine_certificates
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
 from windlass.doctor import examine
 from windlass.engine.read.doctor import Finding, Level
-from windlass.serve import has_embedded, open_embedded
+from windlass.serve import has_embedded
 from windlass.settings import Settings
 
 NO_DATABASE_YET = "give --database-url or DATABASE_URL; `windlass dev` creates one for development"
@@ -27,44 +28,28 @@ def doctor(*, database: DatabaseOptions = NO_DATABASE) -> int:
     functions that queues call, the blob store, the encryption of secrets, and the certificates of the internal port.
     Print advice for each finding. Changes nothing. Exit code 1 if something is wrong."""
     settings = database.settings()
-    findings = run_async(_examine(settings)) + _certificates(settings)
+    findings = run_async(_examine(settings))
+    if settings.internal is not None:
+        files = settings.internal_certificate, settings.internal_key, settings.internal_ca
+        findings += examine_certificates(*files, datetime.now(UTC))
     show(findings, database.json, lambda: _print(findings))
     return Exit.FAILED if any(finding.level is Level.WRONG for finding in findings) else Exit.OK
 
 
 async def _examine(settings: Settings) -> list[Finding]:
-    if settings.database_url is not None:
-        return await _check_database(settings, settings.database_url, pooled=settings.pooled)
-    if not has_embedded(settings.data_dir):
-        return [
-            Finding(
-                "database",
-                Level.WRONG,
-                f"no database URL is set, and there is no database in {settings.data_dir}",
-                NO_DATABASE_YET,
-            )
-        ]
-    async with open_embedded(settings.data_dir) as url:
-        return await _check_database(settings, url, pooled=False)
-
-
-async def _check_database(settings: Settings, url: str, *, pooled: bool) -> list[Finding]:
-    carriers = CarrierOptions.of(settings)
-    return await examine(
-        url,
-        local_s=time.time(),
-        pooled=pooled,
-        carriers=carriers,
-        blobs=settings.blobs_url,
-        secret_keys=settings.secret_keys,
-    )
-
-
-def _certificates(settings: Settings) -> list[Finding]:
-    if settings.internal is None:
-        return []
-    files = settings.internal_certificate, settings.internal_key, settings.internal_ca
-    return examine_certificates(*files, datetime.now(UTC))
+    embedded = settings.database_url is None
+    if embedded and not has_embedded(settings.data_dir):
+        message = f"no database URL is set, and there is no database in {settings.data_dir}"
+        return [Finding("database", Level.WRONG, message, NO_DATABASE_YET)]
+    async with open_url(settings, migrate=False) as url:
+        return await examine(
+            url,
+            local_s=time.time(),
+            pooled=settings.pooled and not embedded,
+            carriers=CarrierOptions.of(settings),
+            blobs=settings.blobs_url,
+            secret_keys=settings.secret_keys,
+        )
 
 
 def _print(findings: list[Finding]) -> None:

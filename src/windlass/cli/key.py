@@ -7,14 +7,12 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from windlass.cli.api import HERE, ApiOptions
+from windlass.cli.database import idle_engine
 from windlass.cli.options import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import Unusable, instant, say, show
 from windlass.cli.process import run_async
-from windlass.engine.engine import Engine
 from windlass.errors import Conflict
-from windlass.serve import open_database
 from windlass.settings import Settings
-from windlass.store.store import Store
 
 
 def create_key(
@@ -55,22 +53,16 @@ def bootstrap(
     again
         Create a key even if admin keys exist, for example when all of them were lost.
     """
-    settings = database.settings()
     try:
-        key = run_async(_bootstrap(settings, name, again))
+        key = run_async(_bootstrap(database.settings(), name, again))
     except Conflict as error:
         raise Unusable(f"{error.message}: create others with `windlass keys create`, or give --again") from None
     show({"secret": key, "name": name, "role": "admin", "namespace": None}, database.json, lambda: say(key))
 
 
 async def _bootstrap(settings: Settings, name: str, again: bool) -> str:
-    async with open_database(settings.database_url, data_dir=settings.data_dir) as url:
-        engine = Engine(Store(url, pooled=settings.pooled), listen=False)
-        try:
-            await engine.store.check_schema()
-            return await engine.keys.create_first_key(name, again=again)
-        finally:
-            await engine.close()
+    async with idle_engine(settings) as engine:
+        return await engine.keys.create_first_key(name, again=again)
 
 
 def list_keys(*, api: ApiOptions = HERE) -> None:

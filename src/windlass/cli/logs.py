@@ -27,7 +27,13 @@ def set_up_logs(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=_enrichers(),
+            foreign_pre_chain=[
+                structlog.contextvars.merge_contextvars,
+                structlog.stdlib.add_log_level,
+                structlog.stdlib.add_logger_name,
+                structlog.stdlib.ExtraAdder(),
+                structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+            ],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(settings)],
         )
     )
@@ -38,16 +44,6 @@ def set_up_logs(settings: Settings) -> None:
         logging.getLogger(library).setLevel(logging.WARNING)
     for variable, near in misspelt(os.environ).items():
         log.warning("%s is not a setting; did you mean %s?", variable, near)
-
-
-def _enrichers() -> list[Processor]:
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-    ]
 
 
 def _renderers(settings: Settings) -> list[Processor]:

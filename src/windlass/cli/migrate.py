@@ -6,10 +6,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from windlass.cli.database import open_url
 from windlass.cli.options import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import print_json, say
 from windlass.cli.process import run_async
-from windlass.serve import migrate_database, open_embedded
+from windlass.serve import migrate_database
 from windlass.settings import Settings
 from windlass.store.migrate import Migration, load_migrations, render_sql
 
@@ -43,7 +44,5 @@ def migrate(
 
 
 async def _migrate(settings: Settings, target: int | None) -> tuple[Migration, ...]:
-    if settings.database_url is not None:
-        return await migrate_database(settings.database_url, target)
-    async with open_embedded(settings.data_dir) as url:
+    async with open_url(settings, migrate=False) as url:
         return await migrate_database(url, target)

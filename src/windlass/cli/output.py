@@ -50,9 +50,7 @@ STATE_STYLES = {
     "blocked": "", "queued": "", "running": "cyan", "sleeping": "", "parked": "magenta",
     "succeeded": "green", "failed": "red", "cancelled": "yellow", "skipped": "",
 }  # fmt: skip
-
-
-NARROW = 8
+NARROW = 8  # the last column of a table may be as narrow as this
 
 
 class Unusable(Rejected):
@@ -109,8 +107,8 @@ def render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Ta
     """A table for a terminal, one line per row. Columns that do not fit are left out from the right, so put the most
     important ones first. The last column that fits may be truncated, except for an id, which people copy."""
     lines = [list(row) for row in rows]
-    newest = max((value for line in lines for value in line if isinstance(value, When)), default="")
-    cells = [[_cell(value.near(newest) if isinstance(value, When) else value) for value in line] for line in lines]
+    newest = max((value for line in lines for value in line if isinstance(value, Timestamp)), default="")
+    cells = [[_cell(value.near(newest) if isinstance(value, Timestamp) else value) for value in line] for line in lines]
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     widths = [max(map(cell_len, [name, *(line[i].plain for line in cells)])) for i, name in enumerate(columns)]
     for name, width in zip(columns, _fitting(columns, widths), strict=False):
@@ -149,7 +147,7 @@ def pairs(rows: Iterable[tuple[str, object]]) -> None:
     console.print(made, soft_wrap=False)
 
 
-class When(str):
+class Timestamp(str):
     """A time in UTC, to the second."""
 
     __slots__ = ()
@@ -162,7 +160,7 @@ class When(str):
 def instant(text: object) -> str:
     """A timestamp of the API as readable text; empty if there is none."""
     try:
-        return When(datetime.fromisoformat(str(text)).strftime("%Y-%m-%d %H:%M:%S"))
+        return Timestamp(datetime.fromisoformat(str(text)).strftime("%Y-%m-%d %H:%M:%S"))
     except ValueError:
         return ""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from windlass.cli.database import open_url
 from windlass.cli.options import NO_DATABASE, DatabaseOptions
 from windlass.cli.output import Unusable, say, show
 from windlass.cli.process import run_async
 from windlass.engine.secrets import SecretCount
-from windlass.serve import open_embedded, seal_secrets
+from windlass.serve import seal_secrets
 from windlass.settings import Settings
 
 
@@ -25,7 +26,5 @@ def encrypt(*, database: DatabaseOptions = NO_DATABASE) -> None:
 
 
 async def _encrypt(settings: Settings, keys: str) -> SecretCount:
-    if settings.database_url is not None:
-        return await seal_secrets(settings.database_url, keys, pooled=settings.pooled)
-    async with open_embedded(settings.data_dir) as url:
-        return await seal_secrets(url, keys)
+    async with open_url(settings, migrate=False) as url:
+        return await seal_secrets(url, keys, pooled=settings.pooled)

@@ -117,35 +117,26 @@ def engine_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def registry_options(settings: Settings) -> dict[str, Any]:
-    return {
-        "poll_timeout_s": settings.poll_timeout_s,
-        "heartbeat_s": settings.worker_heartbeat_s,
-        "stale_s": settings.worker_stale_s,
-        "open": settings.is_open("registry"),
-    }
-
-
-def limits_of(settings: Settings, memory: Memory) -> tuple[HttpLimits, GrpcLimits]:
-    """The limits of the HTTP and gRPC servers, from the settings of the same names."""
-    bounds = ConnectionLimits(
-        settings.http_header_bytes, settings.http_header_count, settings.http_request_s, settings.http_connections,
-        settings.http_address_connections,
-    )  # fmt: skip
-    return HttpLimits(bounds, memory), GrpcLimits(settings.grpc_connections, settings.grpc_calls, memory)
-
-
 @asynccontextmanager
 async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str, str]]:
     """Starts all servers. Yields their names and addresses."""
     raise_limit()
     load_servers()
+    memory = Memory(settings.request_memory_bytes)
+    connections = ConnectionLimits(
+        settings.http_header_bytes, settings.http_header_count, settings.http_request_s, settings.http_connections,
+        settings.http_address_connections,
+    )  # fmt: skip
+    http_limits = HttpLimits(connections, memory)
+    grpc_limits = GrpcLimits(settings.grpc_connections, settings.grpc_calls, memory)
+    registry = {
+        "poll_timeout_s": settings.poll_timeout_s, "heartbeat_s": settings.worker_heartbeat_s,
+        "stale_s": settings.worker_stale_s, "open": settings.is_open("registry"),
+    }  # fmt: skip
     async with AsyncExitStack() as stack:
-        key, internal = settings.api_key, None
-        memory = Memory(settings.request_memory_bytes)
-        http_limits, grpc_limits = limits_of(settings, memory)
+        key, addresses = settings.api_key, {}
         if settings.internal is not None:  # first, so that an unusable certificate fails before anything starts
-            internal = await stack.enter_async_context(
+            addresses["internal"] = await stack.enter_async_context(
                 open_internal(
                     engine, internal=settings.internal, certificate=settings.internal_certificate,
                     key=settings.internal_key, authority=settings.internal_ca, scratch_uri=settings.scratch_uri,
@@ -153,17 +144,14 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
                 )
             )  # fmt: skip
         push = PushOptions(
-            callback_url=settings.callback_url,
-            targets=settings.push_targets,
-            loopback=settings.push_loopback,
-            secrets=push_secrets(os.environ),
-            google_token=settings.google_token,
-        )
+            callback_url=settings.callback_url, targets=settings.push_targets, loopback=settings.push_loopback,
+            secrets=push_secrets(os.environ), google_token=settings.google_token,
+        )  # fmt: skip
         machines = open_machines(settings)
         grpc = await stack.enter_async_context(
             open_sessions(
                 engine, grpc=settings.grpc, api_key=key, certificate=settings.grpc_certificate,
-                key=settings.grpc_key, registry=registry_options(settings), limits=grpc_limits,
+                key=settings.grpc_key, registry=registry, limits=grpc_limits,
             )
         )  # fmt: skip
         api = await stack.enter_async_context(  # after gRPC: a client that finds the API ready may use either
@@ -175,17 +163,13 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         engine.workers.drain_timeout_s = settings.drain_timeout_s
         await stack.enter_async_context(
             open_carriers(
-                engine,
-                CarrierOptions.of(settings),
-                scratch_uri=settings.scratch_uri,
-                targets=settings.push_targets,
+                engine, CarrierOptions.of(settings), scratch_uri=settings.scratch_uri, targets=settings.push_targets,
                 loopback=settings.push_loopback,
             )
-        )
+        )  # fmt: skip
         if settings.stdio:
             await stack.enter_async_context(open_pools(engine, drain_s=settings.drain_timeout_s))
-        addresses = {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc}
-        yield addresses if internal is None else {**addresses, "internal": internal}
+        yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc, **addresses}
 
 
 def print_addresses(addresses: dict[str, str]) -> None:

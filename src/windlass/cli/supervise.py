@@ -32,14 +32,8 @@ RESTART_MAX_S = 30.0
 STABLE_S = 60.0  # a child that ran for so long is restarted after the shortest delay
 
 
-def run_supervised() -> int:
-    """Runs until the child is stopped, by a signal or by its engine, or reports wrong usage. Returns its exit code.
-    Signals are forwarded to the child."""
-    return Supervisor().run()
-
-
 class Supervisor:
-    """Starts one child after the other."""
+    """Starts one child after the other. Signals are forwarded to the child."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -48,6 +42,8 @@ class Supervisor:
             signal.signal(number, self._forward)
 
     def run(self) -> int:
+        """Runs until the child is stopped, by a signal or by its engine, or reports wrong usage. Returns its exit
+        code."""
         delay_s = RESTART_S
         while True:
             begun_s = time.monotonic()
@@ -55,9 +51,14 @@ class Supervisor:
             if self._stopping.is_set():  # stopped while it was being started
                 child.signal(signal.SIGTERM)
             code = child.wait()
-            if self._is_final(child, code):
+            if child.finished or code == Exit.USAGE or (self._stopping.is_set() and code >= 0):
                 return code if code >= 0 else 128 - code
-            console.print(f"The worker {_ended(code)}.")
+            how = (
+                f"was killed by {signal.Signals(-code).name}"
+                if code < 0
+                else f"ended unexpectedly with exit code {code}"
+            )
+            console.print(f"The worker {how}.")
             child.recover_attempts()
             if self._stopping.is_set():
                 return code if code >= 0 else 128 - code
@@ -66,18 +67,10 @@ class Supervisor:
                 return Exit.OK
             delay_s = min(2 * delay_s, RESTART_MAX_S)
 
-    def _is_final(self, child: Child, code: int) -> bool:
-        """Whether the child must not be restarted."""
-        return child.finished or code == Exit.USAGE or (self._stopping.is_set() and code >= 0)
-
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._stopping.set()
         if self._child is not None:
             self._child.signal(number)
-
-
-def _ended(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended unexpectedly with exit code {code}"
 
 
 class Child:

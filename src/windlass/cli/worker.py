@@ -20,7 +20,7 @@ from windlass.cli.output import Exit, Unusable, console, print_json
 from windlass.cli.process import end_now, end_remaining_threads, run_user_code
 from windlass.cli.reload import run_with_reload
 from windlass.cli.shutdown import on_stop
-from windlass.cli.supervise import report_end, report_lease, run_supervised
+from windlass.cli.supervise import Supervisor, report_end, report_lease
 from windlass.cli.worker_metrics import serving_metrics
 from windlass.sdk.handler.options import WorkerOptions
 from windlass.sdk.worker.worker import reach_of
@@ -104,17 +104,15 @@ def worker(
         run_with_reload()
         return
     if supervised:
-        sys.exit(run_supervised())
+        sys.exit(Supervisor().run())
     set_up_logs(settings)
     console.quiet = database.json
     options: WorkerOptions = {
         "queues": split(queue) or None, "kinds": split(kind) or None, "concurrency": concurrency, "prefetch": prefetch,
         "name": identity.name, "labels": split(identity.label), "version": identity.version, "lease_ttl_s": lease,
     }  # fmt: skip
-    run(target, options if identity.namespace is None else {**options, "namespace": identity.namespace})
-
-
-def run(target: str, options: WorkerOptions) -> None:
+    if identity.namespace is not None:
+        options["namespace"] = identity.namespace
     if not run_user_code(run_worker(target, options)):
         end_now(Exit.INTERRUPTED)  # a thread that nothing can interrupt would keep the interpreter from ending
     end_remaining_threads()
