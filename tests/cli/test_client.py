@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from windlass.api.client import ApiClient, Unreachable, error_of, read_changes
+from windlass.api.client import ApiClient, Unreachable, error_of
 from windlass.errors import (
     Conflict,
     ContractViolation,
@@ -172,13 +172,6 @@ def test_a_problem_becomes_the_error_that_it_was(
 
     assert type(error) is kind
     assert (error.message, str(error)) == (message, message)
-
-
-def test_the_live_feed_is_read_line_by_line() -> None:
-    lines = [b"retry: 100\n", b"\n", b": still here\n", b"\n", b"id: 7\n", b"event: task\n", b'data: {"a":\n',
-             b"data: 1}\n", b"\n", b'data: "x"\r\n', b"\r\n", b"data: 3\n"]  # fmt: skip
-
-    assert [tuple(change) for change in read_changes(iter(lines))] == [("7", "task", {"a": 1}), ("", "message", "x")]
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8420", "ftp://x", "http://", ""])

@@ -1,15 +1,14 @@
-"""A client of our HTTP API, so that a command needs no database.
+"""The client of our HTTP API, for commands, which then need no database.
 
-A refusal becomes the error that the server raised (`problem+json`, by its code). A server that is busy or restarts is
-tried again for a while. Values are plain JSON: the forms belong to the server.
+An error of the server is raised as the class that the server raised, found by the code in `problem+json`. A request to
+a server that is busy or restarts is repeated for a while. Values are plain JSON: the forms belong to the server.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import uuid4
 
@@ -29,25 +28,17 @@ from windlass.errors import (
 )
 from windlass.net import http
 from windlass.net.backoff import Backoff
-from windlass.net.http import ConnectFailed, TimedOut
+from windlass.net.http import ConnectFailed
 
 BASE = "/api/v1"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 BODY_MAX = 2 * LARGE_MAX_BYTES + 1024 * 1024  # a task with its payload and its result
 PAGE = 200
 
-# For proxies on the way, which know nothing of our codes.
+# For answers of proxies, which have no code of ours.
 BY_STATUS: dict[int, type[WindlassError]] = {
     400: Invalid, 401: Forbidden, 403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid, 429: Overloaded,
 }  # fmt: skip
-
-
-class Change(NamedTuple):
-    """One thing that happened, from the live feed; `id` is where to go on after a break."""
-
-    id: str
-    what: str
-    data: Any
 
 
 class Unreachable(Unavailable):
@@ -80,7 +71,7 @@ class ApiClient:
         return self._call("GET", path, query)
 
     def post(self, path: str, body: object = None, *, query: Mapping[str, object] | None = None) -> Any:
-        """Sent with an idempotency key, so that it may be sent again when its answer is lost."""
+        """Send with an idempotency key, so that the request can be repeated if its answer is lost."""
         return self._call("POST", path, query, {} if body is None else body, key=str(uuid4()))
 
     def put(self, path: str, body: object, *, query: Mapping[str, object] | None = None) -> Any:
@@ -93,7 +84,7 @@ class ApiClient:
         return self._call("DELETE", path, query)
 
     def items(self, path: str, query: Mapping[str, object], most: int) -> Iterator[dict[str, Any]]:
-        """At most `most` items, read page by page."""
+        """Yield at most `most` items of a list, read page by page."""
         position, left = None, most
         while left > 0:
             page = self.get(path, {**query, "after": position, "limit": min(left, PAGE)})
@@ -103,32 +94,24 @@ class ApiClient:
             if not position:
                 return
 
-    def changes(self, query: Mapping[str, object] | None = None, *, after: str | None = None) -> Iterator[Change]:
-        """What happens from now on (or after a change), until the server ends or the caller stops."""
-        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
-        opened = self._http.stream("GET", self._url("/changes", query), headers=self._with_key(headers))
-        with self._translated(), opened as (reply, pieces):
-            if reply.status >= 400:
-                raise error_of(reply.status, b"".join(pieces), reply.retry_after_s())
-            try:
-                yield from read_changes(_lines(pieces))
-            except TimedOut:
-                return  # the server has sent nothing for a while, not even a comment to keep the connection
-
     def _call(
         self, method: str, path: str, query: Mapping[str, object] | None, body: object = None, key: str | None = None
     ) -> Any:
-        """Send a request, and send the same again for `retry_s` while the server is unavailable."""
+        """Send a request, and repeat it for `retry_s` while the server is unavailable."""
         headers = {"Accept": "application/json, application/problem+json"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
         if key is not None:
             headers["Idempotency-Key"] = key
         payload = None if body is None else msgspec.json.encode(body)
         if payload is not None:
             headers["Content-Type"] = "application/json"
+        fields = {name: value for name, value in (query or {}).items() if value is not None and value != ()}
+        url = f"{self._base}{quote(path)}{'?' + urlencode(fields, doseq=True) if fields else ''}"
         waited_s, backoff = 0.0, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
-                return self._once(method, self._url(path, query), payload, headers)
+                return self._once(method, url, payload, headers)
             except Unavailable as error:
                 if waited_s >= self._retry_s or isinstance(error, Unreachable):
                     raise  # an operator should learn at once that no server listens
@@ -139,66 +122,34 @@ class ApiClient:
             waited_s += max(pause_s, 0.001)
 
     def _once(self, method: str, url: str, payload: bytes | None, headers: Mapping[str, str]) -> Any:
-        with self._translated():
-            reply = self._http.request(method, url, body=payload, headers=self._with_key(headers), limit=BODY_MAX)
-        if reply.status == 401 and self._key is None:
-            raise Forbidden("the server asks for a key: give --api-key, or set WINDLASS_API_KEY")
-        if reply.status >= 400:
-            raise error_of(reply.status, reply.content, reply.retry_after_s())
-        if reply.body is None:
-            raise ContractViolation(f"the server's answer has more than {BODY_MAX} bytes")
-        return _decoded(reply.content) if reply.body else None
-
-    def _with_key(self, headers: Mapping[str, str]) -> dict[str, str]:
-        return {**headers, **({} if self._key is None else {"Authorization": f"Bearer {self._key}"})}
-
-    def _url(self, path: str, query: Mapping[str, object] | None) -> str:
-        fields = {name: value for name, value in (query or {}).items() if value is not None and value != ()}
-        text = urlencode(fields, doseq=True)
-        return f"{self._base}{quote(path)}{'?' + text if text else ''}"
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
         try:
-            yield
+            reply = self._http.request(method, url, body=payload, headers=headers, limit=BODY_MAX)
         except ConnectFailed as error:
             raise Unreachable(
                 f"cannot reach {self.url}: {error.reason}. Does `windlass dev` or `windlass serve` run there?"
             ) from None
         except http.Unreachable as error:
             raise Unavailable(f"{self.url} broke off: {error.reason}") from None
-
-
-def read_changes(lines: Iterator[bytes]) -> Iterator[Change]:
-    """Server-Sent Events: fields line by line. An empty line ends an event; comments keep the connection alive."""
-    fields: dict[str, list[str]] = {}
-    for raw in lines:
-        line = raw.decode("utf-8", "replace").rstrip("\r\n")
-        if not line:
-            if "data" in fields:
-                data = _decoded("\n".join(fields["data"]).encode())
-                yield Change(fields.get("id", [""])[-1], fields.get("event", ["message"])[-1], data)
-            fields = {}
-        elif not line.startswith(":"):
-            name, _, value = line.partition(":")
-            fields.setdefault(name, []).append(value.removeprefix(" "))
-
-
-def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
-
-
-# --------------------------------------------------------------------------------------------- errors
+        if reply.status == 401 and self._key is None:
+            raise Forbidden("the server requires a key: give --api-key, or set WINDLASS_API_KEY")
+        if reply.status >= 400:
+            raise error_of(reply.status, reply.content, reply.retry_after_s())
+        if reply.body is None:
+            raise ContractViolation(f"the server's answer has more than {BODY_MAX} bytes")
+        if not reply.body:
+            return None
+        try:
+            return msgspec.json.decode(reply.content)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise ContractViolation("the server's answer is not JSON: is it Windlass?") from None
 
 
 def error_of(status: int, content: bytes, retry_after_s: float = 0.0) -> WindlassError:
-    """The error that the server raised, or what its status means where the answer is not one of Windlass."""
-    problem = _problem(content)
+    """The error that the server raised. If the answer is not one of Windlass, the error that its status means."""
+    try:
+        problem = msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = {}
     known = errors_by_code().get(str(problem.pop("code", "")))
     kind = known or BY_STATUS.get(status) or (Unavailable if status >= 500 else Rejected)
     message = problem.pop("detail", None) or problem.pop("title", None) or f"the server answered {status}"
@@ -218,18 +169,3 @@ def errors_by_code() -> dict[str, type[WindlassError]]:
         return [kind, *(found for child in kind.__subclasses__() for found in below(child))]
 
     return {kind.code: kind for kind in reversed(below(WindlassError))}
-
-
-def _problem(content: bytes) -> dict[str, Any]:
-    try:
-        decoded = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
-
-
-def _decoded(content: bytes) -> Any:
-    try:
-        return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ContractViolation("the server's answer is not JSON: is it Windlass?") from None

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -31,18 +30,14 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 async def metrics_text(engine: Engine) -> bytes:
     """The answer to GET /metrics. Without a tally it has only gauges."""
     snapshot = await engine.parts.gauges.read()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families([*gauges(snapshot), *(counters(engine.tally) if engine.tally is not None else ())]))
-    return generate_latest(registry)
+    return generate_latest(_Families([*gauges(snapshot), *(() if engine.tally is None else counters(engine.tally))]))
 
 
 def tally_app(tally: Tally) -> Application:
-    """The counters of one engine and nothing else: for workers, of which there are many on one database."""
+    """Serves only the counters of one engine, for workers, of which there are many on one database."""
 
     async def scrape(_request: Request[None, None]) -> Response:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(list(counters(tally))))
-        return Response(generate_latest(registry), media=CONTENT_TYPE)
+        return Response(generate_latest(_Families(counters(tally))), media=CONTENT_TYPE)
 
     return Application([Route("GET", "/metrics", scrape, "metrics", "")], tally, PROBLEMS, log=log)
 
@@ -99,13 +94,13 @@ def counters(tally: Tally) -> Iterable[Metric]:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Prometheus counts upwards: each bucket holds all that are smaller too."""
+    """Cumulative counts, as Prometheus wants them: each bucket includes the smaller ones."""
     bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
     return [(bound, float(count)) for bound, count in zip(bounds, accumulate(histogram.counts), strict=True)]
 
 
 class _Families(Collector):
-    def __init__(self, families: list[Metric]) -> None:
+    def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:

@@ -1,8 +1,7 @@
-"""Opaque cursors: the position after the last row of a page, spelled so that nobody is tempted to read it."""
+"""Opaque cursors: the position after the last row of a page, in base64."""
 
 from __future__ import annotations
 
-import binascii
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
@@ -16,62 +15,51 @@ T = TypeVar("T")
 
 
 def of_position(position: Position | None) -> str | None:
-    return None if position is None else _spelled(position_bytes(position))
-
-
-def of_name(position: str | None) -> str | None:
-    return None if position is None else _spelled(position.encode())
+    return None if position is None else _encode(position_bytes(position))
 
 
 def to_position(cursor: str | None) -> Position | None:
-    if cursor is None:
-        return None
-    position = read_position(_read(cursor))
-    if position is None:
-        raise Malformed("is not a cursor of this list", field="after")
-    return position
+    return _decode(cursor, read_position)
+
+
+def of_name(name: str | None) -> str | None:
+    return None if name is None else _encode(name.encode())
 
 
 def to_name(cursor: str | None) -> str | None:
-    if cursor is None:
-        return None
-    try:
-        name = _read(cursor).decode()
-    except UnicodeDecodeError:
-        name = "\x00"
-    if "\x00" in name:
-        raise Malformed("is not a cursor of this list", field="after")
-    return name
+    return _decode(cursor, lambda content: None if b"\x00" in content else content.decode())
 
 
-def of_pair(position: tuple[int, int] | None) -> str | None:
-    return None if position is None else _spelled(struct.pack(">ii", *position))
+def of_pair(pair: tuple[int, int] | None) -> str | None:
+    return None if pair is None else _encode(struct.pack(">ii", *pair))
 
 
 def to_pair(cursor: str | None) -> tuple[int, int] | None:
-    if cursor is None:
-        return None
-    content = _read(cursor)
-    if len(content) != 8:
-        raise Malformed("is not a cursor of this list", field="after")
-    first, second = struct.unpack(">ii", content)
-    if first < 0 or second < -1:
-        raise Malformed("is not a cursor of this list", field="after")
-    return first, second
+    def read(content: bytes) -> tuple[int, int] | None:
+        first, second = struct.unpack(">ii", content)
+        return (first, second) if first >= 0 and second >= -1 else None
+
+    return _decode(cursor, read)
 
 
 def page_of(found: Sequence[T], limit: int, position_of: Callable[[T], Position]) -> tuple[list[T], str | None]:
-    """Of up to `limit` + 1 rows those of the page, and where the next begins."""
+    """Splits up to `limit` + 1 rows into the rows of the page and the cursor of the next page."""
     page = list(found[:limit])
     return page, of_position(position_of(page[-1])) if len(found) > limit else None
 
 
-def _spelled(content: bytes) -> str:
+def _encode(content: bytes) -> str:
     return urlsafe_b64encode(content).decode().rstrip("=")
 
 
-def _read(cursor: str) -> bytes:
+def _decode(cursor: str | None, read: Callable[[bytes], T | None]) -> T | None:
+    """The position in a cursor. `read` returns None or raises ValueError if it is not one of this list."""
+    if cursor is None:
+        return None
     try:
-        return urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
-    except (ValueError, binascii.Error):
-        raise Malformed("is not a cursor of this list", field="after") from None
+        position = read(urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)))
+    except (ValueError, struct.error):
+        position = None
+    if position is None:
+        raise Malformed("is not a cursor of this list", field="after")
+    return position
