@@ -1,4 +1,4 @@
-"""What is wrong with a database, its carriers, its blob store and its secrets, and what to do about each finding."""
+"""Checks a database, its carriers, its blob store and its secrets, and gives advice for each finding."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ async def examine(
     blobs: str | None = None,
     secret_keys: str | None = None,
 ) -> list[Finding]:
-    """What is wrong with a database or about to be, and what to do. `local_s` is the clock of this machine."""
+    """Returns the findings, each with advice. `local_s` is the clock of this machine."""
     vitals = await read_vitals(checked_url(database_url))
     found = diagnose(vitals, pooled=pooled, local_s=local_s)
     if vitals.schema is not None:
         return found
-    if "lease" in CONTRACTS:
-        found += await _examine_carriers(database_url, pooled, carriers)
     store = Store(database_url, pooled=pooled)
     try:
+        if "lease" in CONTRACTS:
+            found += await _examine_carriers(store, carriers)
         cipher = read_cipher(secret_keys)
         secrets = examine_secrets(await Secrets(store, cipher).count(), encrypted=cipher is not None)
         return [*found, await _examine_blobs(store, blobs), secrets]
@@ -45,31 +45,27 @@ async def examine(
         await store.close()
 
 
-async def _examine_carriers(database_url: str, pooled: bool, carriers: CarrierOptions | None) -> list[Finding]:
+async def _examine_carriers(store: Store, carriers: CarrierOptions | None) -> list[Finding]:
     from windlass.contracts.lease.delivery import Invoke, Wakeup
     from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS
     from windlass.contracts.lease.wakeups.doctor import examine_carriers
     from windlass.contracts.lease.wakeups.table import WakeupTable
 
-    store = Store(database_url, pooled=pooled)
-    try:
-        async with store.begin() as tx:
-            queues = await tx.queues.queues_delivered([type_of(Wakeup), type_of(Invoke)])
-            dead = await WakeupTable(tx.session).count_dead_messages()
-    finally:
-        await store.close()
+    async with store.begin() as tx:
+        queues = await tx.queues.queues_delivered([type_of(Wakeup), type_of(Invoke)])
+        dead = await WakeupTable(tx.session).count_dead_messages()
     return await examine_carriers([settings.delivery for settings in queues.values()], dead, carriers or NO_CARRIERS)
 
 
 async def _examine_blobs(store: Store, blobs: str | None) -> Finding:
-    """Looks, and makes nothing: neither the folder nor the mark of a store."""
+    """Only reads: creates neither the folder nor the marker of a store."""
     if blobs is None:
         return await examine_objects(store, None, "")
-    address, opening = read_address(blobs), open_blobs(blobs)
+    address = read_address(blobs)
 
-    def opened() -> Blobs:
+    def open_() -> Blobs:
         if address.scheme == "file" and not Path(address.place).is_dir():
             raise Unavailable(f"there is no folder {address.place}")
-        return opening()
+        return open_blobs(blobs)()
 
-    return await examine_objects(store, opened, address.shown)
+    return await examine_objects(store, open_, address.shown)

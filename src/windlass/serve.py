@@ -1,4 +1,4 @@
-"""The composition root: the only place that names drivers and puts the parts together."""
+"""The composition root: the only module that names drivers and connects the parts."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from windlass.net.grpc_server import Limits as GrpcLimits
     from windlass.net.server.path_router import Application
     from windlass.net.server.server import Limits as HttpLimits
-    from windlass.store.embedded.server import EmbeddedServer
 
-# One line per contract. A contract that is not here is not known to this process: none of its modules is imported.
+# One line per contract. No module of a contract that is not here is imported.
 CONTRACTS = (
     "callback",
     "lease",
@@ -48,7 +47,7 @@ CONTRACTS = (
     "session",
     "stdio",
 )
-REGISTRATIONS = ("callback", "lease", "machine", "stdio")  # contracts with deliveries; the other two claim
+REGISTRATIONS = ("callback", "lease", "machine", "stdio")  # contracts with deliveries; workers of the others claim
 for _name in REGISTRATIONS:
     if _name in CONTRACTS:
         importlib.import_module(f"windlass.contracts.{_name}.registration").register()
@@ -60,9 +59,9 @@ DEFAULT_HTTP, DEFAULT_GRPC = settings.Settings().http, settings.Settings().grpc
 async def open_database(
     database_url: str | None = None, *, data_dir: str | os.PathLike[str] | None = None
 ) -> AsyncIterator[str]:
-    """The URL of the database to use: the one given, the one of the settings, or an embedded PostgreSQL.
+    """Yields the URL of a database: the given one, the one in the settings, or an embedded PostgreSQL.
 
-    The embedded one is started if need be, brought to the current schema, and stopped by the last who leaves it.
+    The embedded one is started if it does not run, and migrated. The last process that uses it stops it.
     """
     folder = None if data_dir is None else _folder(data_dir)
     if database_url is not None:
@@ -79,8 +78,16 @@ async def open_database(
 
 @asynccontextmanager
 async def open_embedded(data_dir: str | os.PathLike[str]) -> AsyncIterator[str]:
-    """The URL of an embedded PostgreSQL with whatever schema it has."""
-    server = await _open_embedded(_folder(data_dir))
+    """Yields the URL of an embedded PostgreSQL. Its schema stays as it is."""
+    from windlass.store.embedded.server import EmbeddedServer  # an extra that production does not install
+
+    opening = asyncio.ensure_future(asyncio.to_thread(EmbeddedServer.open, _folder(data_dir)))
+    try:
+        server = await asyncio.shield(opening)
+    except asyncio.CancelledError:  # the thread cannot be stopped: wait until the server runs, and stop it
+        with suppress(WindlassError):
+            await asyncio.to_thread((await opening).close)
+        raise
     try:
         yield server.dsn
     finally:
@@ -100,19 +107,6 @@ def _folder(path: object) -> Path:
     return Path(path)
 
 
-async def _open_embedded(data_dir: Path) -> EmbeddedServer:
-    """A thread cannot be stopped: who is cancelled while the server starts waits for it and stops it again."""
-    from windlass.store.embedded.server import EmbeddedServer  # an extra that production does not carry
-
-    opening = asyncio.ensure_future(asyncio.to_thread(EmbeddedServer.open, data_dir))
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        with suppress(WindlassError):
-            await asyncio.to_thread((await opening).close)
-        raise
-
-
 @asynccontextmanager
 async def open_engine(
     database_url: str | None = None,
@@ -126,47 +120,39 @@ async def open_engine(
     secret_keys: str | None = None,
     **options: Any,
 ) -> AsyncIterator[Engine]:
-    """An engine that runs. Without a URL, here or in the settings (DATABASE_URL), it brings its own PostgreSQL.
+    """Yields a running engine. Without a URL, here or in the settings (DATABASE_URL), it uses an embedded PostgreSQL.
 
-    `pooled` is for a transaction-mode pooler in front of the database, by default as the settings say
-    (WINDLASS_POOLED); there, `listen` receives nothing. `blobs` is the URL of the blob store, by default that of the
-    settings (WINDLASS_BLOBS), else a folder beside the embedded PostgreSQL. Beside any other database there is none
-    then, and what is too long for a row is refused. `secret_keys` encrypt secrets in the database, by default those of
-    the settings (WINDLASS_SECRET_KEYS).
+    Set `pooled` if a transaction-mode pooler stands before the database (default: WINDLASS_POOLED); LISTEN does not
+    work there. `blobs` is the URL of the blob store (default: WINDLASS_BLOBS, else a folder beside the embedded
+    PostgreSQL). Without a blob store, payloads that are too long for a row are refused. `secret_keys` encrypt the
+    secrets in the database (default: WINDLASS_SECRET_KEYS).
     """
     known = settings.load().settings
+    embedded = database_url is None and known.database_url is None
     if pooled is None:
-        pooled = known.pooled and (database_url is not None or known.database_url is not None)
+        pooled = known.pooled and not embedded
     if listen is None:
         listen = not pooled
     check_type("pooled", pooled, bool)
     check_type("listen", listen, bool)
     if pooled and listen:
-        raise Invalid("LISTEN does not work through a transaction-mode pooler: say listen=False", field="listen")
-    limit = known.payload_max_bytes if payload_max_bytes is None else payload_max_bytes
+        raise Invalid("LISTEN does not work through a transaction-mode pooler: pass listen=False", field="listen")
     if blobs is None:
-        embedded = database_url is None and known.database_url is None
-        own = embedded and known.blobs is None and data_dir is not None
-        blobs = str(_folder(data_dir) / settings.BLOBS_FOLDER) if own else known.blobs_url if embedded else known.blobs
-    opening = None if blobs is None else open_blobs(blobs)
-    cipher = read_cipher(known.secret_keys if secret_keys is None else secret_keys)
+        blobs = known.blobs
+        if blobs is None and embedded:
+            blobs = str(_folder(known.data_dir if data_dir is None else data_dir) / settings.BLOBS_FOLDER)
+    options["blobs"] = None if blobs is None else open_blobs(blobs)
+    options["payload_max_bytes"] = known.payload_max_bytes if payload_max_bytes is None else payload_max_bytes
+    options["cipher"] = read_cipher(known.secret_keys if secret_keys is None else secret_keys)
     async with (
         open_database(database_url, data_dir=data_dir) as url,
-        Engine(
-            Store(url, pooled=pooled),
-            listen=listen,
-            effects=effects,
-            blobs=opening,
-            payload_max_bytes=limit,
-            cipher=cipher,
-            **options,
-        ) as engine,  # fmt: skip
+        Engine(Store(url, pooled=pooled), listen=listen, effects=effects, **options) as engine,
     ):
         yield engine
 
 
 def read_cipher(secret_keys: str | None) -> Cipher | None:
-    """What secrets in the database are encrypted with; None where that is not wanted."""
+    """The cipher of the secrets in the database. None: they are not encrypted."""
     if secret_keys is None:
         return None
     check_type("secret_keys", secret_keys, str)
@@ -176,7 +162,7 @@ def read_cipher(secret_keys: str | None) -> Cipher | None:
 
 
 async def seal_secrets(database_url: str, secret_keys: str, *, pooled: bool = False) -> SecretCount:
-    """Encrypt all secrets of a database with the first key. Returns how they were kept before."""
+    """Encrypt all secrets of a database with the first key. Returns how many were encrypted before, and how."""
     store = Store(checked_url(database_url), pooled=pooled)
     try:
         return await Secrets(store, read_cipher(secret_keys)).seal_all()
@@ -185,20 +171,20 @@ async def seal_secrets(database_url: str, secret_keys: str, *, pooled: bool = Fa
 
 
 def open_blobs(url: str) -> Callable[[], Blobs]:
-    """The blob store that a URL names, when it is asked for: most processes never do."""
-    read_address(url)  # raises now if the URL is wrong
+    """Returns a function that opens the blob store: most processes never use it. Raises now if the URL is wrong."""
+    read_address(url)
 
-    def opened() -> Blobs:
+    def open_() -> Blobs:
         try:
             from windlass.blobs.object_store import open_store
         except ModuleNotFoundError as error:
             raise InvalidState(f"a blob store needs `pip install 'windlass-engine[server]'`: {error}") from None
         return open_store(url)
 
-    return opened
+    return open_
 
 
-# What a server imports when it first needs it, its libraries among it.
+# What a server imports late, with the libraries of each.
 SERVER_MODULES = (
     "windlass.api.app",
     "windlass.blobs.object_store",
@@ -220,8 +206,8 @@ SERVER_MODULES = (
 
 
 def load_servers() -> None:
-    """Import all of it. A server calls this before it opens its first port: a client that uses up its file descriptors
-    would otherwise keep it from importing anything, and so end it."""
+    """Import all modules of a server before it opens a port. A client that uses up its file descriptors could otherwise
+    make a late import fail, and so end the server."""
     keep_grpc_quiet()
     for name in SERVER_MODULES:
         if not name.startswith("windlass.contracts.") or name.split(".")[2] in CONTRACTS:
@@ -239,9 +225,9 @@ async def open_sessions(
     registry: Mapping[str, Any] | None = None,
     limits: GrpcLimits | None = None,
 ) -> AsyncIterator[str]:
-    """The gRPC server for remote workers and apps on this engine until the block ends; yields its URL. `grpc` is
-    HOST:PORT; port 0 takes any that is free. `api_key`: see `open_server`. `certificate` and `key` are PEM files, for
-    TLS. `registry` are options of the registry contract, by name."""
+    """Runs the gRPC server for remote workers and apps until the block ends; yields its URL. `grpc` is HOST:PORT; port
+    0 takes any free port. `api_key`: see `open_server`. `certificate` and `key` are PEM files, for TLS. `registry` are
+    options of the registry contract, by name."""
     keep_grpc_quiet()
     from windlass.net.grpc_admission import Guard
     from windlass.net.grpc_channel import MESSAGE_ROOM_BYTES
@@ -250,8 +236,7 @@ async def open_sessions(
     address = settings.read_address(grpc)
     if api_key is not None:
         engine.keys.accept_root(api_key)
-    if (certificate is None) != (key is None):
-        raise Invalid("a certificate and its key go together", field="grpc_certificate")
+    files = _key_pair(certificate, key, "grpc_certificate")
     services: list[Service] = []
     reflection_guard: Guard | None = None
     if "session" in CONTRACTS:
@@ -272,7 +257,7 @@ async def open_sessions(
         services.append(Service(SERVICE, workflows.handler(), workflows.guard))
         reflection_guard = Guard(workflows.admit)
     assert reflection_guard is not None, "no contract speaks gRPC"
-    tls = None if certificate is None or key is None else Tls(certificate, key)
+    tls = None if files is None else Tls(*files)
     most = engine.parts.objects.room_bytes + MESSAGE_ROOM_BYTES
     async with serving(
         services, str(address), tls, reflection_guard=reflection_guard, message_max_bytes=most,
@@ -283,9 +268,9 @@ async def open_sessions(
 
 @asynccontextmanager
 async def open_pools(engine: Engine, *, drain_s: float | None = None) -> AsyncIterator[None]:
-    """The programs of all queues with delivery stdio, as child processes, until the block ends; then what runs is
-    finished, and what takes longer than `drain_s` is given back. A caller that may set up queues can run any command as
-    the user of this process."""
+    """Runs the programs of all queues with delivery stdio, as child processes, until the block ends. Running tasks then
+    finish; those that take longer than `drain_s` are given back. A caller that may configure queues can run any command
+    as the user of this process."""
     if "stdio" not in CONTRACTS:
         yield
         return
@@ -309,54 +294,58 @@ async def open_server(
     machines: MachineOptions | None = None,
     limits: HttpLimits | None = None,
 ) -> AsyncIterator[str]:
-    """Our API on this engine until the block ends; yields its URL. `http` is HOST:PORT; port 0 takes any that is free.
+    """Serves our API until the block ends; yields its URL. `http` is HOST:PORT; port 0 takes any free port.
 
-    `api_key` is an admin's key in all namespaces, for the operator of the server; others are made with it.
-    `open_metrics` lets everybody read /metrics who can reach the port. `certificate` and `key` are PEM files, for TLS;
-    files that are replaced hold from the next connection on. With `push`, tasks of queues that push are sent
-    out; workers may call back here in any case. With `machines`, those of queues with delivery machine are launched.
+    `api_key` is an admin key for all namespaces, for the operator of the server, who creates other keys with it.
+    `open_metrics` lets all callers that reach the port read /metrics. `certificate` and `key` are PEM files, for TLS;
+    replaced files are used from the next connection on. With `push`, tasks of queues that push are sent; workers may
+    call back in any case. With `machines`, tasks of queues with delivery machine are launched.
     """
     from windlass import __version__
-    from windlass.api.app import make_api  # an extra that a plain worker does not carry
+    from windlass.api.app import make_api  # an extra that a plain worker does not install
     from windlass.net.server.path_router import PathRouter
     from windlass.net.server.server import USUAL_LIMITS, ServerTls, listening
     from windlass.net.server.tls import reloading, server_context
 
     address = settings.read_address(http)
-    if (certificate is None) != (key is None):
-        raise Invalid("a certificate and its key go together", field="http_certificate")
-    tls: ServerTls | None = None
-    if certificate is not None and key is not None:
-        pem, secret = certificate, key
-        tls = ServerTls(reloading((pem, secret), lambda: server_context(pem, secret, setting="http")))
+    files = _key_pair(certificate, key, "http_certificate")
+    tls = None if files is None else ServerTls(reloading(files, lambda: server_context(*files, setting="http")))
     if machines is not None and machines.open and not settings.is_loopback(address):
         raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
     if api_key is not None:
         engine.keys.accept_root(api_key)
     api = make_api(engine, version=__version__, open_metrics=open_metrics)
-    rooms, senders = _http_rooms(engine, __version__, push, machines)
+    applications, senders = _http_contracts(engine, __version__, push, machines)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(
-            listening(PathRouter(api, *rooms), address.host, address.port, tls, limits=limits or USUAL_LIMITS)
+            listening(PathRouter(api, *applications), address.host, address.port, tls, limits=limits or USUAL_LIMITS)
         )
-        for sending in senders:
-            await stack.enter_async_context(sending(url))
+        for send in senders:
+            await stack.enter_async_context(send(url))
         yield url
 
 
-def _http_rooms(
+def _key_pair(certificate: Path | None, key: Path | None, field: str) -> tuple[Path, Path] | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise Invalid("a certificate and its key go together", field=field)
+    return certificate, key
+
+
+def _http_contracts(
     engine: Engine, version: str, push: PushOptions | None, machines: MachineOptions | None
 ) -> tuple[list[tuple[str | tuple[str, ...], Application]], list[Callable[[str], AbstractAsyncContextManager[None]]]]:
-    """The applications of the contracts that speak HTTP, by their paths, and what sends their tasks. A sender gets the
-    URL of this server."""
-    rooms: list[tuple[str | tuple[str, ...], Application]] = []
+    """The applications of the contracts that speak HTTP, by their paths, and the senders of their tasks. A sender gets
+    the URL of this server."""
+    applications: list[tuple[str | tuple[str, ...], Application]] = []
     senders: list[Callable[[str], AbstractAsyncContextManager[None]]] = []
     if "callback" in CONTRACTS:
         from windlass.contracts.callback.server import app as callback
         from windlass.contracts.callback.server.mount import make_callbacks, pushing
 
         service, callbacks = make_callbacks(engine, version)
-        rooms.append((callback.PREFIX, callbacks))
+        applications.append((callback.PREFIX, callbacks))
         if push is not None:
             senders.append(partial(pushing, engine, service, push))
     if "lease" in CONTRACTS and push is not None:
@@ -367,10 +356,10 @@ def _http_rooms(
         from windlass.contracts.machine.server import app as machine
         from windlass.contracts.machine.server.mount import launching, make_machines
 
-        rooms.append((machine.PREFIXES, make_machines(engine, machines, version)))
+        applications.append((machine.PREFIXES, make_machines(engine, machines, version)))
         if machines is not None and machines.launchers:
             senders.append(partial(launching, engine, machines))
-    return rooms, senders
+    return applications, senders
 
 
 @asynccontextmanager
@@ -384,8 +373,8 @@ async def open_internal(
     scratch_uri: str = settings.Settings().scratch_uri,
     limits: HttpLimits | None = None,
 ) -> AsyncIterator[str]:
-    """`/internal/*` on this engine until the block ends, for callers with a certificate of the authority and for nobody
-    else; yields its URL. `internal` is HOST:PORT; port 0 takes any that is free. The files are PEM."""
+    """Serves `/internal/*` until the block ends, only for callers with a certificate of the authority; yields its URL.
+    `internal` is HOST:PORT; port 0 takes any free port. The files are PEM."""
     from windlass import __version__
     from windlass.contracts.lease.server.mount import make_lease_app
     from windlass.contracts.lease.tls.server import Certificates, guarded
@@ -411,8 +400,8 @@ async def open_carriers(
     targets: str = PUBLIC,
     loopback: bool = False,
 ) -> AsyncIterator[None]:
-    """Wake workers by messages and call functions, until the block ends: messages through PostgreSQL, and the carriers
-    that are named; functions at URLs, where `targets` allows it (see the setting `push_targets`), and of Lambda."""
+    """Wakes workers by messages and calls functions, until the block ends. Messages go through PostgreSQL and the given
+    carriers. Functions are URLs that `targets` allows (see the setting `push_targets`), and AWS Lambda functions."""
     if "lease" not in CONTRACTS:
         yield
         return
@@ -440,8 +429,7 @@ async def open_carriers(
 
 
 def open_machines(known: settings.Settings) -> MachineOptions:
-    """How this server runs machines, by its settings and the variables of its process."""
-    from windlass.blobs.address import read_address
+    """How this server runs machines, from its settings and environment variables."""
     from windlass.contracts.machine.launchers.options import machine_options
     from windlass.contracts.machine.server.storage import storage_variables
 
@@ -451,7 +439,7 @@ def open_machines(known: settings.Settings) -> MachineOptions:
 
 
 async def migrate_database(database_url: str, target: int | None = None) -> tuple[Migration, ...]:
-    """Bring a database to the schema of this version; returns what was applied."""
+    """Migrate a database to the schema of this version. Returns the applied migrations."""
     with translated(database_url):
         connection = await asyncpg.connect(checked_url(database_url), timeout=10)
         try:
@@ -468,7 +456,7 @@ def checked_url(url: object) -> str:
     if "\x00" in url or not url.isprintable():
         raise Invalid("must not contain control characters", field="database_url")
     try:
-        _ = urlsplit(url).port  # reads it, and so checks it
+        _ = urlsplit(url).port  # raises ValueError if it is not a port
     except ValueError as error:
         raise Invalid(f"cannot be read: {error}", field="database_url") from None
     return url

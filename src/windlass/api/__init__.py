@@ -1,5 +1,5 @@
-"""Our own API over HTTP, `/api/v1`. Thin: a route reads what was sent, calls the engine, and spells the answer.
+"""Our own HTTP API, `/api/v1`. Thin: a route reads the request, calls the engine and returns a form.
 
-`route.py` holds what a route is, `api.py` the table of all of them and the ASGI application; the OpenAPI document, the
-test of roles and the check for keys are all made from that table, so that a new route is covered unasked.
+`framework` defines routes; `app` has the table of all routes and the ASGI application. The OpenAPI document and the
+tests of roles and keys are made from that table, so that they cover every new route.
 """

@@ -1,1 +1,1 @@
-"""What a route is: forms, cursors, problems, and the OpenAPI document made from the table."""
+"""Routes, forms, cursors and problems, and the OpenAPI document that is made from the routes."""

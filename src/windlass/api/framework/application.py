@@ -1,8 +1,8 @@
 """Serves tables of routes as a plain ASGI application: our own API and the HTTP contracts.
 
 Every request takes the same steps: route (404, 405), credential (401, 403), query and body (400, 413, 422), handler.
-Nothing of a body is read before its caller has shown a credential. Errors of ours become the error body of the
-contract; every other exception is a defect, which is logged and not shown.
+No body is read before its caller has shown a credential. A `WindlassError` becomes the error body of the contract; any
+other exception is a defect, which is logged and not shown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from windlass.net.asgi import JSON, NO_STORE, Gone, Header, Receive, Response, S
 
 BEARER: Header = (b"www-authenticate", b"Bearer")
 RETRY_AFTER: Header = (b"retry-after", b"1")
-DEFECT = (500, "internal", "something is wrong on the server's side")
+DEFECT = (500, "internal", "the server failed: see its log")
 
 Endpoint = Callable[[Request[Any, Any]], Awaitable[Any]]
 
@@ -40,15 +40,15 @@ class Keys(Protocol):
 
 
 class Authenticator(NamedTuple):
-    """Finds the caller of a request. `check` returns it, or raises Unauthenticated or Forbidden. `known` goes first: it
-    returns a caller that was checked a moment ago, or None."""
+    """Finds the caller of a request. `check` returns it, or raises Unauthenticated or Forbidden. `known` is called
+    first: it returns a caller that was checked a moment ago, or None."""
 
     check: Endpoint
     known: Callable[[Request[Any, Any]], Any] = lambda _: None
 
 
 class ErrorForm(NamedTuple):
-    """How a contract writes errors. `refused` gives the status and body of an error of ours, `plain` the body of an
+    """How a contract writes errors. `refused` gives the status and body of a `WindlassError`, `plain` the body of an
     error of HTTP (no such route or method, a defect) from its status, code and message."""
 
     refused: Callable[[WindlassError], tuple[int, object]]
@@ -57,7 +57,7 @@ class ErrorForm(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The bytes that a body may have, and how many more where it may hold large payloads. `advice` follows the message
+    """The maximum size of a body, and how much more a body with large payloads may have. `advice` follows the message
     that such a body is too large."""
 
     body_bytes: int = BODY_MAX_BYTES
@@ -98,13 +98,13 @@ class Application:
         self._headers, self._request_type = headers, request_type
         self._encode = msgspec.json.Encoder().encode
         self._closing = asyncio.Event()
-        self.state = SimpleNamespace(closing=self._closing)  # the server sets it when it closes, so that streams end
+        self.state = SimpleNamespace(closing=self._closing)  # the server sets `closing` when it stops, to end streams
         self._paths: Paths[Endpoint] = Paths()
         for route in routes:
             self._add(route)
 
     def add_document(self, path: str, scheme: Scheme, document: object) -> None:
-        """Serve a document that describes the routes. Everything except health needs a credential, and so does it."""
+        """Serve a document that describes the routes. Like all routes except health, it needs a credential."""
         content = msgspec.Raw(self._encode(document))
 
         async def describe(_request: Request[Any, Any]) -> msgspec.Raw:
@@ -150,14 +150,14 @@ class Application:
         try:
             with response.watch():
                 await response.send(receive, send)
-        except Unauthenticated:  # the key was revoked: the stream ends here, whatever the server says of its length
+        except Unauthenticated:  # the key was revoked: end the stream here, whatever its declared length
             with suppress(Exception):
                 await send({"type": "http.response.body", "body": b""})
-        except WindlassError as error:  # in the middle of an object: the connection ends too early
-            self._log.warning("%s %s ended before its answer did: %s", scope["method"], scope["path"], error)
+        except WindlassError as error:  # an object cannot be read to its end: the client sees a short answer
+            self._log.warning("the answer to %s %s was cut short: %s", scope["method"], scope["path"], error)
 
     def _endpoint(self, route: Route) -> Endpoint:
-        """The steps of a route after it was found. Returns the content of a 200, or a Response."""
+        """The steps of a request after its route was found. They return the content of a 200, or a Response."""
         handler, encode, embed, status = route.handler, self._encode, self._embed, route.status
         query, body, raw = route.query, route.body, route.raw
         keyed = route.scheme is API_KEY
@@ -189,7 +189,7 @@ class Application:
         return partial(self._with_key, endpoint, route.role) if keyed else endpoint
 
     async def _with_key(self, endpoint: Endpoint, role: Any, request: Request[Any, Any]) -> Response | bytes:
-        """A request with an API key. It is cancelled when the key is revoked, be it a long poll or a stream."""
+        """Serve a request with an API key. It is cancelled when the key is revoked, even as a long poll or a stream."""
         assert self._keys is not None
         if self._anonymous is not None and b"authorization" not in request.headers:
             request.caller = self._anonymous

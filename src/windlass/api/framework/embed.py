@@ -1,7 +1,7 @@
-"""Answers that refer to stored objects: the text of each object is streamed in the place of its reference.
+"""Answers that refer to stored objects: each reference is replaced by the text of its object, as a stream.
 
-A reference begins with `@`, which JSON has only inside strings, and goes on with an unescaped quotation mark, which no
-string contains: so it can be found in an encoded answer, whatever else is in it.
+A reference begins with `@`, which JSON has only inside strings, and contains an unescaped quotation mark, which no
+string contains. So it can be found in any encoded answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _REFERENCE = re.compile(rb'@\{"key":"[^"\\]*","size":\d+,"sha256":"[0-9a-f]*"\}'
 
 
 async def embedded(content: bytes, objects: Objects, status: int, *, head: bool) -> Response:
-    """The answer with the objects in their places. A deleted object becomes null. Raises Unavailable."""
+    """Returns the answer with the objects in place of their references. A deleted object becomes null. Raises
+    Unavailable."""
     parts: list[bytes | Blob] = []
     end = 0
     for found in _REFERENCE.finditer(content):

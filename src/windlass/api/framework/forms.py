@@ -1,4 +1,4 @@
-"""The types that several forms share: names, instants, counts, each with the range that core checks as well."""
+"""Types that several forms share: names, instants, counts, each with the range that core also checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Listed(Struct, Generic[T], frozen=True):
 
 
 class In(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which namespace is meant; without it, the key's own."""
+    """A namespace. Default: that of the key."""
 
     namespace: Name | None = None
 

@@ -23,7 +23,7 @@ _PARAMETER = re.compile(r"{(\w+)}")
 
 
 class Contract(NamedTuple):
-    """What a document says besides its routes. `errors` has a sentence for every status of an error, `parameters` the
+    """The content of a document besides its routes. `errors` describes every status of an error, `parameters` has the
     schema and description of path parameters that are neither ids nor names."""
 
     info: Mapping[str, str]
@@ -119,7 +119,7 @@ class _Writer:
 
 
 def possible_errors(route: Route) -> list[int]:
-    """The statuses of errors that follow from what a route of our API reads."""
+    """The statuses of the errors that a route of our API can return, by what it reads."""
     statuses = {503}
     if route.scheme is not None:
         statuses |= {401, 403}
@@ -137,7 +137,7 @@ def possible_errors(route: Route) -> list[int]:
 
 
 def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query has no null: what may be null may be left out."""
+    """The schema of a query parameter: a query has no null, a field is left out instead."""
     options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     return options[0] if len(options) == 1 else dict(schema)
 

@@ -1,7 +1,7 @@
 """Finds the endpoints of a path: an exact path by one lookup, a path with parameters by its shape.
 
-A template is stored with `{}` for each parameter. A request's path is tried with `{}` at the places where templates of
-its length have parameters, so that a lookup costs the same however many routes there are.
+A template is stored with `{}` for each parameter. A request's path is looked up with `{}` at the places where templates
+of its length have parameters, so that the cost does not depend on the number of routes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ E = TypeVar("E")
 
 
 class Paths(Generic[E]):
-    """Endpoints by path and method. An exact path goes before a template, and `/a/{x}` before `/{x}/a`."""
+    """Endpoints by path and method. An exact path precedes a template, and `/a/{x}` precedes `/{x}/a`."""
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[str, E]] = {}
@@ -34,7 +34,7 @@ class Paths(Generic[E]):
             shapes.sort(key=lambda shape: [place in shape for place in range(len(parts))])
 
     def find(self, text: str) -> tuple[dict[str, E], dict[str, str]]:
-        """The endpoints by method, and the parameters. No endpoints: there is no such path."""
+        """Returns the endpoints by method, and the parameters. An unknown path has no endpoints."""
         exact = self._exact.get(text)
         if exact is not None:
             return exact, {}

@@ -11,11 +11,11 @@ from windlass.errors import WindlassError
 from windlass.net.status import known_code, public_message, status_of
 
 MEDIA_TYPE = "application/problem+json"
-TITLES = {404: "There is no such page.", 405: "This method is not allowed here.", 500: "A defect of the server."}
+TITLES = {404: "There is no such page.", 405: "This method is not allowed here.", 500: "The server failed."}
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong. `code` never changes; `detail` is for people. `field` names what was wrong in the request."""
+    """An error. `code` never changes; `detail` is for people. `field` names the wrong field of the request."""
 
     title: str
     status: int

@@ -1,7 +1,6 @@
-"""One request: its query, its body and its credential, read into types. An error names the field that is wrong.
+"""A request: its query, body and credential, decoded into types. An error names the wrong field.
 
-Text that cannot be parsed is 400; text that can be parsed and does not fit its schema is 422 (400 in a query, which is
-not JSON).
+Text that cannot be parsed is 400; JSON that does not fit its schema is 422; a wrong value in a query is 400.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ B = TypeVar("B")
 
 
 class Request(msgspec.Struct, Generic[Q, B], eq=False):
-    """One request. `caller`, `query` and `body` are set in this order; a handler runs after that."""
+    """One request. The application sets `caller`, `query` and `body` in this order, then calls the handler."""
 
-    service: Any  # what the application serves
+    service: Any  # the service of the application
     scope: Scope
     receive: Receive
     headers: dict[bytes, bytes]
@@ -63,39 +62,34 @@ def bearer(headers: dict[bytes, bytes], what: str = "a key: Authorization: Beare
 
 
 def decode_body(kind: Any, content: bytes) -> Any:
-    """The body as its type. A body whose fields all have defaults may be left out."""
+    """Decode a body. A body whose fields all have defaults may be left out."""
     return decoded(_decoder(kind), content or b"{}")
 
 
 def decode_query(kind: Any, query: bytes) -> Any:
-    """The query as its type. A list may be repeated or separated by commas; an unknown field is refused."""
+    """Decode a query. A list may be repeated or separated by commas; an unknown field is refused."""
     given: dict[str, Any] = {}
     lists = list_fields(kind)
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name in lists:
             given.setdefault(name, []).extend(part for part in value.split(",") if part)
         elif name in given:
-            raise Malformed("is there twice", field=name)
+            raise Malformed("is given twice", field=name)
         else:
             given[name] = value
     for name in time_fields(kind) & given.keys():
-        given[name] = _time(name, given[name])
+        try:  # not by the lax conversion below, which accepts a number as a time
+            given[name] = msgspec.convert(given[name], datetime)
+        except msgspec.ValidationError as error:
+            raise Malformed(reason_of(error), field=name) from None
     try:
         query_ = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Malformed(reason_of(error), field=field_of(error)) from None
     for name in given:
         if getattr(query_, name, name) is None:
-            raise Malformed("has no null: leave it out", field=name)
+            raise Malformed("must not be null: leave it out", field=name)
     return query_
-
-
-def _time(name: str, text: str) -> datetime:
-    """A time as text. A lax conversion would accept a number as a time, and `null` as none."""
-    try:
-        return msgspec.convert(text, datetime)
-    except msgspec.ValidationError as error:
-        raise Malformed(reason_of(error), field=name) from None
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Tables of routes. A route says its method, path, credential, types, limit and errors; the application, the OpenAPI
+"""Tables of routes. A route has a method, a path, a credential, types, limits and errors; the application, the OpenAPI
 document and the tests of isolation are made from it.
 
 A handler takes a `Request` and returns a struct or a `Response`. Its docstring is the summary, and for our own API its
@@ -35,7 +35,8 @@ API_KEY = Scheme("key", (("type", "http"), ("scheme", "bearer")))
 
 
 class Route(NamedTuple):
-    """`scheme` is the credential that a caller shows; None lets everyone in. `role` is the least role of an API key."""
+    """A route. `scheme` is the credential that it requires; None admits all callers. `role` is the least role of an API
+    key."""
 
     method: str
     path: str
@@ -52,16 +53,16 @@ class Route(NamedTuple):
     media: str = "application/json"
     large: bool = False  # the body may hold payloads that are too long for a row
     raw: bool = False  # the handler decodes the body itself
-    errors: tuple[int, ...] = ()  # statuses of its errors; empty: what the writer of the document concludes
+    errors: tuple[int, ...] = ()  # statuses of its errors; empty: `openapi.possible_errors`
 
     @property
     def endless(self) -> bool:
-        """A stream without an end has nothing that HEAD could answer."""
+        """Whether the answer is a stream without an end, for which HEAD has no answer."""
         return self.media == "text/event-stream"
 
 
 class Table:
-    """The routes of one subject, in the order in which they were written."""
+    """The routes of one subject, in order."""
 
     def __init__(self, tag: str, routes: Sequence[Route] = ()) -> None:
         self.tag, self.routes = tag, list(routes)
@@ -113,11 +114,11 @@ class Call(Request[Q, B]):
         """`name` if the key reaches it; for None, the key's own namespace."""
         if name is None:
             return self.principal.namespace or DEFAULT_NAMESPACE
-        check_reach(self.principal, name)
+        self.reach(name)
         return name
 
-    def reach(self, namespace: str) -> None:
-        """Raise Forbidden unless the key may act in this namespace."""
+    def reach(self, namespace: str | None) -> None:
+        """Raise Forbidden unless the key may act in this namespace; for None, in all of them."""
         check_reach(self.principal, namespace)
 
 

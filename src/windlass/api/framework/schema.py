@@ -1,7 +1,7 @@
-"""JSON Schema of our structs, for documents that programs generate clients from.
+"""JSON Schema of our structs, for documents from which programs generate clients.
 
-It says what generators need: plain names, `format: date-time` for every instant, a type beside every enum, and no
-default that is an object, which they cannot write into code.
+Adds what generators need: plain names, `format: date-time` for every instant, a type beside every enum, and no default
+that is an object, which they cannot write into code.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ _GENERIC = re.compile(r"(\w+?)_(\w+)_")
 
 
 def schema_components(kinds: Sequence[Any], reference: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The schema of each of these types, and those that they refer to by `reference`, by name."""
+    """Returns the schema of each of these types, and by name the schemas that they refer to by `reference`."""
     schemas, found = msgspec.json.schema_components(kinds, ref_template=reference)
-    for known in _structs(kinds):
-        _mark_instants(found[known.cls.__name__], known)
+    for struct in _structs(kinds):
+        for field in struct.fields:
+            _mark(found[struct.cls.__name__]["properties"][field.encode_name], field.type)
     return [_plain(schema) for schema in schemas], {_name(name): _plain(schema) for name, schema in found.items()}
 
 
 def _name(name: str) -> str:
-    """`Listed_TaskForm_` is a list of tasks: `TaskFormList`. Of two structs of one name, one must be renamed."""
+    """The name for clients: `TaskFormList` for `Listed_TaskForm_`. Two structs must not have the same name."""
     assert "." not in name, f"{name}: another struct has this name"
     found = _GENERIC.fullmatch(name)
     return name if found is None else f"{found[2]}{found[1].removesuffix('ed')}"
@@ -49,7 +50,7 @@ def _plain(schema: Any) -> Any:
 
 
 def _structs(kinds: Sequence[Any]) -> list[inspect.StructType]:
-    """These and all within them."""
+    """The structs among these types and in their fields."""
     found: dict[type, inspect.StructType] = {}
     waiting: list[Any] = list(inspect.multi_type_info(kinds))
     while waiting:
@@ -70,13 +71,8 @@ def _within(kind: Any) -> list[Any]:
     return [*inner, *getattr(kind, "types", ()), *(getattr(kind, "item_types", ()))]
 
 
-def _mark_instants(schema: dict[str, Any], kind: inspect.StructType) -> None:
-    for field in kind.fields:
-        _mark(schema["properties"][field.encode_name], field.type)
-
-
 def _mark(schema: dict[str, Any], kind: Any) -> None:
-    """A time without a zone is no date-time by the letter; all that we write have one."""
+    """Add `format: date-time` to instants. msgspec omits it where a time may have no zone; all of ours have one."""
     match kind:
         case inspect.DateTimeType():
             schema.setdefault("format", "date-time")

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from windlass.api.framework import cursor
 from windlass.api.framework.forms import Listed, Name, Nothing, Paged
 from windlass.api.framework.route import Call, Table
-from windlass.core.access import ApiKey, Role, check_reach
+from windlass.core.access import ApiKey, Role
 
 table = Table("keys")
 
@@ -35,7 +35,7 @@ async def create_key(call: Call[None, NewKey]) -> MadeKey:
     """Create a key with a role, for one namespace or for all."""
     body = call.body
     namespace = call.namespace(None) if isinstance(body.namespace, UnsetType) else body.namespace
-    check_reach(call.principal, namespace)
+    call.reach(namespace)
     key, secret = await call.engine.keys.create_key(name=body.name, role=body.role, namespace=namespace)
     return MadeKey(key, secret)
 
@@ -54,7 +54,7 @@ async def list_keys(call: Call[Paged, None]) -> Listed[ApiKey]:
 async def revoke_key(call: Call[None, None]) -> ApiKey:
     """Revoke a key. Requests with it are refused from now on."""
     key = await call.engine.keys.get_key(call.id("key_id"))
-    check_reach(call.principal, key.namespace)
+    call.reach(key.namespace)
     return await call.engine.keys.revoke_key(key.id)
 
 
@@ -68,5 +68,5 @@ class TokenKey(Struct, frozen=True):
 async def rotate_token_key(call: Call[None, Nothing]) -> TokenKey:
     """Rotate the key that signs the tokens of workers. Tokens of the old key stay valid until they expire. Requires an
     admin key for all namespaces, because they share the signing key."""
-    check_reach(call.principal, None)
+    call.reach(None)
     return TokenKey(await call.engine.parts.token_keys.rotate())

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from windlass.api.framework import cursor
 from windlass.api.framework.forms import Count, In, Listed, Name, Nothing, Paged, Timeout
 from windlass.api.framework.route import Call, Table
-from windlass.core.access import Role, check_reach, check_role
+from windlass.core.access import Role, check_role
 from windlass.core.delivery import PULL, Delivery, RetryForm, any_delivery, retry_of
 from windlass.core.queue import QueueConfig, Rate
 from windlass.core.states import State
@@ -80,7 +80,7 @@ async def put_queue(call: Call[In, QueueOrder]) -> QueueForm:
     namespace, order = call.namespace(call.query.namespace), call.body
     if order.delivery.needs_server_admin:
         check_role(call.principal, Role.ADMIN)
-        check_reach(call.principal, None)
+        call.reach(None)
     await call.engine.keys.declare_namespace(namespace)
     view = await call.engine.queues.put(
         call.path["name"],
@@ -114,13 +114,13 @@ async def get_queue(call: Call[In, None]) -> QueueForm:
 @table.add("POST", "/api/v1/queues/{name}/pause", Role.OPERATOR)
 async def pause_queue(call: Call[In, Nothing]) -> QueueForm:
     """Pause a queue. Its tasks are not claimed; running tasks continue."""
-    return await _paused(call, paused=True)
+    return await _pause(call, paused=True)
 
 
 @table.add("POST", "/api/v1/queues/{name}/resume", Role.OPERATOR)
 async def resume_queue(call: Call[In, Nothing]) -> QueueForm:
     """Resume a paused queue."""
-    return await _paused(call, paused=False)
+    return await _pause(call, paused=False)
 
 
 @table.add("POST", "/api/v1/queues/{name}/drain", Role.OPERATOR)
@@ -139,7 +139,7 @@ async def rotate_secret(call: Call[In, RotateOrder]) -> QueueForm:
     return _form(call, namespace, view)
 
 
-async def _paused(call: Call[In, Nothing], *, paused: bool) -> QueueForm:
+async def _pause(call: Call[In, Nothing], *, paused: bool) -> QueueForm:
     namespace = call.namespace(call.query.namespace)
     return _form(call, namespace, await call.engine.queues.pause(call.path["name"], namespace=namespace, paused=paused))
 
