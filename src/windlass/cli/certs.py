@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -14,46 +15,55 @@ from windlass.cli.output import say, show
 from windlass.contracts.lease.tls import certificates
 from windlass.contracts.lease.tls.certificates import AUTHORITY, LOCAL_HOSTS, Files, files_of
 
-DEFAULT_FOLDER = Path("certs")
 SERVER = "server"
 
-Folder = Annotated[Path, Parameter(name="--dir", help="Folder of the files.")]
 Days = Annotated[int, Parameter(help="Days that the certificate is valid.")]
-Replace = Annotated[bool, Parameter(show_default=False, help="Overwrite existing files.")]
 
 
-def make_authority(
-    *, folder: Folder = DEFAULT_FOLDER, days: Days = 3650, replace: Replace = False, json: Json = False
-) -> None:
+@Parameter(name="*")
+@dataclass(frozen=True)
+class FileOptions:
+    """Where a certificate and its key are written."""
+
+    folder: Annotated[Path, Parameter(name="--dir", help="Folder of the files.")] = Path("certs")
+    replace: Annotated[bool, Parameter(show_default=False, help="Overwrite existing files.")] = False
+    json: Json = False
+
+    def authority(self) -> certificates.Pair:
+        return certificates.read(files_of(self.folder, AUTHORITY))
+
+    def write(self, name: str, pair: certificates.Pair) -> None:
+        files = files_of(self.folder, name)
+        certificates.write(pair, files, replace=self.replace)
+        paths = {"certificate": str(files.certificate), "key": str(files.key)}
+        text = f"certificate {escape(paths['certificate'])}\nkey         {escape(paths['key'])}"
+        show(paths, self.json, lambda: say(text))
+
+
+DEFAULT_FILES = FileOptions()
+
+
+def make_authority(*, days: Days = 3650, files: FileOptions = DEFAULT_FILES) -> None:
     """Create a certificate authority for development. Its key can let any caller in: keep it private."""
-    files = files_of(folder, AUTHORITY)
-    certificates.write(certificates.make_authority(_now(), days), files, replace=replace)
-    _print(files, json)
+    files.write(AUTHORITY, certificates.make_authority(_now(), days))
 
 
 def issue_server(
     *,
     host: Annotated[tuple[str, ...], Parameter(help="Host name or address of the server; repeatable.")] = LOCAL_HOSTS,
-    folder: Folder = DEFAULT_FOLDER,
     days: Days = 365,
-    replace: Replace = False,
-    json: Json = False,
+    files: FileOptions = DEFAULT_FILES,
 ) -> None:
     """Create a server certificate, signed by the authority in the same folder."""
-    pair = certificates.issue_server(certificates.read(files_of(folder, AUTHORITY)), host, _now(), days)
-    files = files_of(folder, SERVER)
-    certificates.write(pair, files, replace=replace)
-    _print(files, json)
+    files.write(SERVER, certificates.issue_server(files.authority(), host, _now(), days))
 
 
 def issue_client(
     name: str,
     *,
     namespace: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
-    folder: Folder = DEFAULT_FOLDER,
     days: Days = 365,
-    replace: Replace = False,
-    json: Json = False,
+    files: FileOptions = DEFAULT_FILES,
 ) -> None:
     """Create a client certificate for the internal port, signed by the authority in the same folder.
 
@@ -64,10 +74,7 @@ def issue_client(
     namespace
         Namespace that the caller may access; repeatable. Default: all.
     """
-    pair = certificates.issue_client(certificates.read(files_of(folder, AUTHORITY)), name, _now(), days, namespace)
-    files = files_of(folder, name)
-    certificates.write(pair, files, replace=replace)
-    _print(files, json)
+    files.write(name, certificates.issue_client(files.authority(), name, _now(), days, namespace))
 
 
 def dev_certificates(folder: Path) -> tuple[Files, Files, Files]:
@@ -93,8 +100,3 @@ def _is_valid(files: Files, now: datetime, authority: certificates.Pair | None =
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _print(files: Files, as_json: bool) -> None:
-    paths = {"certificate": str(files.certificate), "key": str(files.key)}
-    show(paths, as_json, lambda: say(f"certificate {escape(paths['certificate'])}\nkey         {escape(paths['key'])}"))

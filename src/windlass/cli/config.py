@@ -22,7 +22,7 @@ def show_config(*, origin: Annotated[bool, Parameter(show_default=False)] = Fals
     """
     loaded = options.load()
     rows = [
-        {"name": name, "value": loaded.shown(name), **({"origin": str(loaded.origins[name])} if origin else {})}
+        {"name": name, "value": loaded.shown(name), **({"origin": loaded.origins[name]} if origin else {})}
         for name in settings.names()
     ]
     columns = ("name", "value", "origin")[: 3 if origin else 2]

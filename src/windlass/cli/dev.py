@@ -11,9 +11,10 @@ import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import replace
-from typing import Annotated
+from dataclasses import asdict, replace
+from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 from rich.markup import escape
 
@@ -23,10 +24,8 @@ from windlass.cli.database import open_url
 from windlass.cli.logs import set_up_logs
 from windlass.cli.options import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import command_to_type, print_json, say
-from windlass.cli.ports import check_ports
 from windlass.cli.process import run_async
-from windlass.cli.sample import sample_payload
-from windlass.cli.serve import ApiKey, Grpc, Http, Internal, Open, engine_options, print_addresses, servers
+from windlass.cli.serve import DEFAULT_SERVER, ServerOptions, check_ports, engine_options, print_addresses, servers
 from windlass.cli.shutdown import stop_signal
 from windlass.cli.worker import export_settings, find_app
 from windlass.engine.engine import Engine
@@ -34,22 +33,23 @@ from windlass.sdk import App
 from windlass.serve import open_engine
 from windlass.settings import Settings, without_password
 
+# Example values for the hint that `windlass dev` prints.
+EXAMPLES: dict[str, object] = {
+    "string": "text", "integer": 1, "number": 1.5, "boolean": True, "null": None, "array": [], "object": {},
+}  # fmt: skip
+
 
 def dev(
     target: Annotated[
         str | None, Parameter(help="App to run a worker for, such as `shop.tasks:app`. Default: no worker.")
     ] = None,
     *,
-    http: Http = None,
-    grpc: Grpc = None,
-    internal: Internal = None,
-    api_key: ApiKey = None,
-    open: Open = None,  # noqa: A002
+    server: ServerOptions = DEFAULT_SERVER,
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
     """Run PostgreSQL, the API, an engine and, if an app is given, a worker on this machine, until Ctrl-C."""
-    settings = database.settings(http=http, grpc=grpc, internal=internal, api_key=api_key, open=open, **log.flags)
+    settings = database.settings(**asdict(server), **asdict(log))
     check_ports(settings)
     set_up_logs(settings)
     app = None if target is None else find_app(target)
@@ -98,6 +98,25 @@ def print_summary(summary: dict[str, str], app: App | None, worker: str | None) 
         say(f"  {command} submit {kind} --payload '{escape(payload)}' --wait")
     say(f"  {command} tasks list")
     say("Stop with Ctrl-C.")
+
+
+def sample_payload(schema: dict[str, Any]) -> str:
+    """An example payload with the required fields of the schema, as JSON quoted for a shell."""
+    shown = msgspec.json.encode(_value(schema, schema.get("$defs", {}))).decode()
+    return shown.replace("'", r"'\''")
+
+
+def _value(schema: dict[str, Any], known: dict[str, Any]) -> object:
+    if "$ref" in schema:
+        return _value(known.get(schema["$ref"].rpartition("/")[2], {}), known)
+    for choice in (*schema.get("anyOf", ()), *schema.get("allOf", ())):
+        return _value(choice, known)
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if schema.get("type") == "object":
+        needed = schema.get("required", ())
+        return {name: _value(part, known) for name, part in schema.get("properties", {}).items() if name in needed}
+    return EXAMPLES.get(str(schema.get("type")), {})
 
 
 def with_certificates(settings: Settings) -> Settings:

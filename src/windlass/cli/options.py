@@ -100,9 +100,5 @@ class LogOptions:
         Literal["debug", "info", "warning", "error"] | None, Parameter(help="Lowest level to log. Default: info.")
     ] = None
 
-    @property
-    def flags(self) -> dict[str, object]:
-        return {"log_format": self.log_format, "log_level": self.log_level}
-
 
 NO_LOG = LogOptions()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,6 @@ from windlass import __version__
 from windlass.cli.logs import set_up_logs
 from windlass.cli.options import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import Unusable, print_json, say
-from windlass.cli.ports import check_ports
 from windlass.cli.process import freeze_heap, run_async
 from windlass.cli.shutdown import stop_signal
 from windlass.contracts.callback.headers import push_secrets
@@ -24,11 +24,13 @@ from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
 from windlass.engine.engine import Engine
 from windlass.engine.loops.schedule_loop import Pace
 from windlass.engine.read.metrics import Tally
+from windlass.errors import Invalid
 from windlass.net.file_limits import raise_limit
 from windlass.net.grpc_server import Limits as GrpcLimits
 from windlass.net.memory import Memory
 from windlass.net.server.limits import ConnectionLimits
 from windlass.net.server.server import Limits as HttpLimits
+from windlass.net.server.server import bind
 from windlass.serve import (
     load_servers,
     open_carriers,
@@ -39,46 +41,67 @@ from windlass.serve import (
     open_server,
     open_sessions,
 )
-from windlass.settings import Settings, without_password
+from windlass.settings import Address, Settings, without_password
 
-Http = Annotated[str | None, Parameter(help="Address of the API, HOST:PORT; port 0 takes any free port.")]
-HttpCertificate = Annotated[
-    Path | None, Parameter(help="PEM file with the TLS certificate of the API; reloaded when replaced.")
-]
-HttpKey = Annotated[Path | None, Parameter(help="PEM file with the key of that certificate.")]
-Grpc = Annotated[str | None, Parameter(help="Address of the gRPC server for remote workers, HOST:PORT.")]
-Internal = Annotated[
-    str | None, Parameter(help="Address of the internal port, HOST:PORT, for callers with a client certificate.")
-]
-ApiKey = Annotated[str | None, Parameter(help="Admin key for all namespaces. Default: WINDLASS_API_KEY.")]
 
-Open = Annotated[
-    str | None, Parameter(help="Contracts that need no API key, such as `registry,machine`; only on loopback.")
-]
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ServerOptions:
+    """Flags of commands that run servers."""
+
+    http: Annotated[str | None, Parameter(help="Address of the API, HOST:PORT; port 0 takes any free port.")] = None
+    grpc: Annotated[str | None, Parameter(help="Address of the gRPC server for remote workers, HOST:PORT.")] = None
+    internal: Annotated[
+        str | None, Parameter(help="Address of the internal port, HOST:PORT, for callers with a client certificate.")
+    ] = None
+    api_key: Annotated[str | None, Parameter(help="Admin key for all namespaces. Default: WINDLASS_API_KEY.")] = None
+    open: Annotated[
+        str | None, Parameter(help="Contracts that need no API key, such as `registry,machine`; only on loopback.")
+    ] = None
+
+
+DEFAULT_SERVER = ServerOptions()
 
 
 def serve(
     *,
-    http: Http = None,
-    http_certificate: HttpCertificate = None,
-    http_key: HttpKey = None,
-    grpc: Grpc = None,
-    internal: Internal = None,
-    api_key: ApiKey = None,
-    open: Open = None,  # noqa: A002
+    server: ServerOptions = DEFAULT_SERVER,
+    http_certificate: Annotated[
+        Path | None, Parameter(help="PEM file with the TLS certificate of the API; reloaded when replaced.")
+    ] = None,
+    http_key: Annotated[Path | None, Parameter(help="PEM file with the key of that certificate.")] = None,
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
     """Serve the API and run the loops of an engine, until Ctrl-C or SIGTERM. The database must be migrated."""
-    settings = database.settings(
-        http=http, http_certificate=http_certificate, http_key=http_key, grpc=grpc, internal=internal, api_key=api_key,
-        open=open, **log.flags,
-    )  # fmt: skip
+    settings = database.settings(**asdict(server), http_certificate=http_certificate, http_key=http_key, **asdict(log))
     if settings.database_url is None:
         raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or use `windlass dev`")
     check_ports(settings)
     set_up_logs(settings)
     run_async(run_serve(settings, settings.database_url, as_json=database.json))
+
+
+def check_ports(settings: Settings) -> None:
+    """Raises `Unusable` that names every address in use, with its flag."""
+    problems: list[str] = []
+    flags: dict[Address, str] = {}
+    with ExitStack() as stack:
+        for name in ("http", "grpc", "internal"):
+            address = getattr(settings, name)
+            if address is None or not address.port:
+                continue
+            if address in flags:
+                problems.append(f"--{name} cannot listen on {address}: it is the address of --{flags[address]}")
+                continue
+            flags[address] = name
+            try:
+                stack.enter_context(bind(address.host, address.port))
+            except Invalid as error:
+                why = error.message.removeprefix("http: ").removesuffix("; choose another address")
+                problems.append(f"--{name} {why}")
+    if problems:
+        raise Unusable(f"{'; '.join(problems)}. Choose other addresses, or stop what listens there")
 
 
 NO_KEYS = "there is no API key yet, so no caller could use this server: create the first with `windlass keys bootstrap`"

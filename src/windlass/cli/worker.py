@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -21,10 +22,9 @@ from windlass.cli.process import end_now, end_remaining_threads, run_user_code
 from windlass.cli.reload import run_with_reload
 from windlass.cli.shutdown import on_stop
 from windlass.cli.supervise import Supervisor, report_end, report_lease
-from windlass.cli.worker_metrics import serving_metrics
 from windlass.sdk.handler.options import WorkerOptions
 from windlass.sdk.worker.worker import reach_of
-from windlass.settings import Settings
+from windlass.settings import Address, Settings
 
 Names = Annotated[tuple[str, ...], Parameter(show_default=False)]
 
@@ -98,7 +98,7 @@ def worker(
     supervised
         Run the worker in a child process. If it crashes, keep its last output, recover its tasks and restart it.
     """
-    settings = database.settings(server=remote.server, api_key=remote.api_key, **log.flags)
+    settings = database.settings(server=remote.server, api_key=remote.api_key, **asdict(log))
     export_settings(settings)
     if reload:
         run_with_reload()
@@ -133,6 +133,27 @@ def export_settings(settings: Settings) -> None:
             os.environ["WINDLASS_API_KEY"] = settings.api_key
 
 
+@asynccontextmanager
+async def serve_metrics(client: object, address: Address | None) -> AsyncIterator[str | None]:
+    """Serves `GET /metrics` until the block ends and yields its URL. Only a worker that uses the database directly has
+    metrics: its claims and reports bypass the servers."""
+    if address is None:
+        yield None
+        return
+    from windlass.api.metrics import tally_app
+    from windlass.engine.engine import Engine  # imported only when metrics are on
+    from windlass.engine.read.metrics import Tally
+    from windlass.net.server.server import listening
+
+    if not isinstance(client, Engine):
+        yield None
+        return
+    tally = Tally()
+    client.count(tally)
+    async with listening(tally_app(tally), address.host, address.port) as url:
+        yield f"{url}/metrics"
+
+
 async def run_worker(target: str, options: WorkerOptions) -> bool:
     """Returns True if all tasks finished, False if the worker was stopped while tasks ran."""
     app = find_app(target)
@@ -156,7 +177,7 @@ async def run_worker(target: str, options: WorkerOptions) -> bool:
             print_json({"worker": worker.name, "kinds": sorted(worker.kinds), "queues": list(worker.queues)})
         console.print(f"[bold]{worker.name}[/bold] runs {', '.join(sorted(worker.kinds))}")
         console.print(f"  from {', '.join(worker.queues)}, {options['concurrency']} at a time. Stop with Ctrl-C.")
-        async with serving_metrics(app.client, load().settings.worker_metrics) as url:
+        async with serve_metrics(app.client, load().settings.worker_metrics) as url:
             if url is not None:
                 console.print(f"  metrics at {url}")
             await worker.run()

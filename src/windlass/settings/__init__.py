@@ -1,6 +1,6 @@
-"""Settings: the list of them (`table`), their values (`value`), and the places where they are set (`source`)."""
+"""Settings: their list (`table`), their values (`value`), and their sources (`source`)."""
 
-from windlass.settings.source import MASK, PREFIX, Loaded, Origin, load, misspelt, names, setting
+from windlass.settings.source import MASK, PREFIX, Loaded, load, misspelt, names, setting
 from windlass.settings.table import BLOBS_FOLDER, Setting, Settings
 from windlass.settings.value import LOOPBACK, Address, is_loopback, listed, read_address, without_password
 
@@ -11,7 +11,6 @@ __all__ = [
     "PREFIX",
     "Address",
     "Loaded",
-    "Origin",
     "Setting",
     "Settings",
     "is_loopback",

@@ -1,8 +1,8 @@
-"""Where settings come from, and which source wins.
+"""Reads settings from their sources.
 
-A flag beats the environment, the environment beats `windlass.toml`, that beats `[tool.windlass]` in `pyproject.toml`,
-and all beat the default. Every value keeps its origin, so that an error names the place to change. Nothing is read when
-this module is imported, and nothing here knows a setting by its name.
+A flag overrides the environment, which overrides `windlass.toml`, which overrides `[tool.windlass]` in
+`pyproject.toml`, which overrides the default. Every value keeps its origin, so that an error names the place to change.
+Nothing is read when this module is imported, and nothing here knows a setting by its name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from windlass.errors import Invalid
 from windlass.settings.table import Setting, Settings
@@ -27,24 +27,11 @@ CONFIG = "WINDLASS_CONFIG"
 MASK = "********"
 
 
-class Origin(NamedTuple):
-    """Where a value was set: `place` is the flag, the variable or the key to change."""
-
-    kind: Literal["flag", "environment", "file", "default"]
-    place: str
-
-    def __str__(self) -> str:
-        return self.place
-
-
-DEFAULT = Origin("default", "default")
-
-
 class Loaded(NamedTuple):
-    """The settings in force, and where each comes from."""
+    """The settings in force, and the origin of each: `default`, or the flag, the variable or the key to change."""
 
     settings: Settings
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, str]
 
     def shown(self, name: str) -> object:
         """The value for a screen or a log, without secrets."""
@@ -66,7 +53,7 @@ def load(
     """All settings. A flag that is None was not given."""
     variables = os.environ if environment is None else environment
     values: dict[str, object] = {}
-    origins = dict.fromkeys(names(), DEFAULT)
+    origins = dict.fromkeys(names(), "default")
     for origin, name, raw in _entries(flags or {}, variables, folder or Path.cwd()):
         values[name], origins[name] = _read(name, raw, origin), origin
     return Loaded(Settings(**values), origins)  # type: ignore[arg-type]
@@ -93,21 +80,21 @@ def _types() -> dict[str, Any]:
 
 # --------------------------------------------------------------------------------------------- the sources
 
-Entry = tuple[Origin, str, object]  # origin, name and raw value
+Entry = tuple[str, str, object]  # origin, name and raw value
 
 
 def _entries(flags: Mapping[str, object], variables: Mapping[str, str], folder: Path) -> list[Entry]:
-    """Everything that is set, the strongest last."""
+    """Everything that is set. A later entry overrides an earlier one."""
     entries = [entry for file in _files(variables, folder) for entry in _in_file(*file)]
     entries += [entry for name in names() for entry in _in_environment(name, variables)]
     for name, value in flags.items():
         if value is not None:
-            entries.append((Origin("flag", f"--{name.replace('_', '-')}"), name, value))
+            entries.append((f"--{name.replace('_', '-')}", name, value))
     return entries
 
 
 def _files(variables: Mapping[str, str], folder: Path) -> list[tuple[Path, Mapping[str, object], str]]:
-    """The tables to read, the weakest first, each with the prefix of its keys."""
+    """The tables to read, each with the prefix of its keys. A later table overrides an earlier one."""
     if path := variables.get(CONFIG):
         if not Path(path).is_file():
             raise Invalid(f"there is no file {path} (set by {CONFIG})")
@@ -135,19 +122,21 @@ def _in_file(file: Path, table: Mapping[str, object], prefix: str) -> list[Entry
     entries: list[Entry] = []
     for key, value in table.items():
         name = key.replace("-", "_")
-        origin = Origin("file", f"{prefix}{key} in {file.name}")
+        origin = f"{prefix}{key} in {file.name}"
         base = name.removesuffix(FROM_FILE.lower())
         if name in names():
             entries.append((origin, name, value))
         elif base != name and base in names() and setting(base).secret:
             entries.append((origin, base, _secret(base, file.parent / str(value), origin)))
         else:
-            raise Invalid(f"{prefix}{key} in {file.name} is not a setting{_suggestion(name, names())}")
+            near = get_close_matches(name, names(), n=1)
+            advice = f"; did you mean {near[0]}?" if near else f". Settings are: {', '.join(names())}"
+            raise Invalid(f"{origin} is not a setting{advice}")
     return entries
 
 
 def _in_environment(name: str, variables: Mapping[str, str]) -> list[Entry]:
-    """The alias first, so that our own variable beats it. An empty variable counts as not set."""
+    """The alias comes first, so that our own variable overrides it. An empty variable counts as not set."""
     entries: list[Entry] = []
     for variable in (setting(name).alias, PREFIX + name.upper()):
         if variable is None:
@@ -156,15 +145,15 @@ def _in_environment(name: str, variables: Mapping[str, str]) -> list[Entry]:
         if plain is not None and mounted is not None and setting(name).secret:
             raise Invalid(f"both {variable} and {variable + FROM_FILE} are set: keep one", field=name)
         if plain is not None:
-            entries.append((Origin("environment", variable), name, plain))
+            entries.append((variable, name, plain))
         elif mounted is not None and setting(name).secret:
-            origin = Origin("environment", variable + FROM_FILE)
+            origin = variable + FROM_FILE
             entries.append((origin, name, _secret(name, Path(mounted), origin)))
     return entries
 
 
-def _secret(name: str, file: Path, origin: Origin) -> str:
-    """A secret that is mounted as a file, without its last newline."""
+def _secret(name: str, file: Path, origin: str) -> str:
+    """The secret in a file, without its last newline."""
     try:
         return file.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -177,19 +166,14 @@ NO_SETTINGS = ("WINDLASS_MODS_WEB_URL", "WINDLASS_TEST_DATABASE_URL", "WINDLASS_
 
 
 def misspelt(variables: Mapping[str, str]) -> dict[str, str]:
-    """Unknown variables with our prefix that are nearly a known one, each with that one."""
+    """Unknown variables with our prefix that resemble a known one, each with the known one."""
     known = {PREFIX + name.upper() for name in names()} | {CONFIG, *NO_SETTINGS}
     known |= {PREFIX + name.upper() + FROM_FILE for name in names() if setting(name).secret}
     ours = [name for name in variables if name.startswith(PREFIX) and name not in known]
     return {name: near[0] for name in ours if (near := get_close_matches(name, known, n=1, cutoff=0.85))}
 
 
-def _suggestion(name: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f". Settings are: {', '.join(known)}"
-
-
-def _read(name: str, raw: object, origin: Origin) -> object:
+def _read(name: str, raw: object, origin: str) -> object:
     """The value of the setting. Raises Invalid with the place to change."""
     check = setting(name).check
     try:
@@ -198,5 +182,5 @@ def _read(name: str, raw: object, origin: Origin) -> object:
             check(value)
     except Invalid as error:
         why = error.message.removeprefix(": ")
-        raise Invalid(f"{why} (set by {origin})", field=name, origin=str(origin)) from None
+        raise Invalid(f"{why} (set by {origin})", field=name, origin=origin) from None
     return value

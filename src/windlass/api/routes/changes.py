@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import datetime
-from uuid import UUID
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from windlass.api.framework.forms import Name
 from windlass.api.framework.route import Call, Table
 from windlass.core.access import Role
-from windlass.core.states import State
 from windlass.engine.read.change_feed import Change, Piece, Position
 from windlass.errors import Unavailable
 from windlass.net.asgi import NO_STORE, Response, StreamingResponse
@@ -36,18 +34,6 @@ class Feed(Struct, frozen=True, forbid_unknown_fields=True):
     """The namespace of the changes. Default: all namespaces that the key reaches."""
 
     namespace: Name | None = None
-
-
-class ChangeForm(Struct, frozen=True):
-    """A task changed its state."""
-
-    task_id: UUID
-    namespace: str
-    queue: str
-    kind: str
-    state: State
-    attempt: int
-    at: datetime
 
 
 @table.add("GET", "/api/v1/changes", Role.VIEWER, headers=(POSITION_HEADER,), media=MEDIA_TYPE)
@@ -101,10 +87,9 @@ def _frame(piece: Piece, namespace: str | None) -> bytes:
 
 
 def _event(change: Change) -> bytes:
-    form = ChangeForm(
-        change.task_id, change.namespace, change.queue, change.kind, change.state, change.attempt, change.at
-    )
-    return b"event: change\nid: %s\ndata: %s\n\n" % (change.position.encode(), msgspec.json.encode(form))
+    fields = asdict(change)
+    position = fields.pop("position").encode()
+    return b"event: change\nid: %s\ndata: %s\n\n" % (position, msgspec.json.encode(fields))
 
 
 def _quiet(position: Position) -> bytes:

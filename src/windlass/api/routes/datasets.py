@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, convert, field
 
 from windlass.api.framework import cursor
 from windlass.api.framework.forms import Cursor, Limit, Listed
 from windlass.api.framework.route import Call, Table
 from windlass.api.routes.tasks import seen
 from windlass.core.access import Role
-from windlass.datasets.read import Datasets, EventView, PublishView
+from windlass.datasets.read import Datasets
 
 table = Table("datasets")
 
@@ -35,8 +35,8 @@ class EventForm(Struct, frozen=True, kw_only=True):
     dataset_version: UUID
     cursor: int | None
     partition_key: str | None
-    start: int | None
-    end: int | None
+    first: int | None = field(name="start")
+    last: int | None = field(name="end")
     declared: bool
     caller: str
     at: datetime
@@ -64,7 +64,7 @@ async def task_events(call: Call[Page, None]) -> Listed[EventForm]:
     page = await Datasets(call.engine.store).events(
         view.task.id, after=cursor.to_position(query.after), limit=query.limit
     )
-    return Listed([_event(one) for one in page.items], cursor.of_position(page.next))
+    return Listed(convert(page.items, list[EventForm], from_attributes=True), cursor.of_position(page.next))
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}/publishes", Role.VIEWER)
@@ -74,19 +74,4 @@ async def task_publishes(call: Call[Page, None]) -> Listed[PublishForm]:
     page = await Datasets(call.engine.store).publishes(
         view.task.id, after=cursor.to_position(query.after), limit=query.limit
     )
-    return Listed([_publish(one) for one in page.items], cursor.of_position(page.next))
-
-
-def _event(one: EventView) -> EventForm:
-    return EventForm(
-        id=one.id, attempt=one.attempt, dataset_uuid=one.dataset_uuid, dataset_version=one.dataset_version,
-        cursor=one.cursor, partition_key=one.partition_key, start=one.first, end=one.last, declared=one.declared,
-        caller=one.caller, at=one.at, routed_at=one.routed_at,
-    )  # fmt: skip
-
-
-def _publish(one: PublishView) -> PublishForm:
-    return PublishForm(
-        id=one.id, attempt=one.attempt, dataset_uuid=one.dataset_uuid, dataset_version=one.dataset_version,
-        batch_uri=one.batch_uri, record_count=one.record_count, caller=one.caller, at=one.at, queued_at=one.queued_at,
-    )  # fmt: skip
+    return Listed(convert(page.items, list[PublishForm], from_attributes=True), cursor.of_position(page.next))
