@@ -1,7 +1,7 @@
-"""`windlass.App`: an app that knows how to reach its engine, in its own process or on a remote server.
+"""`windlass.App`: an app that connects to its engine, in its own process or on a remote server.
 
-Imports neither before it is opened, so that a program without a database needs no database driver, and one beside its
-database no gRPC.
+The code for either is imported when the app is opened, so that a program that uses a server needs no database driver,
+and a program that uses the database needs no gRPC.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Workers and clients of the registry contract, for programs that use nothing else of Windlass.
 
-Needs the extra `remote`. Speaks `kagzi.WorkflowService`, so that it works with any server of that contract; what a
-Windlass server adds in the metadata (fences, the list of what runs) is used where it is there.
+Needs the extra `remote`. Speaks `kagzi.WorkflowService`, so it works with any server of that contract. It uses the
+metadata that only a Windlass server adds (fences, the list of running tasks) if they are present.
 """
 
 from __future__ import annotations

@@ -165,6 +165,13 @@ def test_serve_without_any_key_says_how_to_make_the_first_one(database: str) -> 
         assert [one["role"] for one in client.get("/keys")["items"]] == ["admin", "admin"]
 
 
+def test_a_data_folder_is_used_even_if_the_environment_names_a_database() -> None:
+    with temporary_folder() as folder:
+        flags = ("--data-dir", str(folder / "data"))
+        made = windlass("keys", "bootstrap", *flags, DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing")
+        assert (made.returncode, made.stdout[:3]) == (0, "wl_"), made.stderr
+
+
 def test_a_worker_beside_the_database_tells_its_own_metrics(database: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "windlass.toml").write_text('worker_metrics = "127.0.0.1:0"\n')

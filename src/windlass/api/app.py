@@ -57,7 +57,7 @@ def openapi_document(version: str) -> dict[str, Any]:
 
 
 def make_api(engine: Engine, *, version: str = "unknown", open_metrics: bool = False) -> Application:
-    """The application on an open engine. `open_metrics` lets everyone who can reach the port read /metrics."""
+    """The application on an open engine. `open_metrics` lets all callers that reach the port read /metrics."""
 
     async def embed(request: Request[Any, Any], status: int, content: bytes) -> Response:
         return await embedded(content, engine.parts.objects, status, head=request.scope["method"] == "HEAD")

@@ -191,23 +191,23 @@ class Demo:
         self.say(f"The lease of {victim} expired ({LEASE_TTL_S:g} s): its {len(held)} tasks are queued again.")
 
     async def check(self, victim: str, held: list[UUID]) -> None:
-        ask = self.database.fetchval
+        fetch = self.database.fetchval
         expected = sum(map(price, range(ORDERS)))
-        others = await ask(
+        others = await fetch(
             "select count(*) from windlass.task where id = any($1) and state = 'succeeded' and worker <> $2",
             held, victim,
         )  # fmt: skip
-        executions = await ask("select count(*) from demo.execution")
-        retried = await ask("select count(*) from windlass.task where run_id = $1 and failures > 0", self.run_id)
+        executions = await fetch("select count(*) from demo.execution")
+        retried = await fetch("select count(*) from windlass.task where run_id = $1 and failures > 0", self.run_id)
         total = (await self.engine.tasks.get(self.total_id)).task.result
         checks = [
             ("tasks ended with success", await self.succeeded(), ORDERS + 1),
             (f"tasks of {victim} finished by others", others, len(held)),
-            ("results were accepted", await ask("select count(*) from demo.accepted"), ORDERS + 1),
-            ("orders have a receipt", await ask("select count(*) from demo.receipt"), ORDERS),
-            ("cents are on the receipts", await ask("select sum(cents) from demo.receipt"), expected),
+            ("results were accepted", await fetch("select count(*) from demo.accepted"), ORDERS + 1),
+            ("orders have a receipt", await fetch("select count(*) from demo.receipt"), ORDERS),
+            ("cents are on the receipts", await fetch("select sum(cents) from demo.receipt"), expected),
             ("cents is what the last task computed", int(total or b"0"), expected),
-            ("tasks are still running", await ask("select count(*) from windlass.task where state = 'running'"), 0),
+            ("tasks are still running", await fetch("select count(*) from windlass.task where state = 'running'"), 0),
         ]
         self.console.print("[bold]Did everything happen once?[/bold]", highlight=False)
         rows = Table.grid(padding=(0, 2, 0, 0))

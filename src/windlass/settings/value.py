@@ -1,6 +1,6 @@
-"""Values of settings: reads them from text, and checks them.
+"""Reads the values of settings from text, and checks them.
 
-Every reader and every check raises `Invalid` without a field; the caller knows the setting and where it was set.
+Every reader and every check raises `Invalid` without a field; the caller adds the setting and its origin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PASSWORD_OPTION = re.compile(r"(?<![^&])(password|sslpassword)=[^&]*", re.IGNOR
 
 
 class Address(NamedTuple):
-    """Where a server listens: `HOST:PORT`. An IPv6 host stands in brackets."""
+    """Address of a server, written `HOST:PORT`, with brackets around an IPv6 host."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Address(NamedTuple):
 
 
 def read_address(raw: object) -> Address:
-    """`127.0.0.1:8420`, `localhost:8420`, `[::1]:8420`; port 0 takes any that is free."""
+    """Reads `127.0.0.1:8420`, `localhost:8420` or `[::1]:8420`. Port 0 takes any free port."""
     if isinstance(raw, Address):
         return raw
     host, separator, port = raw.rpartition(":") if isinstance(raw, str) else ("", "", "")
@@ -55,7 +55,7 @@ def listed(names: str | None) -> list[str]:
 
 
 def without_password(url: str) -> str:
-    """A URL without its password, wherever it stands."""
+    """A URL with its password masked, both before the host and in the query."""
     parts = urlsplit(url)
     netloc = parts.netloc
     if parts.password is not None:
@@ -76,7 +76,7 @@ def without_options(url: str) -> str:
 
 
 def read_value(kind: Any, raw: object) -> Any:
-    """The raw value as a value of this type."""
+    """Converts a raw value to this type."""
     if get_origin(kind) is not Literal:
         return _READERS[kind](raw)
     if raw not in get_args(kind):

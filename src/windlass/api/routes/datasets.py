@@ -10,7 +10,7 @@ from msgspec import Struct, convert, field
 from windlass.api.framework import cursor
 from windlass.api.framework.forms import Cursor, Limit, Listed
 from windlass.api.framework.route import Call, Table
-from windlass.api.routes.tasks import seen
+from windlass.api.routes.tasks import find_task
 from windlass.core.access import Role
 from windlass.datasets.read import Datasets
 
@@ -60,7 +60,7 @@ class PublishForm(Struct, frozen=True, kw_only=True):
 @table.add("GET", "/api/v1/tasks/{task_id}/events", Role.VIEWER)
 async def task_events(call: Call[Page, None]) -> Listed[EventForm]:
     """List the dataset events of a task, oldest first."""
-    view, query = await seen(call), call.query
+    view, query = await find_task(call), call.query
     page = await Datasets(call.engine.store).events(
         view.task.id, after=cursor.to_position(query.after), limit=query.limit
     )
@@ -70,7 +70,7 @@ async def task_events(call: Call[Page, None]) -> Listed[EventForm]:
 @table.add("GET", "/api/v1/tasks/{task_id}/publishes", Role.VIEWER)
 async def task_publishes(call: Call[Page, None]) -> Listed[PublishForm]:
     """List the batches that a task published, oldest first."""
-    view, query = await seen(call), call.query
+    view, query = await find_task(call), call.query
     page = await Datasets(call.engine.store).publishes(
         view.task.id, after=cursor.to_position(query.after), limit=query.limit
     )

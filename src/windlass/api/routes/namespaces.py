@@ -51,7 +51,7 @@ async def list_namespaces(call: Call[NamespacePage, None]) -> Listed[NamespaceFo
 @table.add("GET", "/api/v1/namespaces/{name}", Role.VIEWER)
 async def get_namespace(call: Call[None, None]) -> NamespaceCounts:
     """Get a namespace with the counts of its tasks."""
-    found = await _known(call)
+    found = await _find(call)
     totals = await call.engine.tasks.totals(found.name)
     return NamespaceCounts(found.name, found.created_at, {state.value: count for state, count in totals.items()})
 
@@ -61,10 +61,10 @@ async def put_namespace(call: Call[None, Nothing]) -> NamespaceForm:
     """Declare a namespace. A namespace that exists does not change."""
     call.reach(call.path["name"])
     await call.engine.keys.declare_namespace(call.path["name"])
-    return await _known(call)
+    return await _find(call)
 
 
-async def _known(call: Call[Any, Any]) -> NamespaceForm:
+async def _find(call: Call[Any, Any]) -> NamespaceForm:
     name = call.path["name"]
     call.reach(name)
     found = [] if "\x00" in name else await call.engine.keys.list_namespaces(name)

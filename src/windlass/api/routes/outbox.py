@@ -31,16 +31,16 @@ async def list_outbox(call: Call[OutboxFilter, None]) -> Listed[EffectView]:
 @table.add("POST", "/api/v1/outbox/{effect_id}/retry", Role.OPERATOR)
 async def retry_effect(call: Call[None, Nothing]) -> EffectView:
     """Retry a dead effect. Its attempts are counted from zero."""
-    return await call.engine.parts.repair.revive(await _seen(call))
+    return await call.engine.parts.repair.revive(await _find(call))
 
 
 @table.add("DELETE", "/api/v1/outbox/{effect_id}", Role.OPERATOR)
 async def discard_effect(call: Call[None, None]) -> EffectView:
     """Discard a dead effect."""
-    return await call.engine.parts.repair.discard(await _seen(call))
+    return await call.engine.parts.repair.discard(await _find(call))
 
 
-async def _seen(call: Call[None, Nothing] | Call[None, None]) -> EffectView:
+async def _find(call: Call[None, Nothing] | Call[None, None]) -> EffectView:
     effect = await call.engine.parts.repair.effect(call.id("effect_id"))
     call.reach(effect.namespace)
     return effect

@@ -14,7 +14,7 @@ from windlass.api.framework.forms import Cursor, Limit, Listed, Name, Paged, Rea
 from windlass.api.framework.request import KEY_HEADER
 from windlass.api.framework.route import Call, Table
 from windlass.api.routes.task_forms import TaskForm, TaskSpec
-from windlass.api.routes.tasks import all_ready, batch_keys, listed
+from windlass.api.routes.tasks import batch_keys, list_forms, submissions_of
 from windlass.core.access import Role
 from windlass.core.submission import Submission
 from windlass.engine.read.runs import RunView
@@ -89,28 +89,28 @@ async def submit_run(call: Call[None, NewRun]) -> MadeRun:
     keys = batch_keys(call.key, call.body.tasks)
     run_id = await call.engine.runs.find(namespace, keys[0]) or call.engine.parts.randomness.new_id()
     ids = [call.engine.parts.randomness.new_id() for _ in call.body.tasks]
-    plain = await all_ready(call, call.body.tasks, [namespace] * len(ids), keys)
-    made = await call.engine.submit_many(_wired(call.body.tasks, plain, ids, run_id))
+    plain = await submissions_of(call, call.body.tasks, [namespace] * len(ids), keys)
+    made = await call.engine.submit_many(_link(call.body.tasks, plain, ids, run_id))
     views = await call.engine.tasks.get_many(made)
     names = {task.name: id_ for task, id_ in zip(call.body.tasks, made, strict=True) if task.name is not None}
     run = await call.engine.runs.get(views[0].task.run_id or run_id)
-    return MadeRun(*_fields(run), await listed(call, views), names)
+    return MadeRun(*_fields(run), await list_forms(call, views), names)
 
 
-def _wired(tasks: list[RunTask], plain: list[Submission], ids: list[UUID], run_id: UUID) -> list[Submission]:
+def _link(tasks: list[RunTask], plain: list[Submission], ids: list[UUID], run_id: UUID) -> list[Submission]:
     """Return the submissions with their ids, and with the names in `after` replaced by ids."""
     by_name: dict[str, UUID] = {}
     for place, (task, id_) in enumerate(zip(tasks, ids, strict=True)):
         if task.name is not None and by_name.setdefault(task.name, id_) is not id_:
             raise Invalid(f"the name {task.name} is used twice", field=f"tasks[{place}].name")
-    wired = []
+    linked = []
     for place, (task, submission, id_) in enumerate(zip(tasks, plain, ids, strict=True)):
         unknown = [name for name in task.after if name not in by_name]
         if unknown:
             raise Invalid(f"no task of this run is called {unknown[0]}", field=f"tasks[{place}].after")
         after = tuple(by_name[name] for name in task.after)
-        wired.append(replace(submission, id=id_, run_id=run_id, after=after, after_any_outcome=task.after_any_outcome))
-    return wired
+        linked.append(replace(submission, id=id_, run_id=run_id, after=after, after_any_outcome=task.after_any_outcome))
+    return linked
 
 
 @table.add("GET", "/api/v1/runs", Role.VIEWER)
@@ -127,22 +127,22 @@ async def list_runs(call: Call[Paged, None]) -> Listed[RunForm]:
 @table.add("GET", "/api/v1/runs/{run_id}", Role.VIEWER)
 async def get_run(call: Call[RunTaskPage, None]) -> RunTasks:
     """Get a run with its counts and a page of its tasks."""
-    run = await _seen(call)
+    run = await _find(call)
     page = await call.engine.tasks.page(
         namespace=run.namespace, run_id=run.id, after=cursor.to_position(call.query.after), limit=call.query.limit
     )
-    return RunTasks(*_fields(run), await listed(call, page.tasks), cursor.of_position(page.next))
+    return RunTasks(*_fields(run), await list_forms(call, page.tasks), cursor.of_position(page.next))
 
 
 @table.add("POST", "/api/v1/runs/{run_id}/cancel", Role.SUBMITTER)
 async def cancel_run(call: Call[None, RunCancel]) -> RunCancelled:
     """Cancel every task of a run that has not ended."""
-    run = await _seen(call)
+    run = await _find(call)
     count = await call.engine.cancel_run(run.id, call.body.reason)
     return RunCancelled(*_fields(await call.engine.runs.get(run.id)), count)
 
 
-async def _seen(call: Call[Any, Any]) -> RunView:
+async def _find(call: Call[Any, Any]) -> RunView:
     run = await call.engine.runs.get(call.id("run_id"))
     call.reach(run.namespace)
     return run

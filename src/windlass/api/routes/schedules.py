@@ -14,7 +14,7 @@ from windlass.api.framework.forms import At, Cursor, In, Key, Limit, Listed, Nam
 from windlass.api.framework.request import KEY_HEADER
 from windlass.api.framework.route import Call, Table
 from windlass.api.routes.task_forms import TaskForm, raw
-from windlass.api.routes.tasks import listed
+from windlass.api.routes.tasks import list_forms
 from windlass.core.access import Role
 from windlass.core.cron import LONGEST
 from windlass.core.retry import DEFAULT_POLICY, Policy
@@ -177,14 +177,14 @@ async def list_schedules(call: Call[SchedulePage, None]) -> Listed[ScheduleForm]
 @table.add("GET", "/api/v1/schedules/{schedule}", Role.VIEWER)
 async def get_schedule(call: Call[In, None]) -> ScheduleForm:
     """Get a schedule."""
-    return _form(await _seen(call))
+    return _form(await _find(call))
 
 
 @table.add("PATCH", "/api/v1/schedules/{schedule}", Role.SUBMITTER)
 async def update_schedule(call: Call[In, ScheduleChange]) -> ScheduleForm:
     """Update the given fields of a schedule. With `next_fire_at` it fires next at that time, whatever its cron
     expression says, and fires before that time are skipped."""
-    known, changes = await _seen(call), _given(call.body)
+    known, changes = await _find(call), _given(call.body)
     next_fire_at = changes.pop("next_fire_at", None)
     return _form(await call.engine.schedules.update(known.id, changes, next_fire_at=next_fire_at))
 
@@ -192,42 +192,42 @@ async def update_schedule(call: Call[In, ScheduleChange]) -> ScheduleForm:
 @table.add("DELETE", "/api/v1/schedules/{schedule}", Role.SUBMITTER)
 async def delete_schedule(call: Call[In, None]) -> ScheduleForm:
     """Delete a schedule. The tasks that it submitted stay."""
-    return _form(await call.engine.schedules.delete((await _seen(call)).id))
+    return _form(await call.engine.schedules.delete((await _find(call)).id))
 
 
 @table.add("POST", "/api/v1/schedules/{schedule}/pause", Role.SUBMITTER)
 async def pause_schedule(call: Call[In, Nothing]) -> ScheduleForm:
     """Pause a schedule. It does not fire until it is resumed."""
-    return _form(await call.engine.schedules.pause((await _seen(call)).id))
+    return _form(await call.engine.schedules.pause((await _find(call)).id))
 
 
 @table.add("POST", "/api/v1/schedules/{schedule}/resume", Role.SUBMITTER)
 async def resume_schedule(call: Call[In, Nothing]) -> ScheduleForm:
     """Resume a schedule. The newest `max_catchup` of its missed fires are submitted."""
-    return _form(await call.engine.schedules.resume((await _seen(call)).id))
+    return _form(await call.engine.schedules.resume((await _find(call)).id))
 
 
 @table.add("POST", "/api/v1/schedules/{schedule}/trigger", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
 async def trigger_schedule(call: Call[In, Nothing]) -> TriggeredForm:
     """Submit the task of a schedule now, in addition to its fires."""
-    known = await _seen(call)
+    known = await _find(call)
     return TriggeredForm(known.id, await call.engine.schedules.trigger(known.id, key=call.key))
 
 
 @table.add("GET", "/api/v1/schedules/{schedule}/preview", Role.VIEWER)
 async def preview_schedule(call: Call[PreviewQuery, None]) -> PreviewForm:
     """Show the next fires of a schedule, even if it is paused."""
-    known = await _seen(call)
+    known = await _find(call)
     return await _preview(call, known.cron, known.timezone)
 
 
 @table.add("GET", "/api/v1/schedules/{schedule}/tasks", Role.VIEWER)
 async def list_schedule_tasks(call: Call[ScheduleTaskPage, None]) -> Listed[TaskForm]:
     """List the tasks that a schedule submitted, newest first."""
-    known, limit = await _seen(call), call.query.limit
+    known, limit = await _find(call), call.query.limit
     found = await call.engine.schedules.task_page(known.id, after=cursor.to_position(call.query.after), limit=limit + 1)
     page, more = cursor.page_of(found, limit, lambda position: position)
-    return Listed(await listed(call, await call.engine.tasks.get_many([id_ for _, id_ in page])), more)
+    return Listed(await list_forms(call, await call.engine.tasks.get_many([id_ for _, id_ in page])), more)
 
 
 @table.add("GET", "/api/v1/cron", Role.VIEWER)
@@ -241,7 +241,7 @@ async def _preview(call: Call[Any, None], cron: str, timezone: str) -> PreviewFo
     return PreviewForm(cron, timezone, fires, call.engine.schedules.local(fires, timezone))
 
 
-async def _seen(call: Call[Any, Any]) -> Schedule:
+async def _find(call: Call[Any, Any]) -> Schedule:
     """Find a schedule by its id, in a namespace that the key reaches, or else by its name."""
     text = call.path["schedule"]
     if len(text) > 200:

@@ -122,10 +122,10 @@ class Waits(Struct, frozen=True):
 async def submit_task(call: Call[None, NewTask]) -> TaskForm:
     """Submit a task. The answer is sent when the task is durable. A repeated idempotency key returns the same task."""
     body = call.body
-    key = call.key  # also if it is not used: it is checked
-    [submission] = await all_ready(call, [body], [call.namespace(body.namespace)], [body.idempotency_key or key])
+    key = call.key  # read even if the body has one: reading checks the header
+    [submission] = await submissions_of(call, [body], [call.namespace(body.namespace)], [body.idempotency_key or key])
     view, new = await call.engine.submit_and_view(submission)
-    return task_form(view) if new else await shown(call, view)
+    return task_form(view) if new else await full_form(call, view)
 
 
 @table.add("POST", "/api/v1/tasks/batch", Role.SUBMITTER, status=201, headers=(KEY_HEADER,), large=True)
@@ -133,29 +133,29 @@ async def submit_batch(call: Call[None, Batch]) -> Submitted:
     """Submit tasks, all or none. An Idempotency-Key header gives each task its own key, by its place in the list."""
     keys = batch_keys(call.key, call.body.tasks)
     spaces = [call.namespace(task.namespace) for task in call.body.tasks]
-    ids = await call.engine.submit_many(await all_ready(call, call.body.tasks, spaces, keys))
-    return Submitted(await listed(call, await call.engine.tasks.get_many(ids)))
+    ids = await call.engine.submit_many(await submissions_of(call, call.body.tasks, spaces, keys))
+    return Submitted(await list_forms(call, await call.engine.tasks.get_many(ids)))
 
 
-async def all_ready(
+async def submissions_of(
     call: Call[Any, Any], specs: Sequence[TaskSpec], namespaces: Sequence[str], keys: Sequence[str | None]
 ) -> list[Submission]:
     """Return the submissions of these forms, and declare their namespaces. Each queue is read once."""
     for namespace in set(namespaces):
         await call.engine.keys.declare_namespace(namespace)
-    wanted = {(space, spec.queue) for spec, space in zip(specs, namespaces, strict=True) if spec.own_policy}
-    policies = {(space, queue): await call.engine.queues.policy(queue, namespace=space) for space, queue in wanted}
-    declared = await call.engine.parts.kinds.policies(
-        {(space, spec.kind) for spec, space in zip(specs, namespaces, strict=True)}
-    )
-    plain = [
-        spec.submission(
-            space, spec.policy(policies.get((space, spec.queue), DEFAULT_POLICY), declared.get((space, spec.kind))), key
-        )
-        for spec, space, key in zip(specs, namespaces, keys, strict=True)
-    ]
+    orders = list(zip(specs, namespaces, keys, strict=True))
+    queues = {(namespace, spec.queue) for spec, namespace, _ in orders if spec.own_policy}
+    of_queue = {(space, queue): await call.engine.queues.policy(queue, namespace=space) for space, queue in queues}
+    of_kind = await call.engine.parts.kinds.policies({(namespace, spec.kind) for spec, namespace, _ in orders})
     trace = call.header("traceparent")
-    return [replace(submission, trace=trace) for submission in plain] if is_traceparent(trace) else plain
+    submissions = []
+    for spec, namespace, key in orders:
+        queue_policy = of_queue.get((namespace, spec.queue), DEFAULT_POLICY)
+        policy = spec.policy(queue_policy, of_kind.get((namespace, spec.kind)))
+        submissions.append(spec.submission(namespace, policy, key))
+    if is_traceparent(trace):
+        return [replace(submission, trace=trace) for submission in submissions]
+    return submissions
 
 
 def batch_keys(request_key: str | None, specs: Sequence[TaskSpec]) -> list[str | None]:
@@ -163,7 +163,7 @@ def batch_keys(request_key: str | None, specs: Sequence[TaskSpec]) -> list[str |
     return [spec.idempotency_key or (request_key and f"{request_key}/{place}") for place, spec in enumerate(specs)]
 
 
-# --------------------------------------------------------------------------------------------- look
+# --------------------------------------------------------------------------------------------- read
 
 
 @table.add("GET", "/api/v1/tasks", Role.VIEWER)
@@ -180,19 +180,19 @@ async def list_tasks(call: Call[TaskFilter, None]) -> Listed[TaskForm]:
         after=cursor.to_position(query.after),
         limit=query.limit,
     )
-    return Listed(await listed(call, page.tasks), cursor.of_position(page.next))
+    return Listed(await list_forms(call, page.tasks), cursor.of_position(page.next))
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}", Role.VIEWER)
 async def get_task(call: Call[None, None]) -> TaskForm:
     """Get a task."""
-    return await shown(call, await seen(call))
+    return await full_form(call, await find_task(call))
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}/history", Role.VIEWER)
 async def task_history(call: Call[None, None]) -> HistoryForm:
     """Get the history of a task, in order, with every attempt."""
-    view = await seen(call)
+    view = await find_task(call)
     entries = await call.engine.tasks.timeline(view.task.id)
     lines = [EntryForm(e.at, e.attempt, str(e.what), e.worker, e.detail) for e in entries]
     return HistoryForm(view.task.id, lines, attempts_of(entries))
@@ -201,7 +201,7 @@ async def task_history(call: Call[None, None]) -> HistoryForm:
 @table.add("GET", "/api/v1/tasks/{task_id}/why-waiting", Role.VIEWER)
 async def why_waiting(call: Call[None, None]) -> Waits:
     """List all reasons why a task does not run now."""
-    view = await seen(call)
+    view = await find_task(call)
     reasons = await call.engine.tasks.why_waiting(view.task.id)
     return Waits(view.task.id, [WaitForm(r.reason, r.message, r.until) for r in reasons])
 
@@ -209,50 +209,51 @@ async def why_waiting(call: Call[None, None]) -> Waits:
 @table.add("GET", "/api/v1/tasks/{task_id}/logs", Role.VIEWER)
 async def task_logs(call: Call[LogFilter, None]) -> Listed[LogLine]:
     """List the log lines of a task's attempts, in order. Only the last lines of each attempt are kept."""
-    view, query = await seen(call), call.query
+    view, query = await find_task(call), call.query
     page = await call.engine.parts.progress.log(
         view.task.id, attempt=query.attempt, after=cursor.to_pair(query.after), limit=query.limit
     )
     return Listed(page.lines, cursor.of_pair(page.next))
 
 
-async def seen(call: Call[Any, Any]) -> TaskView:
+async def find_task(call: Call[Any, Any]) -> TaskView:
     """Return the task in the path, if the key reaches its namespace."""
     view = await call.engine.tasks.get(call.id("task_id"))
     call.reach(view.task.namespace)
     return view
 
 
-async def shown(call: Call[Any, Any], view: TaskView) -> TaskForm:
-    """Return a task with its latest progress."""
+async def full_form(call: Call[Any, Any], view: TaskView) -> TaskForm:
+    """Return the form of a task, with its progress and its last report."""
     progress = await call.engine.parts.progress.progress([view.task.id]) if view.task.attempt else {}
     last_report = await call.engine.tasks.last_report(view.task.id) if view.task.attempt else NO_REPORT
     return task_form(view, progress.get(view.task.id), last_report=last_report)
 
 
-async def listed(call: Call[Any, Any], rows: Sequence[TaskRow]) -> list[TaskForm]:
+async def list_forms(call: Call[Any, Any], rows: Sequence[TaskRow]) -> list[TaskForm]:
+    """Return the forms of tasks in a list, with their progress."""
     begun = [row.task.id for row in rows if row.task.attempt]
     progress = await call.engine.parts.progress.progress(begun) if begun else {}
     return [task_form(row, progress.get(row.task.id), listed=True) for row in rows]
 
 
-# --------------------------------------------------------------------------------------------- act
+# --------------------------------------------------------------------------------------------- change
 
 
 @table.add("POST", "/api/v1/tasks/{task_id}/cancel", Role.SUBMITTER)
 async def cancel_task(call: Call[None, CancelOrder]) -> TaskForm:
     """Cancel a task. A waiting task ends at once; a running one is asked to stop, and has its grace period."""
-    view = await seen(call)
+    view = await find_task(call)
     await call.engine.cancel(view.task.id, call.body.reason, force=call.body.force)
-    return await shown(call, await call.engine.tasks.get(view.task.id))
+    return await full_form(call, await call.engine.tasks.get(view.task.id))
 
 
 @table.add("POST", "/api/v1/tasks/{task_id}/retry", Role.OPERATOR)
 async def retry_task(call: Call[None, Nothing]) -> TaskForm:
     """Retry a task now. A task that waits for its time becomes available at once, and a parked one continues. One that
     ended without success is submitted again as a new task, whose `replay_of` is the id of the old one."""
-    view = await seen(call)
-    return await shown(call, await call.engine.tasks.get(await call.engine.parts.repair.retry(view.task.id)))
+    view = await find_task(call)
+    return await full_form(call, await call.engine.tasks.get(await call.engine.parts.repair.retry(view.task.id)))
 
 
 @table.add("POST", "/api/v1/tasks/replay", Role.OPERATOR)

@@ -74,24 +74,24 @@ async def list_workers(call: Call[WorkerFilter, None]) -> Listed[WorkerForm]:
 @table.add("GET", "/api/v1/workers/{worker_id}", Role.VIEWER)
 async def get_worker(call: Call[In, None]) -> WorkerForm:
     """Get a worker. An offline worker is kept for a week."""
-    return _form(await _seen(call))
+    return _form(await _find(call))
 
 
 @table.add("POST", "/api/v1/workers/{worker_id}/drain", Role.OPERATOR)
 async def drain_worker(call: Call[None, WorkerDrain]) -> WorkerForm:
     """Drain a worker: it finishes its tasks and gets no new ones."""
-    worker = await _seen(call)
+    worker = await _find(call)
     return _form(await call.engine.workers.drain(worker.id, call.body.timeout_s))
 
 
 @table.add("POST", "/api/v1/workers/{worker_id}/offline", Role.OPERATOR)
 async def take_worker_offline(call: Call[None, Nothing]) -> WorkerForm:
     """Declare a worker offline. Its tasks become available to other workers at once."""
-    worker = await _seen(call)
+    worker = await _find(call)
     return _form(await call.engine.workers.take_offline(worker.id))
 
 
-async def _seen(call: Call[In, None] | Call[None, WorkerDrain] | Call[None, Nothing]) -> Worker:
+async def _find(call: Call[In, None] | Call[None, WorkerDrain] | Call[None, Nothing]) -> Worker:
     worker = await call.engine.workers.get(call.id("worker_id"))
     call.reach(worker.namespace)
     return worker

@@ -12,7 +12,7 @@ from windlass.api.framework.forms import Listed, Name
 from windlass.api.framework.request import KEY_HEADER
 from windlass.api.framework.route import Call, Table
 from windlass.api.routes.task_forms import ErrorForm, TaskForm, error_form, raw
-from windlass.api.routes.tasks import seen, shown
+from windlass.api.routes.tasks import find_task, full_form
 from windlass.core.access import Role
 from windlass.core.ids import derived_id
 from windlass.core.step import Step, StepKind, StepState
@@ -54,7 +54,7 @@ class StepForm(Struct, frozen=True, kw_only=True):
 @table.add("POST", "/api/v1/tasks/{task_id}/signals/{name}", Role.SUBMITTER, headers=(KEY_HEADER,))
 async def send_signal(call: Call[None, NewSignal]) -> TaskForm:
     """Send a signal to a workflow, which may wait for it now or later. A repeated Idempotency-Key sends it once."""
-    view, name, payload = await seen(call), call.path["name"], call.body.payload
+    view, name, payload = await find_task(call), call.path["name"], call.body.payload
     key = call.key
     await call.engine.signal(
         view.task.id,
@@ -62,13 +62,13 @@ async def send_signal(call: Call[None, NewSignal]) -> TaskForm:
         b"null" if payload is UNSET else bytes(payload),
         signal_id=None if key is None else derived_id("signal", view.task.id, name, key),
     )
-    return await shown(call, await call.engine.tasks.get(view.task.id))
+    return await full_form(call, await call.engine.tasks.get(view.task.id))
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}/steps", Role.VIEWER)
 async def list_steps(call: Call[None, None]) -> Listed[StepForm]:
     """List the recorded steps of a workflow, in the order in which its code called them."""
-    view = await seen(call)
+    view = await find_task(call)
     steps = await call.engine.tasks.steps(view.task.id)
     return Listed([_form(step) for step in sorted(steps, key=lambda step: step.position)], None)
 
@@ -76,9 +76,9 @@ async def list_steps(call: Call[None, None]) -> Listed[StepForm]:
 @table.add("POST", "/api/v1/tasks/{task_id}/fork", Role.OPERATOR, status=201)
 async def fork_task(call: Call[None, ForkOrder]) -> TaskForm:
     """Fork a workflow: a new one keeps the results recorded before a step, and executes the rest again."""
-    view = await seen(call)
+    view = await find_task(call)
     new = await call.engine.fork(view.task.id, call.body.from_step, occurrence=call.body.occurrence)
-    return await shown(call, await call.engine.tasks.get(new))
+    return await full_form(call, await call.engine.tasks.get(new))
 
 
 def _form(step: Step) -> StepForm:
