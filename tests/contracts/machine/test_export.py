@@ -272,7 +272,7 @@ async def test_secrets_are_in_no_answer_no_row_and_no_log(
 
 @pytest.mark.parametrize("failure", [LaunchRefused, LauncherAway])
 async def test_what_a_vendor_repeats_is_told_without_secrets(world: World, failure: type[Exception]) -> None:
-    world.launch_settings.variables["TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
+    world.options.variables["TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
     await world.queue(secrets=["TOKEN"], spawn_timeout_ms=300)
 
     async def refuse() -> None:

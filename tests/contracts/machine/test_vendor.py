@@ -111,7 +111,7 @@ async def test_it_fails_runs_out_of_memory_or_vanishes_and_says_so(far: Far) -> 
 
 async def test_what_a_machine_wrote_is_kept_without_what_it_was_told_in_secret(far: Far) -> None:
     launcher = next(name for name in far.world.engine.service(Machines).launchers if name != "process")
-    far.world.launch_settings.variables["API_TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
+    far.world.options.variables["API_TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
     await far.world.queue("far", launcher=launcher, image="worker:latest", command=None, secrets=["API_TOKEN"])
     wrote, called = await far.export(), await far.export()
     sig = far.env(wrote)["CALLBACK_URL"].partition("sig=")[2]

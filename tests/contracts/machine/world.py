@@ -26,7 +26,6 @@ from windlass.contracts.machine.launchers.port import Launcher, Order
 from windlass.contracts.machine.launchers.process import ProcessLauncher
 from windlass.contracts.machine.rules import MachineStatus, Phase, machine_name, read_export_name
 from windlass.contracts.machine.server.app import PREFIXES
-from windlass.contracts.machine.server.environment import LaunchSettings
 from windlass.contracts.machine.server.launch import Launching
 from windlass.contracts.machine.server.mount import make_machines
 from windlass.contracts.machine.sweeper import Machines
@@ -80,7 +79,7 @@ class World(kit.World[str]):
     http: httpx.AsyncClient
     launcher: Watched
     folder: Path
-    launch_settings: LaunchSettings
+    options: MachineOptions
     waits: int = field(default=0)
 
     # ----------------------------------------------------------------------------------------- clients
@@ -209,22 +208,21 @@ def success_report(name: str, size: int = SIZE, **more: Any) -> dict[str, Any]:
 async def open_world(database: str, clock: VirtualClock, folder: Path, **options: Any) -> AsyncIterator[World]:
     launcher = Watched(folder / "machines")
     launchers: tuple[Launcher, ...] = (launcher,)
-    settings = MachineOptions(launchers=launchers, open=options.get("open", False))
+    machines = MachineOptions(
+        launchers=launchers, open=options.get("open", False), storage=options.get("storage", {}),
+        common_env=options.get("common_env", {}), variables=options.get("variables", dict(os.environ)),
+    )  # fmt: skip
     blobs = open_blobs(options.get("blobs") or str(folder / "blobs"))
     keyed = {} if options.get("open") else {"Authorization": f"Bearer {ROOT}"}
     async with (
         open_still(database, clock, blobs=blobs) as engine,
-        listening(PathRouter(make_api(engine), (PREFIXES, make_machines(engine, settings))), "127.0.0.1", 0) as url,
+        listening(PathRouter(make_api(engine), (PREFIXES, make_machines(engine, machines))), "127.0.0.1", 0) as url,
         httpx.AsyncClient(base_url=url, headers=keyed, timeout=60) as http,
     ):
-        launch_settings = LaunchSettings(
-            base_url=url, storage=options.get("storage", {}), common_env=options.get("common_env", {}),
-            variables=options.get("variables", dict(os.environ)),
-        )  # fmt: skip
         engine.service(Machines).launchers = {"process": launcher}
-        launches = Launching(engine, launch_settings)
+        launches = Launching(engine, machines, url)
         engine.parts.effects[LAUNCH], engine.service(Machines).mask = launches.launch, launches.mask
-        world = World(engine, clock, http, launcher, folder, launch_settings)
+        world = World(engine, clock, http, launcher, folder, machines)
         await world.queue()
         try:
             yield world

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
@@ -32,7 +33,7 @@ _MACHINE = re.compile(r"windlass-([0-9a-f]{32})-(\d{1,9})")
 _NAME_BITS = 32
 _DERIVED_BITS = RANDOM_BITS - _NAME_BITS
 _MS_END = 1 << 48
-OBJECTS = "exports"
+CLEANUP = timedelta(seconds=10)  # a machine that has reported has this long to clean up and exit
 MACHINE = type_of(Machine)
 
 
@@ -49,7 +50,8 @@ def export_task_id(format_: str, ms: int, randomness: int) -> UUID:
 
 def export_name(task_id: UUID, kind: str) -> str:
     """The name of a task in the machine contract. A task that was not submitted as an export is called by its id."""
-    ms, randomness = task_id.int >> 80, _random(task_id) >> _DERIVED_BITS
+    random_bits = (task_id.int >> 64 & 0xFFF) << 62 | task_id.int & ((1 << 62) - 1)
+    ms, randomness = task_id.int >> 80, random_bits >> _DERIVED_BITS
     if re.fullmatch(FORMAT, kind) and export_task_id(kind, ms, randomness) == task_id:
         return f"export_{kind}_{ms}_{randomness:08x}"
     return str(task_id)
@@ -63,10 +65,6 @@ def read_export_name(name: str) -> UUID | None:
     return export_task_id(found[1], int(found[2]), int(found[3], 16))
 
 
-def _random(id_: UUID) -> int:
-    return (id_.int >> 64 & 0xFFF) << 62 | id_.int & ((1 << 62) - 1)
-
-
 def machine_name(task_id: UUID, attempt: int) -> str:
     """The name of an attempt's machine. Starting it again starts the same machine."""
     return f"windlass-{task_id.hex}-{attempt}"
@@ -77,9 +75,9 @@ def read_machine_name(name: str) -> tuple[UUID, int] | None:
     return None if found is None else (UUID(found[1]), int(found[2]))
 
 
-def object_prefix(name: str) -> str:
+def object_prefix(task: Task) -> str:
     """The prefix that only the objects of this task have."""
-    return f"{OBJECTS}/{name}/"
+    return f"exports/{export_name(task.id, task.kind)}/"
 
 
 # --------------------------------------------------------------------------------------------- machines
@@ -183,12 +181,12 @@ class MachineReport(AttemptReport[MachineCredential], frozen=True):
 
     def follow(self, task: Task, now: Instant) -> Transition:
         if self.outcome is Outcome.FAILED and task.cancel is not None and task.state is State.RUNNING:
-            return replace(self, outcome=Outcome.CANCELLED, failure=None).follow(
-                task, now
-            )  # it failed because we stopped it
-        succeeded = self.outcome is task.outcome is Outcome.SUCCEEDED
-        if succeeded and _was_observed(task.result, self.result):
-            return Transition(Verb.NOTE, task, task)  # a sweep found its success before it called back
+            # It failed because we stopped it.
+            return replace(self, outcome=Outcome.CANCELLED, failure=None).follow(task, now)
+        if self.outcome is task.outcome is Outcome.SUCCEEDED:
+            found, reported = read_result(task.result), read_result(self.result)
+            if found is not None and found.observed and reported is not None and found.names_same_object(reported):
+                return Transition(Verb.NOTE, task, task)  # a sweep found its success before it called back
         return super().follow(task, now)
 
 
@@ -208,7 +206,15 @@ class Ended(msgspec.Struct, frozen=True):
         if not runs(task, self.attempt):
             return Transition(Verb.NOTE, task, task)
         transition = self._judge(task, now)
-        detail = {} if self.seen is None else _describe(self.seen)
+        detail: dict[str, object] = {}
+        if seen := self.seen:
+            detail = {
+                "machine": seen.id,
+                "phase": seen.phase,
+                "exit_code": seen.exit_code,
+                "reason": seen.reason or None,
+            }
+        detail = {name: value for name, value in detail.items() if value is not None}
         return replace(transition, history=(*transition.history, entry(task, "machine_ended", now, detail)))
 
     def _judge(self, task: Task, now: Instant) -> Transition:
@@ -221,16 +227,13 @@ class Ended(msgspec.Struct, frozen=True):
         if seen is None:
             return rules.expire(task, now, self.jitter, "MACHINE_VANISHED", message="the machine vanished")
         if not exited and self.overdue_s is not None:
-            return judge(task, Outcome.FAILED, None, no_callback(self.overdue_s), now, self.jitter)
+            late = Failure(Category.TIMEOUT, f"no callback within {self.overdue_s:g} s", "CALLBACK_TIMEOUT")
+            return judge(task, Outcome.FAILED, None, late, now, self.jitter)
         reason, message = describe_end(seen, self.problem)
         if seen.exit_code is None or seen.exit_code < 0 or seen.reason:
             return rules.expire(task, now, self.jitter, reason, seen.output, message=message)
         failure = Failure(Category.USER_CODE, message, reason, seen.output)
         return judge(task, Outcome.FAILED, None, failure, now, self.jitter)
-
-
-def no_callback(timeout_s: float) -> Failure:
-    return Failure(Category.TIMEOUT, f"no callback within {timeout_s:g} s", "CALLBACK_TIMEOUT")
 
 
 def describe_end(seen: MachineStatus, problem: str = "") -> tuple[str, str]:
@@ -250,17 +253,7 @@ def describe_end(seen: MachineStatus, problem: str = "") -> tuple[str, str]:
     return "EXIT_CODE", f"{message}: {last[:500]}" if last else message
 
 
-def _was_observed(known: bytes | None, reported: bytes | None) -> bool:
-    """Whether a sweep has already found the object that a machine reports now."""
-    found, object_ = read_result(known), read_result(reported)
-    return found is not None and found.observed and object_ is not None and found.names_same_object(object_)
-
-
-def _describe(seen: MachineStatus) -> dict[str, object]:
-    described = {"machine": seen.id, "phase": seen.phase, "exit_code": seen.exit_code, "reason": seen.reason or None}
-    return {name: value for name, value in described.items() if value is not None}
-
-
-def finished_by_itself(task: Task, attempt: int) -> bool:
-    """Whether this attempt has reported its own end. Its machine then gets a moment to clean up and exit."""
-    return task.attempt == attempt and task.outcome in (Outcome.SUCCEEDED, Outcome.FAILED)
+def cleans_up(task: Task, attempt: int, now: Instant) -> bool:
+    """Whether this attempt reported its own end a moment ago, so that its machine may still clean up and exit."""
+    reported = task.attempt == attempt and task.outcome in (Outcome.SUCCEEDED, Outcome.FAILED)
+    return reported and task.finished_at is not None and now < task.finished_at + CLEANUP

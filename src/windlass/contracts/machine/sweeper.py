@@ -11,32 +11,29 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 import msgspec
 
-from windlass.contracts.machine import rules as rules
+from windlass.contracts.machine import rules
 from windlass.contracts.machine.delivery import Machine
 from windlass.contracts.machine.launchers.port import Launcher, LauncherAway
 from windlass.contracts.machine.rules import MachineStatus, ObjectResult, Phase
-from windlass.contracts.machine.table import MachineRow as MachineRow
-from windlass.contracts.machine.table import MachineTable
+from windlass.contracts.machine.table import MachineRow, MachineTable
 from windlass.core.outgoing import runs
 from windlass.core.states import Effect
 from windlass.core.task import Task
 from windlass.core.validation import clean_text
 from windlass.engine.engine import Engine
-from windlass.engine.payloads.blob_port import Blobs
 from windlass.errors import LeaseLost, NotFound, Unavailable, WindlassError
 
 log = logging.getLogger("windlass.machine")
 
 OBJECTS_BATCH, AT_ONCE = 100, 16
-CLEANUP_S = 10.0  # a machine that has reported has this long to clean up and exit
 DEFAULT_GRACE_S = 10.0
 POLL_S, HOLD_S = 0.5, 1.0
 OUTPUT_MAX, REASON_MAX = 16 * 1024, 500
@@ -49,7 +46,7 @@ class Machines:
         parts = engine.parts
         self._store, self._randomness, self._call = parts.store, parts.randomness, parts.commands.call
         self.launchers: dict[str, Launcher] = {}
-        self.blobs: Callable[[], Awaitable[Blobs]] = _no_blobs
+        self.blobs = parts.objects.blobs
         self.wake: Callable[[], None] = lambda: None
         self.wake_objects: Callable[[], None] = lambda: None
         self.mask: Callable[[Task, str], Awaitable[str]] = _as_it_is
@@ -70,12 +67,11 @@ class Machines:
     async def ask(self, task: Task, launcher: Launcher, machine: Machine) -> None:
         """Record, before the launch, that a machine and objects may exist, so that a crash leaves neither behind. Stops
         the machines of earlier attempts."""
-        prefix = rules.object_prefix(rules.export_name(task.id, task.kind))
         async with self._store.begin() as tx:
             machines = MachineTable(tx.session)
             earlier = await machines.task_machines(task.id)
             await machines.ask_machine(task, launcher.name, launcher.place)
-            await machines.keep_objects(task.id, prefix, machine.keep_object_ms / 1000)
+            await machines.keep_objects(task.id, rules.object_prefix(task), machine.keep_object_ms / 1000)
         for row in earlier:
             at_hand = row.launcher == launcher.name and row.place == launcher.place
             if row.attempt < task.attempt and row.ended_at is None and at_hand:
@@ -157,40 +153,36 @@ class Machines:
         room, begun = asyncio.Semaphore(AT_ONCE), []
         for row, task, now in rows:
             name = rules.machine_name(row.task_id, row.attempt)
-            one = self._one(launcher, row, task, seen.pop(name, None), now)
-            begun += self._begin((launcher.name, name), room, one)
+            handle = partial(self._one, launcher, row, task, seen.pop(name, None), now)
+            begun += self._begin(launcher, name, room, handle)
         for stray in seen.values():
-            begun += self._begin((launcher.name, stray.name), room, self._stray(launcher, stray))
+            begun += self._begin(launcher, stray.name, room, partial(self._stray, launcher, stray))
         if not begun:
             return 0
         done, _ = await asyncio.wait(begun, timeout=hold_s)
         return sum(one.result() for one in done)
 
     def _begin(
-        self, name: tuple[str, str], room: asyncio.Semaphore, dealing: Coroutine[Any, Any, bool]
+        self, launcher: Launcher, name: str, room: asyncio.Semaphore, handle: Callable[[], Awaitable[bool]]
     ) -> list[asyncio.Task[bool]]:
-        """Handle a machine, unless an earlier sweep still does."""
-        if name in self._in_hand:
-            dealing.close()
+        """Handle a machine, unless an earlier sweep still does. An error is logged, and does not affect the others."""
+        key = launcher.name, name
+        if key in self._in_hand:
             return []
-        self._in_hand[name] = begun = asyncio.create_task(self._guarded(name, room, dealing))
-        begun.add_done_callback(lambda _: self._in_hand.pop(name))
-        return [begun]
 
-    async def _guarded(
-        self, name: tuple[str, str], room: asyncio.Semaphore, dealing: Coroutine[Any, Any, bool]
-    ) -> bool:
-        """Handle one machine. An error is logged, so that it does not affect the others."""
-        try:
-            async with room:
-                return await dealing
-        except (WindlassError, LauncherAway) as error:
-            log.warning("machine %s could not be handled, the next sweep tries again: %s", name[1], error)
-        except Exception:
-            log.exception("machine %s could not be handled", name[1])
-        finally:
-            dealing.close()  # if it was never started
-        return False
+        async def guarded() -> bool:
+            try:
+                async with room:
+                    return await handle()
+            except (WindlassError, LauncherAway) as error:
+                log.warning("machine %s could not be handled, the next sweep tries again: %s", name, error)
+            except Exception:
+                log.exception("machine %s could not be handled", name)
+            return False
+
+        self._in_hand[key] = begun = asyncio.create_task(guarded())
+        begun.add_done_callback(lambda _: self._in_hand.pop(key))
+        return [begun]
 
     async def let_go(self) -> None:
         """Stop handling machines. The next sweep, of this or another server, starts over with them."""
@@ -210,20 +202,22 @@ class Machines:
     ) -> bool:
         """Handle one machine. Returns False if there was nothing to do."""
         if task is None or not runs(task, row.attempt):
-            if seen is not None and task is not None and seen.phase is not Phase.EXITED and _tidies_up(task, row, now):
+            alive = seen is not None and seen.phase is not Phase.EXITED
+            if alive and task is not None and rules.cleans_up(task, row.attempt, now):
                 return False
             await self._remove(launcher, row, seen, DEFAULT_GRACE_S if task is not None and task.cancel else 0.0)
             return True
         if row.launched_at is None:
             return False  # the outbox is still launching it
+        name = rules.machine_name(row.task_id, row.attempt)
         if seen is None:
-            seen = await launcher.look(rules.machine_name(row.task_id, row.attempt), row.machine_id)
+            seen = await launcher.look(name, row.machine_id)
         ended = seen is None or seen.phase is Phase.EXITED
         overdue = row.deadline_at is not None and row.deadline_at <= now
         if not ended and task.cancel is None and not overdue:
             return False
         if not ended and task.cancel is not None:
-            await self._remove(launcher, row, seen, task.policy.cancel_grace_s, keep_open=True)
+            await launcher.stop(name, row.machine_id, task.policy.cancel_grace_s)
             seen = None
         await self._call(await self._ended(row, task, seen, overdue=overdue))
         self._notify(row.task_id)
@@ -251,23 +245,12 @@ class Machines:
 
     async def _left(self, task: Task) -> bytes | None:
         """The result of a machine that did not call back: its object, if there is exactly one."""
-        prefix = rules.object_prefix(rules.export_name(task.id, task.kind))
         blobs = await self.blobs()
-        found = [blob async for blob in blobs.list(prefix.rstrip("/"))]
+        found = [blob async for blob in blobs.list(rules.object_prefix(task).rstrip("/"))]
         return None if len(found) != 1 else ObjectResult.of(found[0].key, found[0].size, observed=True).encode()
 
-    async def _remove(
-        self,
-        launcher: Launcher,
-        row: MachineRow,
-        seen: MachineStatus | None,
-        grace_s: float,
-        *,
-        keep_open: bool = False,
-    ) -> None:
+    async def _remove(self, launcher: Launcher, row: MachineRow, seen: MachineStatus | None, grace_s: float) -> None:
         await launcher.stop(rules.machine_name(row.task_id, row.attempt), row.machine_id, grace_s)
-        if keep_open:
-            return
         code, reason = (None, None) if seen is None else (seen.exit_code, storable(seen).reason or None)
         async with self._store.single() as tx:
             await MachineTable(tx.session).close_machine(row.task_id, row.attempt, code, reason)
@@ -284,9 +267,8 @@ class Machines:
     async def left_late(self, task: Task) -> None:
         """Schedule the deletion of an object that was written after its attempt had ended. The objects of the task may
         already have been deleted, so their row is written again."""
-        prefix = rules.object_prefix(rules.export_name(task.id, task.kind))
         async with self._store.single() as tx:
-            await MachineTable(tx.session).keep_objects(task.id, prefix, 0.0)
+            await MachineTable(tx.session).keep_objects(task.id, rules.object_prefix(task), 0.0)
         self.wake_objects()
 
     @contextmanager
@@ -330,13 +312,3 @@ def storable(seen: MachineStatus) -> MachineStatus:
 
 async def _as_it_is(_: Task, text: str) -> str:
     return text
-
-
-async def _no_blobs() -> Blobs:
-    raise Unavailable("this server has no blob store")
-
-
-def _tidies_up(task: Task, row: MachineRow, now: datetime) -> bool:
-    if not rules.finished_by_itself(task, row.attempt) or task.finished_at is None:
-        return False
-    return now < task.finished_at + timedelta(seconds=CLEANUP_S)

@@ -21,13 +21,10 @@ class MachineRow(msgspec.Struct, frozen=True):
 
     task_id: UUID
     attempt: int
-    namespace: str
-    queue: str
     launcher: str
     place: str
     machine_id: str | None
     instance_id: str | None
-    requested_at: datetime
     launched_at: datetime | None
     deadline_at: datetime | None
     ended_at: datetime | None
@@ -47,8 +44,8 @@ class MachineTable:
         self._session = session
 
     async def installation(self) -> UUID:
+        id_: UUID
         [[id_]] = await self._session.fetch("installation")
-        assert isinstance(id_, UUID), id_
         return id_
 
     async def ask_machine(self, task: Task, launcher: str, place: str) -> None:
@@ -66,11 +63,7 @@ class MachineTable:
         """Machines that may exist, each with its task (None if that was deleted) and the time of the database."""
         rows = await self._session.fetch("open_machines", launcher, place)
         return [
-            (
-                MachineRow(*row[:_WIDTH]),
-                None if row[_WIDTH + 1] is None else records.task_from(row[_WIDTH + 1 :]),
-                row[_WIDTH],
-            )
+            (MachineRow(*row[:_WIDTH]), records.task_from(row[_WIDTH:-1]) if row[_WIDTH] else None, row[-1])
             for row in rows
         ]
 

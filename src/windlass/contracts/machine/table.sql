@@ -23,15 +23,15 @@ update windlass.machine m
 
 -- name: open_machines
 -- Returns the machines of a place that may exist, with their tasks and the time (index machine_open).
-select m.task_id, m.attempt, m.namespace, m.queue, m.launcher, m.place, m.machine_id, m.instance_id, m.asked_at,
-       m.launched_at, m.deadline_at, m.ended_at, m.exit_code, m.reason, windlass.now(), {task_columns}
+select m.task_id, m.attempt, m.launcher, m.place, m.machine_id, m.instance_id, m.launched_at, m.deadline_at,
+       m.ended_at, m.exit_code, m.reason, {task_columns}, windlass.now()
   from windlass.machine m left join windlass.task t on t.id = m.task_id
  where m.launcher = $1 and m.place = $2 and m.ended_at is null order by m.task_id, m.attempt
 
 -- name: task_machines
 -- Returns the machines of a task, newest first (primary key).
-select m.task_id, m.attempt, m.namespace, m.queue, m.launcher, m.place, m.machine_id, m.instance_id, m.asked_at,
-       m.launched_at, m.deadline_at, m.ended_at, m.exit_code, m.reason
+select m.task_id, m.attempt, m.launcher, m.place, m.machine_id, m.instance_id, m.launched_at, m.deadline_at,
+       m.ended_at, m.exit_code, m.reason
   from windlass.machine m where m.task_id = $1 order by m.attempt desc limit 100
 
 -- name: close_machine

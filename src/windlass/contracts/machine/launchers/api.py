@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
 
 import msgspec
@@ -16,6 +16,7 @@ from windlass.net.push import post
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
 CALL_S = 30.0
 LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+STOPPED = (304, 404, 409)  # a machine that does not exist counts as stopped
 MESSAGE_MAX = 1000
 
 
@@ -31,6 +32,13 @@ class Answer(NamedTuple):
         if isinstance(message, dict):
             message = message.get("message") or message.get("error") or message
         return f"{self.status} {message if message is not None else self.raw.decode('utf-8', 'replace')}"[:MESSAGE_MAX]
+
+    def expect(self, *also: int, refusal: type[Exception] = LaunchRefused) -> Self:
+        """The answer itself if its status is 2xx or in `also`. Raises LauncherAway for a status that a retry may
+        change, `refusal` for any other."""
+        if 200 <= self.status < 300 or self.status in also:
+            return self
+        raise (LauncherAway if self.status in LATER else refusal)(self.message)
 
 
 class Api:
@@ -77,41 +85,35 @@ class Api:
             decoded = None
         return Answer(reply.status, decoded, reply.body)
 
-    async def expect(
+    async def get(self, path: str, *also: int, query: Mapping[str, str] | None = None) -> Answer:
+        """Read something. Raises LauncherAway unless the status is 2xx or in `also`."""
+        return (await self.call("GET", path, query=query)).expect(*also, refusal=LauncherAway)
+
+    async def stop(
         self,
         method: str,
         path: str,
         body: object = None,
         *,
         query: Mapping[str, str] | None = None,
-        also: tuple[int, ...] = (),
         more_s: float = 0.0,
-    ) -> Answer:
-        """Return an answer whose status is 2xx or in `also`. Raises LauncherAway for a status that a retry may change,
-        LaunchRefused for any other."""
+    ) -> None:
+        """Make a call that stops something. A refusal raises LauncherAway, so the next sweep tries again."""
         answer = await self.call(method, path, body, query=query, more_s=more_s)
-        if 200 <= answer.status < 300 or answer.status in also:
-            return answer
-        if answer.status in LATER:
-            raise LauncherAway(answer.message)
-        raise LaunchRefused(answer.message)
+        answer.expect(*STOPPED, refusal=LauncherAway)
 
 
-async def quietly(
-    api: Api,
-    method: str,
-    path: str,
-    body: object = None,
-    *,
-    query: Mapping[str, str] | None = None,
-    more_s: float = 0.0,
-) -> int:
-    """Make a call that stops something. A missing machine counts as stopped; a refusal raises LauncherAway, so the
-    next sweep tries again."""
-    try:
-        return (await api.expect(method, path, body, query=query, also=(304, 404, 409), more_s=more_s)).status
-    except LaunchRefused as error:
-        raise LauncherAway(str(error)) from None
+class RemoteLauncher:
+    """A launcher with an HTTP API that does not notify us: the sweep notices machines that ended."""
+
+    def __init__(self, api: Api, place: str) -> None:
+        self._api, self.place = api, place
+
+    def open(self, wake: Callable[[], None]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def exit_code_of(code: int | None) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 from urllib.parse import quote
 
 import msgspec
 
-from windlass.contracts.machine.launchers.api import Answer, Api, exit_code_of, quietly
+from windlass.contracts.machine.launchers.api import Answer, Api, RemoteLauncher, exit_code_of
 from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused, Order
 from windlass.contracts.machine.rules import OUT_OF_MEMORY, MachineStatus, Phase, read_machine_name
 
@@ -19,26 +19,19 @@ LOG_LINES = "20"
 OUTPUT_MAX = 4000
 
 
-class DockerLauncher:
+class DockerLauncher(RemoteLauncher):
     """Containers of one engine. `url` is unix:///var/run/docker.sock, or http://HOST:PORT."""
 
     name = "docker"
 
     def __init__(self, url: str = SOCKET) -> None:
-        self._api = Api(url)
-        self.place = url
+        super().__init__(Api(url), url)
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Self:
         """Read DOCKER_HOST, as Docker's own tools do. Its `tcp://` means `http://`."""
         url = variables.get("DOCKER_HOST", SOCKET)
         return cls(f"http://{url.removeprefix('tcp://')}" if url.startswith("tcp://") else url)
-
-    def open(self, wake: Callable[[], None]) -> None:
-        """Docker does not notify us; the sweep notices machines that ended."""
-
-    def close(self) -> None:
-        pass
 
     async def start(self, order: Order) -> MachineStatus:
         if order.image is None:
@@ -47,8 +40,7 @@ class DockerLauncher:
         if created.status == 404:  # the engine does not have the image yet
             await self._pull(order.image)
             created = await self._create(order)
-        if created.status not in (201, 409):
-            raise _refusal(created)
+        created.expect(409)
         status = await self.look(order.name, None)
         if status is None:
             raise LauncherAway(f"container {order.name} was removed while it was starting")
@@ -62,27 +54,21 @@ class DockerLauncher:
 
     async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:  # noqa: ARG002
         if grace_s > 0:
-            stop, query = self._path(f"/containers/{name}/stop"), {"t": str(round(grace_s))}
-            await quietly(self._api, "POST", stop, query=query, more_s=grace_s)  # answers when it has ended
-        await quietly(self._api, "DELETE", self._path(f"/containers/{name}"), query={"force": "true", "v": "true"})
+            path, query = self._path(f"/containers/{name}/stop"), {"t": str(round(grace_s))}
+            await self._api.stop("POST", path, query=query, more_s=grace_s)  # answers when it has ended
+        await self._api.stop("DELETE", self._path(f"/containers/{name}"), query={"force": "true", "v": "true"})
 
     async def machines(self, installation: str) -> list[MachineStatus]:
         filters = msgspec.json.encode({"label": [f"{LABEL}={installation}"]}).decode()
-        query = {"all": "true", "filters": filters}
-        try:
-            found = await self._api.expect("GET", self._path("/containers/json"), query=query)
-        except LaunchRefused as error:
-            raise LauncherAway(str(error)) from None
+        found = await self._api.get(self._path("/containers/json"), query={"all": "true", "filters": filters})
         names = [name.lstrip("/") for container in found.content for name in container["Names"][:1]]
         statuses = [await self.look(name, None) for name in names if read_machine_name(name) is not None]
         return [status for status in statuses if status is not None]
 
     async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
-        answer = await self._api.call("GET", self._path(f"/containers/{name}/json"))
+        answer = await self._api.get(self._path(f"/containers/{name}/json"), 404)
         if answer.status == 404:
             return None
-        if answer.status != 200:
-            raise LauncherAway(answer.message)
         status = _read_status(name, answer.content)
         if status.phase is Phase.EXITED and status.exit_code != 0:
             status = msgspec.structs.replace(status, output=await self._output(name))
@@ -136,10 +122,6 @@ def _read_status(name: str, container: dict[str, Any]) -> MachineStatus:
     code = exit_code_of(state["ExitCode"]) if phase is Phase.EXITED else None
     reason = OUT_OF_MEMORY if phase is Phase.EXITED and state.get("OOMKilled") else ""
     return MachineStatus(name=name, id=container["Id"], phase=phase, exit_code=code, reason=reason)
-
-
-def _refusal(answer: Answer) -> Exception:
-    return LauncherAway(answer.message) if answer.status >= 500 else LaunchRefused(answer.message)
 
 
 def _split_tag(image: str) -> tuple[str, str, str]:

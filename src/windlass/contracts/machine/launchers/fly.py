@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
-from windlass.contracts.machine.launchers.api import Api, quietly
-from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused, Order
+from windlass.contracts.machine.launchers.api import Api, RemoteLauncher
+from windlass.contracts.machine.launchers.port import LaunchRefused, Order
 from windlass.contracts.machine.rules import OUT_OF_MEMORY, MachineStatus, Phase, read_machine_name
 from windlass.errors import Invalid
 
@@ -21,15 +21,14 @@ NAME_IN_USE = (409, 412, 422)
 POLL_S = 0.5
 
 
-class FlyLauncher:
+class FlyLauncher(RemoteLauncher):
     """Machines of one Fly.io app."""
 
     name = "fly"
 
     def __init__(self, app: str, token: str, *, url: str = URL, image: str | None = None, region: str = REGION) -> None:
+        super().__init__(Api(url, headers={"Authorization": f"Bearer {token}"}), f"{url}/{app}")
         self._app, self._image, self._region = app, image, region
-        self._api = Api(url, headers={"Authorization": f"Bearer {token}"})
-        self.place = f"{url}/{app}"
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Self:
@@ -42,21 +41,15 @@ class FlyLauncher:
             image=variables.get("FLY_WORKER_IMAGE"), region=variables.get("FLY_REGION", REGION),
         )  # fmt: skip
 
-    def open(self, wake: Callable[[], None]) -> None:
-        """Fly.io does not notify us; the sweep notices machines that ended."""
-
-    def close(self) -> None:
-        pass
-
     async def start(self, order: Order) -> MachineStatus:
         body = body_of(order, image=order.image or self._image, region=order.region or self._region)
-        answer = await self._api.expect("POST", self._path(), body, also=NAME_IN_USE)
-        if answer.status in NAME_IN_USE:
-            status = await self._find(order.name)
-            if status is None:
-                raise LaunchRefused(answer.message)
-            return status
-        return _read_status(answer.content)
+        answer = (await self._api.call("POST", self._path(), body)).expect(*NAME_IN_USE)
+        if answer.status not in NAME_IN_USE:
+            return _read_status(answer.content)
+        status = await self._find(order.name)
+        if status is None:
+            raise LaunchRefused(answer.message)
+        return status
 
     async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:
         if machine_id is None or machine_id == name:
@@ -66,9 +59,14 @@ class FlyLauncher:
             machine_id = status.id
         if grace_s > 0:
             order = {"signal": "SIGTERM", "timeout": f"{max(1, round(grace_s))}s"}
-            await quietly(self._api, "POST", self._path(f"/{machine_id}/stop"), order)
-            await self._wait(machine_id, grace_s)
-        await quietly(self._api, "DELETE", self._path(f"/{machine_id}"), query={"force": "true"})
+            await self._api.stop("POST", self._path(f"/{machine_id}/stop"), order)
+            until_s = time.monotonic() + grace_s
+            while time.monotonic() < until_s:
+                status = await self.look(name, machine_id)
+                if status is None or status.phase is Phase.EXITED:
+                    break
+                await asyncio.sleep(POLL_S)
+        await self._api.stop("DELETE", self._path(f"/{machine_id}"), query={"force": "true"})
 
     async def machines(self, installation: str) -> list[MachineStatus]:
         ours = [
@@ -80,32 +78,15 @@ class FlyLauncher:
         """Fly.io reports the exit of a machine that removed itself for a while, but only by its id."""
         if machine_id is None:
             return await self._find(name)
-        answer = await self._api.call("GET", self._path(f"/{machine_id}"))
-        if answer.status == 404:
-            return None
-        if answer.status != 200:
-            raise LauncherAway(answer.message)
-        return _read_status(answer.content)
+        answer = await self._api.get(self._path(f"/{machine_id}"), 404)
+        return None if answer.status == 404 else _read_status(answer.content)
 
     async def _find(self, name: str) -> MachineStatus | None:
         found = [m for m in await self._all() if m.get("name") == name]
         return _read_status(found[0]) if found else None
 
     async def _all(self) -> list[dict[str, Any]]:
-        try:
-            found = await self._api.expect("GET", self._path())
-        except LaunchRefused as error:
-            raise LauncherAway(str(error)) from None
-        machines: list[dict[str, Any]] = found.content or []
-        return machines
-
-    async def _wait(self, machine_id: str, seconds: float) -> None:
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
-            status = await self.look("", machine_id)
-            if status is None or status.phase is Phase.EXITED:
-                return
-            await asyncio.sleep(POLL_S)
+        return (await self._api.get(self._path())).content or []
 
     def _path(self, path: str = "") -> str:
         return f"/v1/apps/{self._app}/machines{path}"

@@ -10,11 +10,13 @@ import asyncio
 import base64
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from windlass.contracts.machine.launchers.api import Api, exit_code_of, quietly
+from msgspec.structs import replace
+
+from windlass.contracts.machine.launchers.api import Api, RemoteLauncher, exit_code_of
 from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused, Order
 from windlass.contracts.machine.rules import OUT_OF_MEMORY, TIME_LIMIT, MachineStatus, Phase, read_machine_name
 
@@ -26,7 +28,7 @@ POLL_S = 0.5
 CANNOT_START = frozenset({"InvalidImageName", "ErrImageNeverPull", "ImagePullBackOff"})
 
 
-class KubernetesLauncher:
+class KubernetesLauncher(RemoteLauncher):
     """Jobs in one namespace. Inside a cluster every argument defaults to the service account of the pod."""
 
     name = "kubernetes"
@@ -45,8 +47,7 @@ class KubernetesLauncher:
         authority = authority or ((ACCOUNT / "ca.crt") if (ACCOUNT / "ca.crt").exists() else None)
         context = None if authority is None else ssl.create_default_context(cafile=str(authority))
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._api = Api(url, headers=headers, context=context)
-        self.place = f"{url}/{self._namespace}"
+        super().__init__(Api(url, headers=headers, context=context), f"{url}/{self._namespace}")
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Self:
@@ -57,17 +58,11 @@ class KubernetesLauncher:
             token=variables.get("KUBERNETES_TOKEN"), authority=None if authority is None else Path(authority),
         )  # fmt: skip
 
-    def open(self, wake: Callable[[], None]) -> None:
-        """We do not watch the cluster; the sweep notices machines that ended."""
-
-    def close(self) -> None:
-        pass
-
     async def start(self, order: Order) -> MachineStatus:
         if order.image is None:
             raise LaunchRefused("a job needs an image: set it in the queue's delivery")
-        await self._api.expect("POST", self._core("secrets"), secret_of(order), also=(409,))
-        created = await self._api.expect("POST", self._batch("jobs"), job_of(order), also=(409,))
+        (await self._api.call("POST", self._core("secrets"), secret_of(order))).expect(409)
+        created = (await self._api.call("POST", self._batch("jobs"), job_of(order))).expect(409)
         if created.status == 409:
             status = await self.look(order.name, None)
             if status is None:
@@ -81,12 +76,12 @@ class KubernetesLauncher:
         order: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         at_once = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
         pods = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
-        await quietly(self._api, "DELETE", f"{self._batch('jobs')}/{name}", order)
+        await self._api.stop("DELETE", f"{self._batch('jobs')}/{name}", order)
         until_s = time.monotonic() + grace_s
         while time.monotonic() < until_s and await self._items(self._core("pods"), pods):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
-        await quietly(self._api, "DELETE", self._core("pods"), at_once, query=pods)
-        await quietly(self._api, "DELETE", f"{self._core('secrets')}/{name}")
+        await self._api.stop("DELETE", self._core("pods"), at_once, query=pods)
+        await self._api.stop("DELETE", f"{self._core('secrets')}/{name}")
 
     async def machines(self, installation: str) -> list[MachineStatus]:
         query = {"labelSelector": f"{LABEL}={installation}"}
@@ -101,21 +96,14 @@ class KubernetesLauncher:
         return [status for name, status in found.items() if read_machine_name(name) is not None and name not in deleted]
 
     async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
-        answer = await self._api.call("GET", f"{self._batch('jobs')}/{name}")
-        if answer.status == 404 or (answer.status == 200 and answer.content["metadata"].get("deletionTimestamp")):
+        answer = await self._api.get(f"{self._batch('jobs')}/{name}", 404)
+        if answer.status == 404 or answer.content["metadata"].get("deletionTimestamp"):
             return None
-        if answer.status != 200:
-            raise LauncherAway(answer.message)
         pods = await self._items(self._core("pods"), {"labelSelector": f"batch.kubernetes.io/job-name={name}"})
         return _read_status(answer.content, _newest_pods(pods).get(name))
 
     async def _items(self, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-        try:
-            found = await self._api.expect("GET", path, query=query)
-        except LaunchRefused as error:
-            raise LauncherAway(str(error)) from None
-        items: list[dict[str, Any]] = found.content["items"]
-        return items
+        return (await self._api.get(path, query=query)).content["items"]  # type: ignore[no-any-return]
 
     def _batch(self, kind: str) -> str:
         return f"/apis/batch/v1/namespaces/{self._namespace}/{kind}"
@@ -180,40 +168,28 @@ def _newest_pods(pods: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _read_status(job: dict[str, Any], pod: dict[str, Any] | None) -> MachineStatus:
-    name, id_ = job["metadata"]["name"], job["metadata"]["uid"]
-    status = job.get("status", {})
-    over = [c for c in status.get("conditions") or () if c["type"] in ("Complete", "Failed") and c["status"] == "True"]
-    container = _container(pod)
+    """The end of the only container tells more than the conditions of the job, and they may come later."""
+    pod = pod or {}
+    running = MachineStatus(
+        name=job["metadata"]["name"], id=job["metadata"]["uid"], phase=Phase.RUNNING,
+        instance_id=pod.get("metadata", {}).get("uid"),
+    )  # fmt: skip
+    container = (pod.get("status", {}).get("containerStatuses") or [{}])[0].get("state") or {}
     ended = container.get("terminated")
     if ended is not None:
         reason = {"OOMKilled": OUT_OF_MEMORY, "DeadlineExceeded": TIME_LIMIT}.get(ended.get("reason", ""), "")
-        return MachineStatus(
-            name=name, id=id_, phase=Phase.EXITED, exit_code=exit_code_of(ended.get("exitCode")), reason=reason,
-            output=ended.get("message", ""), instance_id=_uid(pod),
-        )  # fmt: skip
+        code, output = exit_code_of(ended.get("exitCode")), ended.get("message", "")
+        return replace(running, phase=Phase.EXITED, exit_code=code, reason=reason, output=output)
     waiting = container.get("waiting", {})
     if waiting.get("reason") in CANNOT_START:
-        why = f"{waiting['reason']} {waiting.get('message', '')}".strip()
-        return MachineStatus(name=name, id=id_, phase=Phase.EXITED, reason=why[:500], instance_id=_uid(pod))
-    if over:
-        reason = TIME_LIMIT if over[0].get("reason") == "DeadlineExceeded" else ""
-        code = 0 if over[0]["type"] == "Complete" else None
-        return MachineStatus(
-            name=name, id=id_, phase=Phase.EXITED, exit_code=code, reason=reason, instance_id=_uid(pod)
-        )
-    phase = Phase.RUNNING if "running" in container else Phase.STARTING
-    return MachineStatus(name=name, id=id_, phase=phase, instance_id=_uid(pod))
-
-
-def _container(pod: dict[str, Any] | None) -> dict[str, Any]:
-    """The state of the only container of a pod."""
-    statuses = (pod or {}).get("status", {}).get("containerStatuses") or [{}]
-    state: dict[str, Any] = statuses[0].get("state") or {}
-    return state
-
-
-def _uid(pod: dict[str, Any] | None) -> str | None:
-    return None if pod is None else pod["metadata"].get("uid")
+        reason = f"{waiting['reason']} {waiting.get('message', '')}".strip()
+        return replace(running, phase=Phase.EXITED, reason=reason[:500])
+    for condition in job.get("status", {}).get("conditions") or ():
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+            reason = TIME_LIMIT if condition.get("reason") == "DeadlineExceeded" else ""
+            code = 0 if condition["type"] == "Complete" else None
+            return replace(running, phase=Phase.EXITED, exit_code=code, reason=reason)
+    return running if "running" in container else replace(running, phase=Phase.STARTING)
 
 
 def _mounted(name: str) -> str | None:

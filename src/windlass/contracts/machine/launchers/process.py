@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from windlass.contracts.machine.rules import KILLED, MachineStatus, Phase, read_
 from windlass.core.environment import handed_on
 
 LOCK_FD = 9
-SECRET_LEAST = 6  # masking shorter values would damage ordinary text
 
 
 class ProcessLauncher:
@@ -58,7 +57,11 @@ class ProcessLauncher:
         folder = self._folder / order.installation / order.name
         started = await asyncio.to_thread(_start, folder, _instructions(folder, order))
         if started is None:
-            return await _existing_machine(folder)
+            existing = await asyncio.to_thread(_read_status, folder)
+            # It may read as not started while another process tests its lock.
+            if existing is None or existing.phase is Phase.STARTING:
+                raise LauncherAway(f"another process is starting or removing machine {order.name}")
+            return existing
         pid, output = started
         self._watch(pid)
         try:
@@ -71,19 +74,25 @@ class ProcessLauncher:
         return MachineStatus(name=order.name, id=order.name, phase=Phase.RUNNING)
 
     async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:  # noqa: ARG002
-        for folder in await asyncio.to_thread(lambda: list(self._folder.glob(f"*/{_checked(name)}"))):
+        for folder in await asyncio.to_thread(self._folders, name):
             await _end(folder, grace_s)
             await asyncio.to_thread(_remove, folder)
 
     async def machines(self, installation: str) -> list[MachineStatus]:
-        return await asyncio.to_thread(_all, self._folder / installation)
-
-    async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
-        def read() -> MachineStatus | None:
-            found = [_read_status(folder) for folder in self._folder.glob(f"*/{_checked(name)}")]
-            return next((status for status in found if status is not None), None)
+        def read() -> list[MachineStatus]:
+            folders = (self._folder / installation).glob("*")
+            return _read_statuses(folder for folder in folders if read_machine_name(folder.name) is not None)
 
         return await asyncio.to_thread(read)
+
+    async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
+        statuses = await asyncio.to_thread(lambda: _read_statuses(self._folders(name)))
+        return statuses[0] if statuses else None
+
+    def _folders(self, name: str) -> list[Path]:
+        """The folders of a machine. Only a valid name is neither a glob pattern nor a path."""
+        assert read_machine_name(name) is not None, name
+        return list(self._folder.glob(f"*/{name}"))
 
     # ----------------------------------------------------------------------------------------- the end of a machine
 
@@ -105,21 +114,6 @@ class ProcessLauncher:
         self._wake()
 
 
-async def _existing_machine(folder: Path) -> MachineStatus:
-    """The status of a machine that was started before. It may read as not started while another process tests its
-    lock."""
-    found = await asyncio.to_thread(_read_status, folder)
-    if found is None or found.phase is Phase.STARTING:
-        raise LauncherAway(f"another process is starting or removing machine {folder.name}")
-    return found
-
-
-def _checked(name: str) -> str:
-    """Check that a name is one of ours, so that it is no glob pattern and no path."""
-    assert read_machine_name(name) is not None, name
-    return name
-
-
 def _instructions(folder: Path, order: Order) -> bytes:
     """The instructions of the supervisor. They contain secrets, so they go through a pipe and never to a file."""
     ordinary = handed_on(os.environ)
@@ -132,7 +126,7 @@ def _instructions(folder: Path, order: Order) -> bytes:
     instructions: dict[str, Any] = {
         "folder": str(folder), "command": [program, *order.command[1:]], "env": env, "run_s": order.run_s,
         "memory_mb": order.memory_mb, "grace_s": order.grace_s,
-        "secrets": sorted({v for v in order.secret_values if len(v) >= SECRET_LEAST}, key=len, reverse=True),
+        "secrets": sorted(order.secret_values, key=len, reverse=True),
     }  # fmt: skip
     return json.dumps(instructions).encode()
 
@@ -208,11 +202,8 @@ async def _read_line(descriptor: int) -> str:
     return received.decode("utf-8", "replace").strip()
 
 
-def _all(folder: Path) -> list[MachineStatus]:
-    if not folder.is_dir():
-        return []
-    found = [_read_status(machine) for machine in folder.iterdir() if read_machine_name(machine.name) is not None]
-    return [status for status in found if status is not None]
+def _read_statuses(folders: Iterable[Path]) -> list[MachineStatus]:
+    return [status for folder in folders if (status := _read_status(folder)) is not None]
 
 
 def _read_status(folder: Path) -> MachineStatus | None:
@@ -221,15 +212,9 @@ def _read_status(folder: Path) -> MachineStatus | None:
     name = folder.name
     if _locked(folder):
         return MachineStatus(name=name, id=name, phase=Phase.RUNNING)
-    try:
-        ended: dict[str, Any] = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        pass
-    else:
-        return MachineStatus(
-            name=name, id=name, phase=Phase.EXITED, exit_code=ended["exit_code"], reason=ended["reason"],
-            output=ended["output"],
-        )  # fmt: skip
+    with contextlib.suppress(OSError, ValueError):
+        ended = json.loads((folder / "exit.json").read_text(encoding="utf-8"))  # exit_code, reason and output
+        return MachineStatus(name=name, id=name, phase=Phase.EXITED, **ended)
     if (folder / "begun").exists():  # the supervisor was killed, and the machine with it
         return MachineStatus(name=name, id=name, phase=Phase.EXITED, reason=KILLED)
     return MachineStatus(name=name, id=name, phase=Phase.STARTING)

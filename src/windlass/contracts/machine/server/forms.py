@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct
 
+from windlass.contracts.machine.export.mods.options import Options
 from windlass.contracts.machine.rules import FORMAT, export_name, read_result
-from windlass.contracts.machine.sweeper import MachineRow
+from windlass.contracts.machine.table import MachineRow
 from windlass.core.payload_reference import is_reference
 from windlass.core.states import State
 from windlass.core.task import Task
@@ -27,9 +28,7 @@ NAMED = re.compile(FORMAT)
 SUBJECT_MAX, BATCH_MAX = 500, 200
 OPTIONS_MAX_BYTES = 32 * 1024
 METRICS_MAX_BYTES = 32 * 1024
-SIZE_MAX = 2**53
 LEVELS_MAX = 50
-STARTED = "Export job started. Use task_id to check status or poll /status/:task_id"
 
 Status = Literal["processing", "success", "error"]
 STATUS: dict[State, Status] = {
@@ -50,18 +49,7 @@ class Receipt(Struct, frozen=True):
 
     task_id: str
     status: Status = "processing"
-    message: str = STARTED
-
-
-class ModsOptions(Struct, frozen=True, rename="camel", kw_only=True):
-    """The options of a MODS export. The exporter has a default for each."""
-
-    recursive: bool | UnsetType = UNSET
-    max_depth: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
-    parallel_batch_size: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
-    include_ocr: bool | UnsetType = UNSET
-    cheimarros_mode: Literal["full", "minimal", "skip"] | UnsetType = UNSET
-    validate: bool | UnsetType = UNSET
+    message: str = "Export job started. Use task_id to check status or poll /status/:task_id"
 
 
 class ExportOrder(Struct, frozen=True, kw_only=True):
@@ -80,7 +68,7 @@ class CallbackForm(Struct, frozen=True, kw_only=True):
     batch_id: Annotated[str, Meta(max_length=1000)] | None = None
     output_r2_key: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
     output_file_name: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    output_file_size: Annotated[int, Meta(ge=0, le=SIZE_MAX)] | None = None
+    output_file_size: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     metrics: dict[str, Any] | None = None
     error: str | None = None
 
@@ -94,17 +82,17 @@ def read_order(format_: str, body: bytes) -> dict[str, Any]:
     order = decoded(_order, body)
     if order.pi is UNSET or order.pi is None or order.pi == "":
         raise Invalid("Missing required field: pi")
-    if not isinstance(order.pi, str) or not _fits(format_, order.pi):
-        reason = (
-            "must be a ULID (26 characters)" if format_ == MODS else f"must be text of at most {SUBJECT_MAX} characters"
-        )
-        raise Invalid(reason, field="pi")
+    text = order.pi if isinstance(order.pi, str) else ""
+    if format_ == MODS and not PI.fullmatch(text):
+        raise Invalid("must be a ULID (26 characters)", field="pi")
+    if not text or len(text) > SUBJECT_MAX or not text.isprintable():
+        raise Invalid(f"must be text of at most {SUBJECT_MAX} characters", field="pi")
     options = {} if order.options is UNSET or order.options is None else order.options
     if not isinstance(options, dict):
         raise Invalid("must be an object", field="options")
     if format_ == MODS:
         try:
-            converted(options, ModsOptions)
+            converted(options, Options)
         except msgspec.ValidationError as error:
             raise Invalid(reason_of(error), field=".".join(filter(None, ("options", field_of(error))))) from None
     _check_levels("options", options)
@@ -114,12 +102,6 @@ def read_order(format_: str, body: bytes) -> dict[str, Any]:
     if not isinstance(batch, str) or not 0 < len(batch) <= BATCH_MAX or not batch.isprintable():
         raise Invalid(f"must be text of at most {BATCH_MAX} characters", field="batch_id")
     return {"pi": order.pi, "options": options, "batch_id": batch}
-
-
-def _fits(format_: str, pi: str) -> bool:
-    if format_ == MODS:
-        return PI.fullmatch(pi) is not None
-    return len(pi) <= SUBJECT_MAX and pi.isprintable()
 
 
 def read_callback(body: bytes) -> CallbackForm:
@@ -152,17 +134,13 @@ def _inside(value: object) -> Iterable[object]:
 # --------------------------------------------------------------------------------------------- the state of a task
 
 
-def status_of(task: Task) -> Status:
-    return STATUS[task.state]
-
-
 def state_of(view: TaskView, machines: list[MachineRow]) -> dict[str, Any]:
     """The TaskState of the contract. Some fields have two spellings, since the contract uses both."""
     task, export = view.task, subject_of(view.payload)
     machine = next((row for row in machines if row.machine_id is not None), None)
     state: dict[str, Any] = {
         "task_id": export_name(task.id, task.kind),
-        "status": status_of(task),
+        "status": STATUS[task.state],
         "pi": export["pi"],
         "options": export["options"],
         "batch_id": export["batch_id"],

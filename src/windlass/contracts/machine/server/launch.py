@@ -12,9 +12,10 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from windlass.contracts.machine.delivery import Machine
+from windlass.contracts.machine.launchers.options import MachineOptions
 from windlass.contracts.machine.launchers.port import Launcher, LauncherAway, LaunchRefused, Order
 from windlass.contracts.machine.rules import MachineStatus
-from windlass.contracts.machine.server.environment import LaunchSettings, make_order, mask, secrets_of
+from windlass.contracts.machine.server.environment import make_order, mask, secrets_of
 from windlass.contracts.machine.sweeper import Machines
 from windlass.core.states import Effect
 from windlass.core.task import Task
@@ -32,10 +33,10 @@ class LaunchUncertain(Exception):
 
 
 class Launching:
-    """The launches of one engine."""
+    """The launches of one engine. `base_url` is where machines call back."""
 
-    def __init__(self, engine: Engine, settings: LaunchSettings) -> None:
-        self._engine, self._settings = engine, settings
+    def __init__(self, engine: Engine, options: MachineOptions, base_url: str) -> None:
+        self._engine, self._options, self._base_url = engine, options, base_url
 
     async def launch(self, effect: Effect) -> None:
         """Launch the machine of an attempt, unless the attempt no longer waits for it."""
@@ -54,7 +55,7 @@ class Launching:
         try:
             whole = replace(view, payload=await self._payload(view.payload, view.task.namespace))
             key = (await self._engine.parts.token_keys.all())[0][1]
-            order = make_order(whole, machine, self._settings, key, await machines.installation())
+            order = make_order(whole, machine, self._options, self._base_url, key, await machines.installation())
             status = await self._start(launcher, order, view.task, machine)
         except LaunchRefused as error:
             await machines.not_launched(effect, "LAUNCH_FAILED", f"machine spawn failed: {error}")
@@ -66,7 +67,7 @@ class Launching:
         """Mask the secrets of a task's machine in what it wrote."""
         machine = await self._engine.queues.delivery(task.queue, Machine, namespace=task.namespace)
         keys = [key for _, key in await self._engine.parts.token_keys.all()]
-        return mask(text, secrets_of(task, machine, self._settings, keys))
+        return mask(text, secrets_of(task, machine, self._options, keys))
 
     async def _payload(self, stored: bytes, namespace: str) -> bytes:
         if not self._engine.parts.objects.configured:

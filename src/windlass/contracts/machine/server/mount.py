@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 from windlass.api.framework.application import Application
 from windlass.contracts.machine.delivery import LAUNCH
-from windlass.contracts.machine.launchers.port import Launcher
+from windlass.contracts.machine.launchers.options import MachineOptions
 from windlass.contracts.machine.server.app import make_app
-from windlass.contracts.machine.server.environment import LaunchSettings
 from windlass.contracts.machine.server.launch import Launching
 from windlass.contracts.machine.server.service import MachineService
 from windlass.contracts.machine.sweeper import Machines
@@ -22,35 +20,16 @@ OBJECTS_S, AWAY_AGAIN_S = 60.0, 5.0
 LOCAL = "process"
 
 
-class Options(Protocol):
-    """How a server runs machines; see `contracts.machine.launchers.options`."""
-
-    @property
-    def launchers(self) -> Sequence[Launcher]: ...
-    @property
-    def callback_url(self) -> str | None: ...
-    @property
-    def sweep_s(self) -> float: ...
-    @property
-    def open(self) -> bool: ...
-    @property
-    def storage(self) -> Mapping[str, str]: ...
-    @property
-    def common_env(self) -> Mapping[str, str]: ...
-    @property
-    def variables(self) -> Mapping[str, str]: ...
-
-
-def make_machines(engine: Engine, options: Options | None = None, version: str = "unknown") -> Application:
+def make_machines(engine: Engine, options: MachineOptions | None = None, version: str = "unknown") -> Application:
     """The routes. With local processes as machines, the export formats of Windlass need no setup."""
-    known = [] if options is None else [launcher.name for launcher in options.launchers]
-    engine.service(Machines).blobs = engine.parts.objects.blobs
-    service = MachineService(engine, default_launcher=LOCAL if LOCAL in known else None)
-    return make_app(service, engine.keys, version, open_=options is not None and options.open)
+    options = options or MachineOptions()
+    local = any(launcher.name == LOCAL for launcher in options.launchers)
+    service = MachineService(engine, default_launcher=LOCAL if local else None)
+    return make_app(service, engine.keys, version, open_=options.open)
 
 
 @asynccontextmanager
-async def launching(engine: Engine, options: Options, url: str) -> AsyncIterator[None]:
+async def launching(engine: Engine, options: MachineOptions, url: str) -> AsyncIterator[None]:
     """Launch and sweep machines until the block ends. `url` is where the server listens. Machines that still run then
     keep running, and the next server that sweeps finds them."""
     machines = engine.service(Machines)
@@ -72,11 +51,7 @@ async def launching(engine: Engine, options: Options, url: str) -> AsyncIterator
     deleting = Loop("objects", delete, every_s=OBJECTS_S)
     machines.wake, machines.wake_objects = sweeping.wake, deleting.wake
     unsubscribe = engine.parts.notifications.subscribe(Topic.LEASES, lambda _: sweeping.wake())
-    settings = LaunchSettings(
-        base_url=options.callback_url or url, storage=options.storage, common_env=options.common_env,
-        variables=options.variables,
-    )  # fmt: skip
-    launches = Launching(engine, settings)
+    launches = Launching(engine, options, options.callback_url or url)
     machines.mask = launches.mask
     await engine.hear()
     for launcher in options.launchers:

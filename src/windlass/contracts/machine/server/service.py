@@ -84,9 +84,11 @@ class MachineService:
         machine = await self._delivery(namespace, format_)
         payload = msgspec.json.encode(forms.read_order(format_, body))
         policy = await self._engine.queues.policy(format_, namespace=namespace)
+        made = self._engine.parts.randomness.new_id().int
+        new_id = export_task_id(format_, made >> 80, made & 0xFFFFFFFF)
         task_id = await self._engine.submit(
             Submission(
-                kind=format_, queue=format_, namespace=namespace, id=self._new_id(format_), payload=payload,
+                kind=format_, queue=format_, namespace=namespace, id=new_id, payload=payload,
                 policy=policy, idempotency_key=key, trace=trace,
             )
         )  # fmt: skip
@@ -94,10 +96,6 @@ class MachineService:
         if task.state is State.FAILED and task.worker is None:
             raise SpawnFailed("the machine did not start" if task.error is None else task.error.message)
         return Receipt(export_name(task_id, format_))
-
-    def _new_id(self, format_: str) -> UUID:
-        made = self._engine.parts.randomness.new_id()
-        return export_task_id(format_, made.int >> 80, made.int & 0xFFFFFFFF)
 
     async def _delivery(self, namespace: str, format_: str) -> Machine:
         """The delivery of a format's queue. The queue of the built-in format is created on its first use."""
@@ -136,7 +134,7 @@ class MachineService:
         task = (await self._known(name, principal)).task
         object_ = read_result(task.result) if task.state is State.SUCCEEDED else None
         if object_ is None:
-            raise NotReady(f"Export not ready or failed. Status: {forms.status_of(task)}")
+            raise NotReady(f"Export not ready or failed. Status: {forms.STATUS[task.state]}")
         blob = await (await self._machines.blobs()).get(object_.object_key)
         return task.id, object_.file_name, blob
 
@@ -164,17 +162,14 @@ class MachineService:
         except NotFound:
             raise NotFound("Task not found") from None
         task = view.task
-        ours = principal is None or principal.namespace in (None, task.namespace)
-        if not ours or not await self._on_machines(task):
+        visible = principal is None or principal.namespace in (None, task.namespace)
+        # The queue delivers to machines now, or did when the task ran.
+        if not visible or not (await self._machine_of(task) or await self._machines.of_task(task.id)):
             raise NotFound("Task not found")
         ended = task.finished_at
         if ended is not None and await self._engine.parts.clock.about_now() > ended + STATE_KEPT:
             raise NotFound("Task not found")
         return view
-
-    async def _on_machines(self, task: Task) -> bool:
-        """Whether a task belongs to this contract: its queue is one of machines, or was when it ran."""
-        return await self._machine_of(task) is not None or bool(await self._machines.of_task(task.id))
 
     async def _machine_of(self, task: Task) -> Machine | None:
         return await self._engine.queues.delivery(task.queue, Machine, namespace=task.namespace)
@@ -208,7 +203,7 @@ class MachineService:
         assert form.output_r2_key is not None
         assert form.output_file_name is not None
         assert form.output_file_size is not None
-        prefix = object_prefix(export_name(task.id, task.kind))
+        prefix = object_prefix(task)
         check_key(form.output_r2_key, "output_r2_key")
         if not form.output_r2_key.startswith(prefix):
             raise Invalid(f"must begin with {prefix}", field="output_r2_key")
@@ -240,21 +235,17 @@ class MachineService:
         replaces one that still runs: the machine has given that up."""
         view, attempt = signed
         task = view.task
-        key = check_key(object_prefix(export_name(task.id, task.kind)) + file, "file")
+        key = check_key(object_prefix(task) + file, "file")
         if task.attempt != attempt or task.state is not State.RUNNING:
             raise Conflict(f"attempt {attempt} has ended")
-        seconds = await self._upload_s(task)
+        machine = await self._machine_of(task) or Machine(launcher="")
         with self._machines.using(task.id):
-            size = await self._uploaded(key, content, seconds)
+            size = await self._uploaded(key, content, machine.upload_timeout_ms / 1000)
             now = (await self._engine.tasks.get(task.id)).task
             if now.attempt != attempt or now.state is not State.RUNNING:
                 await self._machines.left_late(now)
                 raise Conflict(f"attempt {attempt} has ended")
         return size
-
-    async def _upload_s(self, task: Task) -> float:
-        machine = await self._machine_of(task) or Machine(launcher="")
-        return machine.upload_timeout_ms / 1000
 
     async def _uploaded(self, key: str, content: AsyncIterable[bytes], seconds: float) -> int:
         while (earlier := self._uploads.get(key)) is not None:
