@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 from itertools import pairwise
 
 from windlass.contracts.machine.conformance.trial import BATCH, KIT, SECRETS, SIGNATURE, TASK, Trial
@@ -257,7 +258,7 @@ def takes_no_options(trial: Trial) -> None:
 def stops(trial: Trial) -> None:
     program = trial.start(trial.subject.slow)
     trial.works(program)
-    trial.stop(program)
+    program.tell(signal.SIGTERM)
     expect("the exit code", 1, program.wait(trial.timeout_s / 2))
     trial.reported_error()
     expect("files that it left", [], trial.left())

@@ -1,60 +1,54 @@
 """A server that stands in for everything a machine's program calls: the store, the callback URL, the archive of MODS.
 
-The store implements the part of S3 that uploads need, and PUT to a signed URL. It keeps only the size of an object and
-its first bytes.
+The store implements the part of S3 that uploads need, and PUT to a signed URL. It keeps the size of an object, not its
+content.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from windlass.testing.conformance.listener import Listener, Reply, Request
-from windlass.testing.conformance.watch import Watch
 
 CHUNK_BYTES = 256 * 1024
-KEEP_BYTES = 4096
 
 
 class Stored(msgspec.Struct):
-    """An object: its key, its size, and how it begins."""
+    """An object: its key, its size, and the credentials that came with it."""
 
     key: str
     size: int
-    begin: bytes
     authorization: str
     at_s: float
 
 
 class Callback(msgspec.Struct):
-    """One callback. `status` is the status of its answer, 0 if it got none."""
+    """One callback."""
 
     method: str
     target: str
     media: str
     body: dict[str, Any]  # empty for what is no JSON object
     at_s: float
-    status: int
 
 
-class StandIn(Watch):
+class StandIn:
     """Listens on loopback while it is open. `bucket` is the bucket that the program should use."""
 
     def __init__(self, *, bucket: str, archive: Callable[[str], Reply]) -> None:
-        super().__init__()
         self.bucket = bucket
         self.stored: list[Stored] = []
         self.callbacks: list[Callback] = []
-        self.puts = 0
         self.answers: list[Reply] = []  # to callbacks, one each; then all are received
         self.refusals: list[Reply] = []  # to uploads, one each; then all are stored
         self.on_callback: Callable[[], None] = lambda: None
-        self._archive = archive
+        self._archive, self._lock = archive, threading.Lock()
         self._parts: dict[str, list[tuple[int, Stored]]] = {}
         self._listener = Listener(self._answer)
         self.url = self._listener.url
@@ -63,10 +57,8 @@ class StandIn(Watch):
         self._listener.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._listener.__exit__(None, None, None)
 
     def _answer(self, request: Request) -> Reply:
         first = request.path.split("/")[1]
@@ -85,12 +77,10 @@ class StandIn(Watch):
     def _called_back(self, request: Request) -> Reply:
         body = _read_object(request.body())
         self.on_callback()
-        with self.lock:
-            reply = self.answers.pop(0) if self.answers else Reply(200, {"received": True})
-            media = request.headers.get("Content-Type") or ""
-            self.callbacks.append(Callback(request.method, request.target, media, body, time.monotonic(), reply.status))
-            self.news.notify_all()
-        return reply
+        media = request.headers.get("Content-Type") or ""
+        with self._lock:
+            self.callbacks.append(Callback(request.method, request.target, media, body, time.monotonic()))
+            return self.answers.pop(0) if self.answers else Reply(200, {"received": True})
 
     # ----------------------------------------------------------------------------------------- the store
 
@@ -116,29 +106,26 @@ class StandIn(Watch):
         if not parts:
             return Reply(404, b"<Error><Code>NoSuchUpload</Code></Error>")
         whole = msgspec.structs.replace(parts[0], size=sum(part.size for part in parts), at_s=time.monotonic())
-        with self.lock:
+        with self._lock:
             self.stored.append(whole)
         return _xml(f"<CompleteMultipartUploadResult><Key>{key}</Key></CompleteMultipartUploadResult>")
 
     def _put(self, request: Request, key: str) -> Reply:
         stored = self._read(request, key)
-        with self.lock:
-            self.puts += 1
-            refusal = self.refusals.pop(0) if self.refusals else None
-            if refusal is None:
-                self.stored.append(stored)
-            self.news.notify_all()
-        return refusal or Reply(200, b"", {"ETag": f'"{stored.size}"'})
+        with self._lock:
+            if self.refusals:
+                return self.refusals.pop(0)
+            self.stored.append(stored)
+        return Reply(200, b"", {"ETag": f'"{stored.size}"'})
 
     def _read(self, request: Request, key: str) -> Stored:
-        left, begin = request.length, b""
+        left = request.length
         while left > 0 and (piece := request.stream.read(min(left, CHUNK_BYTES))):
             left -= len(piece)
-            begin = begin or piece[:KEEP_BYTES]
         shown = request.headers.get("Authorization") or request.query.get("X-Amz-Credential", "")
         plain = request.headers.get("x-amz-decoded-content-length") or ""  # in chunks with checksums between
         size = int(plain) if plain.isdigit() and left == 0 else request.length - left
-        return Stored(key, size, begin, shown, time.monotonic())
+        return Stored(key, size, shown, time.monotonic())
 
 
 def _read_object(raw: bytes) -> dict[str, Any]:
@@ -151,12 +138,3 @@ def _read_object(raw: bytes) -> dict[str, Any]:
 
 def _xml(text: str) -> Reply:
     return Reply(200, text.encode(), {"Content-Type": "application/xml"})
-
-
-def missing(_path: str) -> Reply:
-    """The archive of a program that reads none."""
-    return Reply(404, {"error": "NOT_FOUND", "message": "there is no archive here"})
-
-
-def as_json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value))

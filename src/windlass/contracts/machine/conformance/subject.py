@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.contracts.machine.conformance.stand_in import missing
 from windlass.testing.conformance.listener import Reply
 
 LARGE_BYTES = 48 * 1024 * 1024
 SLOW_S = 60.0
-REASON = "asked to fail"
 PLAIN_PI, MISSING_PI, SLOW_PI, LARGE_PI = (f"01K9XVBAQZF9EHDRXGBEADTZ{end}" for end in ("YY", "YZ", "Y0", "Y1"))
-CHILDREN, TEXT_BYTES = 96, 256 * 1024
-TEXT = b"All work and no play. " * (TEXT_BYTES // 22)
+CHILDREN = 96
+TEXT = b"All work and no play. " * (256 * 1024 // 22)
 
 
 class Ask(NamedTuple):
@@ -65,11 +63,11 @@ def _pinax(pi: str) -> dict[str, Any]:
 SUBJECTS = {
     "any": Subject(
         plain=Ask(PLAIN_PI, {"bytes": 1000}),
-        failing=Ask(PLAIN_PI, {"fail": REASON}),
+        failing=Ask(PLAIN_PI, {"fail": "requested to fail"}),
         slow=Ask(PLAIN_PI, {"work_ms": int(SLOW_S * 1000)}),
         large=Ask(PLAIN_PI, {"bytes": LARGE_BYTES}),
         large_bytes=LARGE_BYTES,
-        archive=missing,
+        archive=lambda _path: Reply(404, {"error": "NOT_FOUND", "message": "there is no archive here"}),
         metrics=("total_time_ms",),
     ),
     "mods": Subject(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from windlass.contracts.machine.conformance.stand_in import Callback, StandIn, Stored, as_json
+from windlass.contracts.machine.conformance.stand_in import Callback, StandIn, Stored
 from windlass.contracts.machine.conformance.subject import SUBJECTS, Ask, Subject
 from windlass.errors import Invalid
 from windlass.testing.conformance.kit import Broken, Kit, Level, Result, expect, ignore
@@ -40,7 +40,7 @@ class Trial:
     def environment(self, ask: Ask) -> dict[str, str]:
         base = self.servers.url
         common = {
-            "TASK_ID": TASK, "PI": ask.pi, "EXPORT_FORMAT": "mods", "EXPORT_OPTIONS": as_json(ask.options),
+            "TASK_ID": TASK, "PI": ask.pi, "EXPORT_FORMAT": "mods", "EXPORT_OPTIONS": json.dumps(ask.options),
             "BATCH_ID": BATCH, "CALLBACK_URL": f"{base}/callback/{TASK}?{SIGNATURE}",
             "CALLBACK_PATIENCE_MS": CALLBACK_RETRY_MS, "TMPDIR": str(self.folder),
             "WINDLASS_MODS_API_URL": base, "WINDLASS_MODS_GATEWAY_URL": base,
@@ -54,15 +54,16 @@ class Trial:
         changed: dict[str, str | None] = {**os.environ, **self.environment(ask), **changes}
         program = Program(self._command, {name: value for name, value in changed.items() if value is not None})
         self._program = self._stack.enter_context(program)
-        self.servers.on_callback = lambda: self._measure(program)
+
+        def measure() -> None:
+            self.peak_bytes = max(self.peak_bytes, peak_bytes(program.pid))
+
+        self.servers.on_callback = measure
         return program
 
     def run(self, ask: Ask, **changes: str | None) -> tuple[int, Program]:
         program = self.start(ask, **changes)
         return program.wait(self.timeout_s), program
-
-    def _measure(self, program: Program) -> None:
-        self.peak_bytes = max(self.peak_bytes, peak_bytes(program.pid))
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -112,9 +113,6 @@ class Trial:
                 raise Broken(f"it made no file in TMPDIR while it worked{program.last_words()}")
             before = self.left()
             time.sleep(0.1)
-
-    def stop(self, program: Program) -> None:
-        program.tell(signal.SIGTERM)
 
     def left(self) -> list[str]:
         """Files that it has left behind."""

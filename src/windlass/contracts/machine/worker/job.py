@@ -34,27 +34,12 @@ class Misconfigured(ExportError):
     """A variable of the environment is missing or wrong."""
 
 
-def fetch(url: str) -> bytes:
-    """Fetch a payload that is too long for an environment variable."""
-    with closing(Client(agent=AGENT, proxies=True)) as client:
-        try:
-            reply = client.persist("GET", url, limit=PAYLOAD_MAX_BYTES, until=time.monotonic() + PAYLOAD_RETRY_S)
-        except Transient as error:
-            raise ExportError(f"Failed to fetch the payload: {error}") from None
-    if reply.status != 200 or reply.body is None:
-        raise ExportError(f"Failed to fetch the payload: {reply.line}")
-    return reply.content
-
-
-class Output:
+class Output(msgspec.Struct):
     """The file that the program writes. It is created empty, and removed at the end."""
 
-    __slots__ = ("content_type", "name", "path")
-
-    def __init__(self, path: Path, name: str, content_type: str) -> None:
-        self.path = path
-        self.name = name
-        self.content_type = content_type
+    path: Path
+    name: str
+    content_type: str
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -105,7 +90,7 @@ class Job(msgspec.Struct, kw_only=True):
         inline = self.settings.get("PAYLOAD", "").encode()
         url = self.settings.get("PAYLOAD_URL")
         try:
-            return msgspec.json.decode(fetch(url) if url and not inline else inline or b"null")
+            return msgspec.json.decode(_fetch(url) if url and not inline else inline or b"null")
         except msgspec.DecodeError as error:
             raise ExportError(f"the payload is not JSON: {error}") from None
 
@@ -120,3 +105,15 @@ class Job(msgspec.Struct, kw_only=True):
                 output.path.unlink(missing_ok=True)
             except OSError as error:
                 log.warning("%s could not be removed: %s", output.path, error)
+
+
+def _fetch(url: str) -> bytes:
+    """Fetch a payload that is too long for an environment variable."""
+    with closing(Client(agent=AGENT, proxies=True)) as client:
+        try:
+            reply = client.persist("GET", url, limit=PAYLOAD_MAX_BYTES, until=time.monotonic() + PAYLOAD_RETRY_S)
+        except Transient as error:
+            raise ExportError(f"Failed to fetch the payload: {error}") from None
+    if reply.status != 200 or reply.body is None:
+        raise ExportError(f"Failed to fetch the payload: {reply.line}")
+    return reply.content

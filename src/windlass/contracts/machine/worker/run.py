@@ -54,12 +54,13 @@ def run(export: Export, environ: Mapping[str, str] | None = None) -> int:
             with stop.interrupts():
                 report = _work(export, job, started, stop)
         except BaseException as error:
-            job = job or environment.minimal_job(environ)
-            message = scrub(_message(error), environment.secrets(environ))
+            job, secrets = job or environment.minimal_job(environ), environment.secrets(environ)
+            # An error that was not written for users is reported with its type, and logged with its traceback.
+            for_users = isinstance(error, ExportError | UploadFailed | Stopped)
+            message = scrub(clean(words_of(error)) if for_users else line_of(error), secrets)
             report = failure(job, message) if job else {}
-            trace = "" if isinstance(error, ExportError | UploadFailed | Stopped) else _trace(error)
             with suppress(Exception):  # a log handler is code of the program and may raise
-                log.error("%s%s", message, scrub(trace, environment.secrets(environ)))  # noqa: TRY400
+                log.error("%s%s", message, "" if for_users else scrub(_trace(error), secrets))  # noqa: TRY400
         if job is None:
             return 1
         job.remove_files()
@@ -108,10 +109,3 @@ def _awaited(made: Awaitable[Metrics]) -> Metrics:
         return await made
 
     return asyncio.run(awaited())
-
-
-def _message(error: BaseException) -> str:
-    """The message for the report. Errors that were not written for users come with their type."""
-    if isinstance(error, ExportError | UploadFailed | Stopped):
-        return clean(words_of(error))
-    return line_of(error)

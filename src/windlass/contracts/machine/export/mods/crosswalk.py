@@ -39,8 +39,6 @@ LANGUAGES = {
     "en": "eng", "es": "spa", "fr": "fre", "de": "ger", "it": "ita",
     "pt": "por", "zh": "chi", "ja": "jpn", "ar": "ara", "ru": "rus",
 }  # fmt: skip
-
-
 # xs:anyURI, the type of a link: with a scheme, and with forbidden characters escaped.
 _URI = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*:(?:[^\s<>\"{}|\\^`\[\]%#\x00-\x20\x7f]|%[0-9A-Fa-f]{2})+(?:#[^\s<>\"{}|\\^`\[\]%#]*)?"
@@ -107,8 +105,7 @@ def before(entity: Entity, mode: Mode) -> Iterator[Node]:
     """The elements before the related items."""
     manifest, pinax, graph = entity.manifest, entity.pinax or {}, entity.graph
     if entity.pinax is None:
-        title = leaf("title", f"[Incomplete Record: {manifest.pi}]")
-        yield group("titleInfo", title, type="alternative")
+        yield group("titleInfo", leaf("title", f"[Incomplete Record: {manifest.pi}]"), type="alternative")
     elif title_text := text(pinax.get("title")):
         yield group("titleInfo", leaf("title", title_text))
     yield from _names(pinax)
@@ -126,8 +123,7 @@ def before(entity: Entity, mode: Mode) -> Iterator[Node]:
 
 def after(entity: Entity, addresses: Addresses, place: Place | None, today: str, origin: str) -> Iterator[Node]:
     """The elements after the related items."""
-    tail = _tail(entity, addresses) if entity.pinax is not None else _minimal_tail(entity, addresses, today, origin)
-    yield from tail
+    yield from _tail(entity, addresses) if entity.pinax is not None else _minimal_tail(entity, addresses, today, origin)
     if place is not None:
         parent = f", parent: {place.path[-2]}" if place.depth else ""
         yield note("hierarchy", "Tree Position", f"depth: {place.depth}{parent}, path: /{'/'.join(place.path)}")

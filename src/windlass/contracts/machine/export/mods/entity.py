@@ -18,8 +18,6 @@ PI = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")  # safe in a path, and as an
 W3CDTF = re.compile(
     r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01])(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?)?)?", re.ASCII
 )
-
-
 # Characters that XML 1.0 does not allow: control characters, surrogates, two non-characters.
 OUTSIDE = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff\\ufffe\\uffff"
 BLANK = re.compile(rf"[\s{OUTSIDE}]*")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NoReturn
@@ -25,21 +24,15 @@ ADDRESSES = {
     "WINDLASS_MODS_GATEWAY_URL": "https://ipfs.arke.institute",
     "WINDLASS_MODS_WEB_URL": "https://arke.institute",
 }
-
-
 FORMAT = "mods"
 M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
 def main() -> NoReturn:
-    _give_large_blocks_back()
-    run_export(export)
-
-
-def _give_large_blocks_back() -> None:
-    """Fix the mmap threshold. Otherwise glibc raises it, and keeps large blocks for each of many threads."""
+    # Fix the mmap threshold. Otherwise glibc raises it, and keeps large blocks for each of many threads.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 * 1024)
+    run_export(export)
 
 
 def export(job: Job) -> dict[str, int]:
@@ -51,7 +44,8 @@ def export(job: Job) -> dict[str, int]:
 
     if job.format != FORMAT:
         raise ExportError(f"EXPORT_FORMAT is {job.format!r}, but this program exports {FORMAT}")
-    options, addresses = job.read_options(Options), read_addresses(job.settings)
+    options = job.read_options(Options)
+    addresses = Addresses(*(_address(name, job.settings.get(name) or default) for name, default in ADDRESSES.items()))
     if not PI.fullmatch(job.pi):
         raise ExportError("PI is not a persistent identifier")
     name = f"{job.pi}-collection.xml" if options.recursive else f"{job.pi}.xml"
@@ -68,11 +62,6 @@ def export(job: Job) -> dict[str, int]:
         "entities_failed": counts.failed,
         "entities_incomplete": counts.incomplete,
     }
-
-
-def read_addresses(settings: Mapping[str, str]) -> Addresses:
-    found = [_address(name, settings.get(name) or default) for name, default in ADDRESSES.items()]
-    return Addresses(*found)
 
 
 def _address(name: str, url: str) -> str:

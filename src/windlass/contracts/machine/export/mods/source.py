@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from concurrent.futures import Future
-from types import TracebackType
 from urllib.parse import quote, urljoin, urlsplit
 
 from windlass.contracts.machine.export.mods.threads import ThreadPool
@@ -48,18 +47,15 @@ class Source:
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._threads.close()
         self._client.close()
 
     def manifest(self, pi: str) -> Body:
         """Raises NotRead."""
-        return _all(
-            self._threads.submit(self._get, f"{self._api}/entities/{quote(pi, safe='')}", FILE_MAX_BYTES).result()
-        )
+        url = f"{self._api}/entities/{quote(pi, safe='')}"
+        return _all(self._threads.submit(self._get, url, FILE_MAX_BYTES).result())
 
     def begin(self, cid: str) -> Future[Body | None]:
         """Start to read a file ahead. The result is None if the file is not small: read it when it is needed."""
@@ -76,7 +72,13 @@ class Source:
 
     def _get(self, url: str, limit: int) -> Body | None:
         for _ in range(REDIRECTS_MAX + 1):
-            reply = self._persist(url, limit)
+            try:
+                reply = self._client.persist(
+                    "GET", url, limit=limit, until=time.monotonic() + RETRY_S, wait=self._stop.wait,
+                    backoff=Backoff(PAUSE_S, PAUSE_MAX_S), tries_max=TRIES_MAX,
+                )  # fmt: skip
+            except Transient as error:
+                raise NotRead(str(error)) from None
             if reply.status not in REDIRECTS:
                 break
             url = self._redirected(url, reply)
@@ -87,15 +89,6 @@ class Source:
         if reply.headers.get("content-encoding", "identity") != "identity":
             raise NotRead(f"its encoding {reply.headers['content-encoding']!r} was not requested")
         return reply.body
-
-    def _persist(self, url: str, limit: int) -> Reply:
-        try:
-            return self._client.persist(
-                "GET", url, limit=limit, until=time.monotonic() + RETRY_S, wait=self._stop.wait,
-                backoff=Backoff(PAUSE_S, PAUSE_MAX_S), tries_max=TRIES_MAX,
-            )  # fmt: skip
-        except Transient as error:
-            raise NotRead(str(error)) from None
 
     def _redirected(self, url: str, reply: Reply) -> str:
         """The target of a redirect. Raises NotRead for an unknown server, and for one from https to http."""
@@ -114,20 +107,13 @@ class Reading:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._turn = False
+        self.large = False  # whether a large file of this entity may be in memory
 
     def __enter__(self) -> Reading:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.let_go()
-
-    @property
-    def large(self) -> bool:
-        """Whether a large file of this entity may be in memory."""
-        return self._turn
 
     def begin(self, cid: str) -> Future[Body | None]:
         return self._source.begin(cid)
@@ -137,15 +123,15 @@ class Reading:
         body = begun.result()
         if body is not None:
             return body
-        if not self._turn:
+        if not self.large:
             self._source.large.acquire()
-            self._turn = True
+            self.large = True
         return self._source.file(cid)
 
     def let_go(self) -> None:
         """Let another entity read a large file: this one has none in memory any more."""
-        if self._turn:
-            self._turn = False
+        if self.large:
+            self.large = False
             self._source.large.release()
 
 
