@@ -13,8 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.contracts.callback import rules as rules
-from windlass.contracts.callback.rules import Refusal, Scope, SignalCancel, StartAttempt
+from windlass.contracts.callback.rules import Refusal, Scope, SignalCancel, StartAttempt, check_goes_on
 from windlass.core.attempt import AttemptReport, Heartbeat, HeartbeatAnswer
 from windlass.core.command import storable
 from windlass.core.progress import Amount, ProgressReport
@@ -39,13 +38,8 @@ class Callbacks:
 
     def __init__(self, engine: Engine) -> None:
         parts = engine.parts
-        self._store, self._randomness, self._notes, self._clock = (
-            parts.store,
-            parts.randomness,
-            parts.progress,
-            parts.clock,
-        )
-        self._objects = parts.objects
+        self._store, self._objects, self._randomness = parts.store, parts.objects, parts.randomness
+        self._notes, self._clock = parts.progress, parts.clock
         self._heartbeats: Committer[CallbackHeartbeat, HeartbeatAnswer] = Committer(
             self._commit_heartbeats, batch_max=HEARTBEATS_MAX, pause=parts.pause
         )
@@ -99,40 +93,31 @@ class Callbacks:
 
     async def _commit_heartbeats(self, heartbeats: list[CallbackHeartbeat]) -> list[HeartbeatAnswer | WindlassError]:
         """One statement reads. One writes the attempts whose rows would expire too soon."""
+        attempts = [(heartbeat.credential.task_id, heartbeat.credential.attempt) for heartbeat in heartbeats]
         async with self._store.single() as tx:
-            statuses, now = await tx.heartbeats.attempt_statuses(
-                [(heartbeat.credential.task_id, heartbeat.credential.attempt) for heartbeat in heartbeats]
-            )
+            statuses, now = await tx.heartbeats.attempt_statuses(attempts)
         assert now is not None, heartbeats
         self._clock.learn(now)
         usual = HeartbeatAnswer(now, worker=UNNAMED)
         outcomes = [_answer(heartbeat, status, usual) for heartbeat, status in zip(heartbeats, statuses, strict=True)]
-        thin = {
-            (heartbeat.credential.task_id, heartbeat.credential.attempt): heartbeat
-            for heartbeat, status, outcome in zip(heartbeats, statuses, outcomes, strict=True)
+        due = {
+            attempt: heartbeat.worker_time
+            for attempt, heartbeat, status, outcome in zip(attempts, heartbeats, statuses, outcomes, strict=True)
             if status is not None and not status.covered and isinstance(outcome, HeartbeatAnswer)
         }
-        gone = await self._gone(list(thin.values())) if thin else set()
-        if not gone:
+        if not due:
             return outcomes
-        return [
-            _silent_too_long()
-            if isinstance(outcome, HeartbeatAnswer)
-            and (heartbeat.credential.task_id, heartbeat.credential.attempt) in gone
-            else outcome
-            for heartbeat, outcome in zip(heartbeats, outcomes, strict=True)
-        ]
-
-    async def _gone(self, heartbeats: list[CallbackHeartbeat]) -> set[tuple[UUID, int]]:
-        """The attempts that could not be kept alive because they have just expired. Rows are sorted, so that concurrent
-        statements do not deadlock."""
-        ordered = sorted(heartbeats, key=lambda heartbeat: heartbeat.credential.task_id.int)
-        rows = [
-            (heartbeat.credential.task_id, heartbeat.credential.attempt, heartbeat.worker_time) for heartbeat in ordered
-        ]
+        # Sorted, so that concurrent statements do not deadlock.
+        rows = [(task_id, attempt, due[task_id, attempt]) for task_id, attempt in sorted(due)]
         async with self._store.single() as tx:
             kept = await tx.heartbeats.keep_alive(rows)
-        return {(task_id, attempt) for task_id, attempt, _ in rows} - kept if len(kept) < len(rows) else set()
+        if len(kept) == len(rows):
+            return outcomes
+        gone = due.keys() - kept  # they have just expired
+        return [
+            _silent_too_long() if attempt in gone and isinstance(outcome, HeartbeatAnswer) else outcome
+            for attempt, outcome in zip(attempts, outcomes, strict=True)
+        ]
 
     def _is_news(self, note: ProgressReport) -> bool:
         """Whether a report contains anything that was not just written."""
@@ -155,7 +140,7 @@ def _answer(
         return NotFound(f"there is no task {scope.task_id}", task_id=scope.task_id)
     try:
         scope.check(status, usual.now)
-        rules.check_goes_on(status, starting=heartbeat.starting)
+        check_goes_on(status, starting=heartbeat.starting)
     except WindlassError as error:
         return error
     if not status.alive:

@@ -33,12 +33,8 @@ def check_headers(field: str, headers: Mapping[str, str]) -> None:
             raise Invalid("must be names of headers", field=field)
         if name.lower() in OURS or name.lower().startswith(OURS_BEGIN):
             raise Invalid("is set by the engine", field=f"{field}.{name}")
-        if len(value) > VALUE_MAX or not is_value(value):
+        if len(value) > VALUE_MAX or not _VALUE.fullmatch(value):
             raise Invalid("must be printable ASCII, without spaces around it", field=f"{field}.{name}")
-
-
-def is_value(text: str) -> bool:
-    return _VALUE.fullmatch(text) is not None
 
 
 def secret_names(headers: Mapping[str, str]) -> list[str]:
@@ -57,6 +53,6 @@ def filled(headers: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, 
             raise Invalid(f"this server has no variable {PREFIX}{name}", field="delivery.headers")
     complete = {name: _SECRET.sub(lambda found: secrets[found[1]], value) for name, value in headers.items()}
     for name, value in complete.items():
-        if not is_value(value):
+        if not _VALUE.fullmatch(value):
             raise Invalid("a secret in it is not printable ASCII", field=f"delivery.headers.{name}")
     return complete

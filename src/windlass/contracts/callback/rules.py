@@ -20,10 +20,9 @@ from windlass.core.attempt import AttemptRow, Credential, Denial, denied, entry,
 from windlass.core.delivery import TOKEN_TTL_MAX_S, type_of
 from windlass.core.outgoing import runs
 from windlass.core.states import TERMINAL, Instant, State, Transition, Verb, move
-from windlass.core.task import Cancel, Outcome, Task
+from windlass.core.task import Outcome, Task
 from windlass.errors import Forbidden, LeaseLost, WindlassError
 
-DEFAULT_WORKSPACE = "default"
 PUSH = type_of(Push)
 
 
@@ -85,7 +84,7 @@ class Scope(Credential, frozen=True, gc=False, kw_only=True):
 def tenant_of(namespace: str) -> tuple[str, str]:
     """Tenant and workspace of a namespace: the parts before and after its first slash."""
     tenant, _, workspace = namespace.partition("/")
-    return tenant or namespace, workspace or DEFAULT_WORKSPACE
+    return tenant or namespace, workspace or "default"
 
 
 def token_life(task: Task, now: Instant, usual_s: float) -> timedelta:
@@ -157,10 +156,6 @@ class SignalCancel(msgspec.Struct, frozen=True):
         if not runs(task, self.attempt):
             check_goes_on(task, starting=False)
         return rules.signal_cancel(task, now)
-
-
-def cancel_reason(cancel: Cancel) -> str:
-    return cancel.reason or "user_requested"
 
 
 # --------------------------------------------------------------------------------------------- shared parts

@@ -41,20 +41,12 @@ class Trial:
     def push(self, envelope: dict[str, Any], script: Script = as_usual) -> Pushed:
         """Push an envelope, and check that the worker accepts it."""
         pushed = self.engine.push(envelope, script)
-        with self.engine.lock:
-            begun = self.engine.news.wait_for(
-                lambda: pushed.status is not None or bool(pushed.callbacks), self.engine.timeout_s
-            )
-        if not begun:
+        if not self.engine.until(lambda: pushed.status is not None or pushed.callbacks, self.engine.timeout_s):
             raise Broken(f"the push was not answered within {self.engine.timeout_s:g} s")
         if pushed.status == -1:
             raise Broken("the push was not answered: the connection was refused or broken")
         if pushed.status is not None and not (200 <= pushed.status < 300 or pushed.status == 409):
-            hint = (
-                ": redirects are not followed; does the URL end with a slash there?"
-                if pushed.status // 100 == 3
-                else ""
-            )
+            hint = ": redirects are not followed; must the URL end with a slash?" if pushed.status // 100 == 3 else ""
             raise Broken(f"the push was answered with {pushed.status}{hint}")
         return pushed
 
@@ -85,12 +77,8 @@ def check_worker(
     check_count("interval_ms", interval_ms, least=10, most=60_000)
     chosen = KIT.select(only, level)
     with StandIn(url, secret, interval_ms=interval_ms, timeout_s=timeout_s, callback_url=callback_url) as engine:
-        _check_reachable(engine)
+        try:
+            engine.send(b"{}", message_id="reach", headers={})
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"the worker at {url} does not answer: {error}") from None
         return KIT.run(chosen, lambda: nullcontext(Trial(engine, kind)), parallel=parallel, on_result=on_result)
-
-
-def _check_reachable(engine: StandIn) -> None:
-    try:
-        engine.send(b"{}", message_id="reach", headers={})
-    except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"the worker at {engine.worker_url} does not answer: {error}") from None

@@ -23,6 +23,7 @@ OTHER_SECRET = "whsec_" + "b3RoZXIgc2VjcmV0IG9mIG5vYm9keSBhdCBhbGwhISE="
 TERMINAL = {"error": "task_already_terminal", "state": "CANCELLED", "message": "the task is over"}
 EXPIRED = {"error": "task_expired", "message": "the task exceeded its heartbeat timeout"}
 SUPERSEDED = {"error": "attempt_mismatch", "expectedAttempt": 2, "receivedAttempt": 1, "message": "a newer one runs"}
+CANCEL = Reply(200, {"acknowledged": True, "shouldCancel": True, "cancelReason": "user_requested"})
 SLACK_S = 1.0  # for busy machines
 
 
@@ -35,12 +36,16 @@ def answer(to: str, reply: Reply, times: int = 1_000_000, begin: int = 0) -> Scr
     return script
 
 
+def fail_twice(to: str) -> Script:
+    """A 500 to the first callback of one kind, no answer to the second; all else is accepted."""
+    return lambda what, before: (Reply(500), Reply(0))[before] if what == to and before < 2 else None
+
+
 def outcome(pushed: Pushed, wanted: str) -> Callback:
     callback = pushed.wait("completed")
     if callback.body["outcome"] != wanted:
-        raise Broken(
-            f"completed said {callback.body['outcome']}: {json.dumps(callback.body.get('error'))}, not {wanted}"
-        )
+        error = json.dumps(callback.body.get("error"))
+        raise Broken(f"completed has the outcome {callback.body['outcome']}, not {wanted}: {error}")
     return callback
 
 
@@ -212,10 +217,7 @@ def heartbeats(trial: Trial) -> None:
     "Do not stop when a heartbeat gets a 5xx answer or no answer. Keep working and try again.",
 )
 def survives_lost_heartbeat(trial: Trial) -> None:
-    def script(what: str, before: int) -> Reply | None:
-        return (Reply(500), Reply(0))[before] if what == "heartbeat" and before < 2 else None
-
-    pushed = trial.push(trial.envelope(2 * LONG), script)
+    pushed = trial.push(trial.envelope(2 * LONG), fail_twice("heartbeat"))
     pushed.wait("heartbeat", 3, unless="completed")
     outcome(pushed, "SUCCEEDED")
 
@@ -242,8 +244,7 @@ def follows_token(trial: Trial) -> None:
     "…/completed with outcome CANCELLED.",
 )
 def obeys_cancel(trial: Trial) -> None:
-    cancel = Reply(200, {"acknowledged": True, "shouldCancel": True, "cancelReason": "user_requested"})
-    pushed = trial.push(trial.envelope(10 * LONG), answer("heartbeat", cancel))
+    pushed = trial.push(trial.envelope(10 * LONG), answer("heartbeat", CANCEL))
     pushed.wait("heartbeat", unless="completed")
     grace_s = 20 * trial.interval_s + SLACK_S
     completed = pushed.wait("completed", timeout_s=grace_s)
@@ -299,10 +300,7 @@ def accepts_refusal(trial: Trial) -> None:
     "is accepted.",
 )
 def repeats_started(trial: Trial) -> None:
-    def script(what: str, before: int) -> Reply | None:
-        return (Reply(500), Reply(0))[before] if what == "started" and before < 2 else None
-
-    pushed = trial.push(trial.envelope(2), script)
+    pushed = trial.push(trial.envelope(2), fail_twice("started"))
     pushed.wait("started", 3, unless="completed")
     outcome(pushed, "SUCCEEDED")
 
@@ -350,7 +348,7 @@ def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
 def runs_once(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(LONG))
     pushed.wait("started")
-    status = trial.engine.push_again(pushed)
+    status = trial.engine.deliver(pushed)
     if not (200 <= status < 300 or status in (409, 429, 503)):
         raise Broken(f"the second delivery was answered with {status}")
     trial.quiet(pushed, outcome(pushed, "SUCCEEDED"), LONG)
@@ -368,7 +366,7 @@ def does_not_repeat(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(1), answer("started", Reply(409, over), begin=1))
     completed = outcome(pushed, "SUCCEEDED")
     trial.quiet(pushed, completed, 2)
-    trial.engine.push_again(pushed)
+    trial.engine.deliver(pushed)
     with trial.engine.lock:
         trial.engine.news.wait_for(lambda: len(pushed.of_kind("started")) > 1, 2 * trial.interval_s)
         last = pushed.callbacks[-1]
@@ -423,8 +421,7 @@ def stops_handler_at_410(trial: Trial) -> None:
     "handler that continues wastes its work and keeps a slot.",
 )
 def stops_handler_at_cancel(trial: Trial) -> None:
-    cancel = Reply(200, {"acknowledged": True, "shouldCancel": True, "cancelReason": "user_requested"})
-    pushed = _watched(trial, answer("heartbeat", cancel))
+    pushed = _watched(trial, answer("heartbeat", CANCEL))
     pushed.wait("heartbeat", unless="completed")
     _stops(trial, pushed, "it was told to cancel")
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
@@ -26,6 +25,7 @@ from windlass.net.signature import signed_headers
 from windlass.testing.conformance.kit import Broken
 from windlass.testing.conformance.listener import BODY_MAX_BYTES, Listener, Reply, Request
 from windlass.testing.conformance.probe import Probe
+from windlass.testing.conformance.watch import Watch
 
 CATEGORIES = ("USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED")
 OUTCOMES = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -113,7 +113,7 @@ class Pushed:
         return f"{push}, callbacks: {', '.join(callback.what for callback in self.callbacks) or 'none'}"
 
 
-class StandIn:
+class StandIn(Watch):
     """Listens for callbacks while it is open. A worker is given `timeout_s` for what it has to do."""
 
     def __init__(
@@ -126,10 +126,9 @@ class StandIn:
         callback_url: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
+        super().__init__()
         self.worker_url, self.secret = worker_url, secret
         self.interval_ms, self.timeout_s = interval_ms, timeout_s
-        self.lock = threading.RLock()
-        self.news = threading.Condition(self.lock)
         self._pushed: dict[str, list[Pushed]] = {}
         host = "0.0.0.0" if callback_url else own_address(worker_url)  # noqa: S104
         self._listener = Listener(self._take, host=host, ssl_context=ssl_context)
@@ -139,10 +138,8 @@ class StandIn:
         self._listener.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._listener.__exit__(None, None, None)
 
     # ----------------------------------------------------------------------------------------- pushing
 
@@ -166,7 +163,7 @@ class StandIn:
         """Push an envelope as an engine does, with retries if the worker is full. Does not wait for the answer."""
         pushed = Pushed(self, envelope, script)
         self.expect(pushed)
-        threading.Thread(target=self._deliver, args=(pushed,), daemon=True).start()
+        threading.Thread(target=self._deliver_until_accepted, args=(pushed,), daemon=True).start()
         return pushed
 
     def expect(self, pushed: Pushed) -> None:
@@ -177,17 +174,17 @@ class StandIn:
     def now_s(self) -> int:
         return int(time.time())
 
-    def push_again(self, pushed: Pushed) -> int:
-        """Send the same push again. Returns the status of the answer."""
+    def deliver(self, pushed: Pushed) -> int:
+        """Send a push once, or once more. Returns the status of the answer."""
         return self.send(json.dumps(pushed.envelope).encode(), message_id=delivery_id(pushed.envelope))
 
-    def _deliver(self, pushed: Pushed) -> None:
-        body, until_s = json.dumps(pushed.envelope).encode(), time.monotonic() + self.timeout_s
+    def _deliver_until_accepted(self, pushed: Pushed) -> None:
+        until_s = time.monotonic() + self.timeout_s
         try:
-            status = self.send(body, message_id=delivery_id(pushed.envelope))
+            status = self.deliver(pushed)
             while status in (429, 503) and time.monotonic() < until_s:
                 time.sleep(0.1)
-                status = self.send(body, message_id=delivery_id(pushed.envelope))
+                status = self.deliver(pushed)
         except (OSError, http.client.HTTPException):
             status = -1
         with self.lock:
@@ -211,9 +208,11 @@ class StandIn:
         """Record one callback, and answer it as the script of its push says."""
         words = path.split("?")[0].rstrip("/").split("/")
         what, task_id = words[-1], words[-2] if len(words) > 1 else ""
-        if what == PROBE:
-            return self._probed(task_id)
         with self.lock:
+            if what == PROBE:
+                for pushed in self._pushed.get(task_id, ()):
+                    pushed.probe.call()
+                return Reply(200)
             candidates = self._pushed.get(task_id)
             if candidates is None or what not in CALLBACKS:
                 return Reply(404, {"error": "task_not_found", "message": f"there is nothing at {path}"})
@@ -228,12 +227,6 @@ class StandIn:
     def probe_url(self, task_id: str) -> str:
         """The URL that the handler calls while it works, so that a case notices when it stops."""
         return f"{self.base_url}/{task_id}/{PROBE}"
-
-    def _probed(self, task_id: str) -> Reply:
-        with self.lock:
-            for pushed in self._pushed.get(task_id, ()):
-                pushed.probe.call()
-        return Reply(200)
 
     def _reply(self, pushed: Pushed, what: str, token: str, body: dict[str, Any] | None) -> Reply:
         if token not in pushed.tokens:

@@ -15,7 +15,7 @@ import msgspec
 from windlass.contracts.callback.delivery import CloudTasks, Push
 from windlass.contracts.callback.wire.names import cloud_task_id
 from windlass.engine.send.outbox import NotNow
-from windlass.net.push import Reply, post
+from windlass.net.push import post
 
 ENDPOINT = "https://cloudtasks.googleapis.com"
 METADATA_URL = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
@@ -23,8 +23,6 @@ TIMEOUT_S = 10.0
 BUSY = frozenset({429, 503})
 BUSY_AGAIN_S = 2.0
 TOKEN_SPARE_S = 60.0
-
-AccessToken = Callable[[], Awaitable[str]]
 
 
 class NotCreated(Exception):
@@ -34,7 +32,7 @@ class NotCreated(Exception):
 class CloudTasksCarrier:
     """Hands pushes to Cloud Tasks. `access_token` returns the token for Google's API."""
 
-    def __init__(self, access_token: AccessToken, *, endpoint: str = ENDPOINT) -> None:
+    def __init__(self, access_token: Callable[[], Awaitable[str]], *, endpoint: str = ENDPOINT) -> None:
         self._access_token, self._endpoint = access_token, endpoint.rstrip("/")
 
     async def __call__(self, push: Push, message_id: str, headers: dict[str, str], body: bytes) -> None:
@@ -48,38 +46,27 @@ class CloudTasksCarrier:
             timeout_s=TIMEOUT_S,
             targets=None,
         )
-        judge(reply)
+        # A name in use (409) means that an earlier try of ours created the task.
+        if 200 <= reply.status < 300 or reply.status == 409:
+            return
+        if reply.status in BUSY:
+            raise NotNow(f"Cloud Tasks answered {reply.status}", BUSY_AGAIN_S)
+        raise NotCreated(f"Cloud Tasks answered {reply.status}: {reply.body[:300].decode('utf-8', 'replace')}")
 
 
 def cloud_task(
     via: CloudTasks, queue: str, url: str, message_id: str, headers: dict[str, str], body: bytes
 ) -> dict[str, Any]:
     """The task to create, as in Google's API."""
-    request: dict[str, Any] = {
-        "url": url,
-        "httpMethod": "POST",
-        "headers": headers,
-        "body": base64.b64encode(body).decode(),
-    }
+    content = base64.b64encode(body).decode()
+    request: dict[str, Any] = {"url": url, "httpMethod": "POST", "headers": headers, "body": content}
     if via.service_account_email is not None:
-        request["oidcToken"] = {
-            "serviceAccountEmail": via.service_account_email,
-            "audience": via.audience or url,
-        }
+        request["oidcToken"] = {"serviceAccountEmail": via.service_account_email, "audience": via.audience or url}
     return {
         "name": f"{queue}/tasks/{cloud_task_id(message_id)}",
         "httpRequest": request,
         "dispatchDeadline": f"{via.dispatch_deadline_s}s",
     }
-
-
-def judge(reply: Reply) -> None:
-    """Raise unless the task was created. A name in use (409) means that an earlier try of ours created it."""
-    if 200 <= reply.status < 300 or reply.status == 409:
-        return
-    if reply.status in BUSY:
-        raise NotNow(f"Cloud Tasks answered {reply.status}", BUSY_AGAIN_S)
-    raise NotCreated(f"Cloud Tasks answered {reply.status}: {reply.body[:300].decode('utf-8', 'replace')}")
 
 
 class MetadataToken:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -19,8 +17,6 @@ from windlass.core.task import Task
 from windlass.engine.read.tasks import TaskView
 from windlass.net.ids import ulid
 
-OPERATION = "materialize"
-
 
 def make_envelope(
     view: TaskView, push: Push, scope: Scope, token: str, base_url: str, checkpoint: bytes | None
@@ -28,11 +24,13 @@ def make_envelope(
     """The envelope of a task's current attempt. `base_url` is where the worker calls back."""
     task = view.task
     fields = wire_fields(view.wire)
+    asset_id = fields.get("assetId")
+    task_key = {"asset_key": {"namespace": task.namespace, "name": task.kind}, "operation": "materialize"}
     return TaskEnvelope(
         task_id=ulid("task", task.id),
         run_id=run_of(task.id, task.run_id),
-        asset_id=_text(fields.get("assetId")) or task.kind,
-        task_key=fields.get("taskKey") or _task_key(task),
+        asset_id=asset_id if isinstance(asset_id, str) and asset_id else task.kind,
+        task_key=fields.get("taskKey") or task_key,
         tenant_id=scope.tenant,
         workspace_id=scope.workspace,
         attempt=task.attempt,
@@ -41,7 +39,7 @@ def make_envelope(
         deadline=task.deadline_at,
         callback_base_url=base_url,
         task_token=token,
-        token_expires_at=_utc(scope.expires_at),
+        token_expires_at=scope.expires_at.replace(microsecond=0),
         heartbeat_interval_ms=push.heartbeat_interval_ms,
         heartbeat_timeout_ms=push.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS,
         cancel_grace_period_ms=round(task.policy.cancel_grace_s * 1000),
@@ -55,28 +53,12 @@ def make_envelope(
     )
 
 
-def _task_key(task: Task) -> dict[str, Any]:
-    return {"asset_key": {"namespace": task.namespace, "name": task.kind}, "operation": OPERATION}
-
-
 def _resources(task: Task, push: Push, submitted: object) -> Resources:
     """The resources of the queue, changed by those of the submission and by the time limit of the task."""
-    resources = Resources(
-        memory_bytes=push.resources.memory_bytes,
-        cpu_millicores=push.resources.cpu_millicores,
-        timeout_ms=push.resources.timeout_ms,
-    )
+    resources = Resources(**msgspec.structs.asdict(push.resources))
     if isinstance(submitted, dict):
         with suppress(msgspec.ValidationError):
             resources = msgspec.convert({**msgspec.to_builtins(resources), **submitted}, Resources)
     if task.policy.timeout_s is not None:
         resources = replace(resources, timeout_ms=max(1, round(task.policy.timeout_s * 1000)))
     return resources
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _utc(instant: datetime) -> datetime:
-    return instant.replace(microsecond=0)

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from windlass.contracts.callback.rules import Refusal
 from windlass.contracts.callback.wire.status import STATUS
 from windlass.core.text import TEXT_MAX
-from windlass.core.validation import PAYLOAD_MAX_BYTES, check_name, clean_json, clean_text
+from windlass.core.validation import PAYLOAD_MAX_BYTES, clean_json, clean_text
 from windlass.errors import Invalid, LeaseLost, WindlassError
 from windlass.net.status import known_code, public_message
 
@@ -76,18 +76,8 @@ def plain_error(_status: int, code: str, message: str) -> RefusedAnswer:
     return RefusedAnswer(error=code, message=message)
 
 
-# --------------------------------------------------------------------------------------------- what is kept
-
-
-def checked_worker(name: str) -> str:
-    check_name("workerId", name)
-    return name
-
-
-def kept_json(field: str, content: msgspec.Raw | UnsetType) -> object:
-    """JSON of a worker in the form that the history stores, or UNSET. JSON that is too long becomes shortened text."""
-    if isinstance(content, UnsetType):
-        return UNSET
+def kept_json(field: str, content: msgspec.Raw) -> object:
+    """JSON of a worker in the form that the history stores. JSON that is too long becomes shortened text."""
     text = bytes(content)
     if len(text) > PAYLOAD_MAX_BYTES:
         return clean_text(field, text[: TEXT_MAX * 4].decode("utf-8", "replace"))

@@ -25,7 +25,7 @@ from windlass.engine.engine import Engine
 from windlass.engine.read.tasks import TaskView
 from windlass.engine.send.outbox import NotNow, Undeliverable
 from windlass.errors import Forbidden, Invalid, NotFound
-from windlass.net.push import Reply, post
+from windlass.net.push import post
 from windlass.net.retry_after import retry_after_s
 from windlass.net.signature import signed_headers
 from windlass.net.targets import Targets
@@ -86,9 +86,12 @@ class Pusher:
             view = await self._engine.tasks.get(effect.task_id)
         except NotFound:
             return
-        view = await self._with_results(view)
+        try:  # put the results of other tasks into the payload that refers to them
+            payload = await self._engine.payloads.whole(view.payload, view.task.namespace)
+        except (Invalid, NotFound) as error:
+            raise Undeliverable(error.message) from None
         now = await self._engine.parts.clock.about_now()
-        message_id, headers, body = await self._message(view, settings, push, now)
+        message_id, headers, body = await self._message(replace(view, payload=payload), settings, push, now)
         if push.cloud_tasks is not None:
             if self._cloud_tasks is None:
                 raise Undeliverable("Google Cloud Tasks is not configured on this server")
@@ -96,13 +99,6 @@ class Pusher:
         else:
             await self._post(push.url, headers, body, now)
         await outgoing.delivered(effect, push.dispatch_timeout_ms / 1000)
-
-    async def _with_results(self, view: TaskView) -> TaskView:
-        """Put the results of other tasks into the payload that refers to them."""
-        try:
-            return replace(view, payload=await self._engine.payloads.whole(view.payload, view.task.namespace))
-        except (Invalid, NotFound) as error:
-            raise Undeliverable(error.message) from None
 
     async def _message(
         self, view: TaskView, settings: QueueSettings, push: Push, now: datetime
@@ -127,26 +123,20 @@ class Pusher:
         return message_id, headers, body
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes, now: datetime) -> None:
+        """Raises NotTaken or NotNow unless the worker accepts the push. Redirects are not followed."""
         try:
             timeout_s = ANSWER_TIMEOUT_S + len(body) / SLOWEST_BYTES_PER_S
             reply = await post(url, headers, body, timeout_s=timeout_s, targets=self._targets)
         except Forbidden as error:
             raise Undeliverable(error.message) from None
-        judge(replace(reply, body=self._mask(reply.body)), now)
-
-    def _mask(self, answer: bytes) -> bytes:
-        """Mask secrets in the answer of a worker: it is stored with the task, and may repeat the request."""
+        if 200 <= reply.status < 300 or reply.status == 409:  # 409: the worker already has it
+            return
+        if reply.status in BUSY:
+            header = reply.headers.get("retry-after")
+            again_s = retry_after_s(header, now, most=BUSY_AGAIN_MAX_S, otherwise=BUSY_AGAIN_S)
+            raise NotNow(f"the worker answered {reply.status}", again_s)
+        answer = reply.body  # it is stored with the task, and may repeat the secrets of the request
         for secret in self._secrets.values():
-            answer = answer.replace(secret.encode(), b"***") if len(secret) >= SECRET_LEAST else answer
-        return answer
-
-
-def judge(reply: Reply, now: datetime) -> None:
-    """Raise unless the worker accepted the push, or already has it (409). Redirects are not followed."""
-    if 200 <= reply.status < 300 or reply.status == 409:
-        return
-    if reply.status in BUSY:
-        header = reply.headers.get("retry-after")
-        again_s = retry_after_s(header, now, most=BUSY_AGAIN_MAX_S, otherwise=BUSY_AGAIN_S)
-        raise NotNow(f"the worker answered {reply.status}", again_s)
-    raise NotTaken(f"the worker answered {reply.status}: {reply.body[:200].decode('utf-8', 'replace')}")
+            if len(secret) >= SECRET_LEAST:
+                answer = answer.replace(secret.encode(), b"***")
+        raise NotTaken(f"the worker answered {reply.status}: {answer[:200].decode('utf-8', 'replace')}")

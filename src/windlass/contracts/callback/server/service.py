@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from windlass.contracts.callback.callbacks import CallbackHeartbeat, Callbacks
-from windlass.contracts.callback.rules import Scope, cancel_reason
+from windlass.contracts.callback.rules import Scope
 from windlass.contracts.callback.server.forms import (
     CompletedAnswer,
     FinalState,
     HeartbeatAnswer,
     StartedAnswer,
-    checked_worker,
     kept_json,
 )
 from windlass.contracts.callback.wire.envelope import Completed, Heartbeat, Started, TaskError
@@ -33,7 +33,7 @@ from windlass.core.progress import Amount, Line, ProgressReport
 from windlass.core.states import State
 from windlass.core.task import Outcome
 from windlass.core.text import TEXT_MAX
-from windlass.core.validation import LARGE_MAX_BYTES, check_payload, clean_json, clean_text
+from windlass.core.validation import LARGE_MAX_BYTES, check_name, check_payload, clean_json, clean_text
 from windlass.engine.engine import Engine
 from windlass.errors import Forbidden, Invalid, LeaseLost, NotFound
 from windlass.net.decode import decoded_report
@@ -45,7 +45,6 @@ LEARN_AGAIN_S = 1.0
 KEYS_FRESH_S = 60.0
 T = TypeVar("T")
 
-_OUTCOMES = {"SUCCEEDED": Outcome.SUCCEEDED, "FAILED": Outcome.FAILED, "CANCELLED": Outcome.CANCELLED}
 _FINAL: dict[State, FinalState] = {
     State.SUCCEEDED: "SUCCEEDED",
     State.FAILED: "FAILED",
@@ -99,13 +98,6 @@ class Service:
         except UnknownKey:
             return (await self.tokens(LEARN_AGAIN_S)).read(token)
 
-    def make_token(self, tokens: Tokens, scope: Scope, now: datetime) -> tuple[str, datetime]:
-        """A token with the same scope and lifetime that starts now."""
-        begins = now.replace(microsecond=0)
-        life = scope.expires_at - scope.not_before
-        renewed = msgspec.structs.replace(scope, not_before=begins, expires_at=begins + life)
-        return tokens.make(renewed), renewed.expires_at
-
     # ----------------------------------------------------------------------------------------- callbacks
 
     def known(self, token: str, task: str) -> Scope | None:
@@ -133,9 +125,8 @@ class Service:
 
     async def started(self, request: CallbackRequest) -> StartedAnswer:
         form: Started = await self._read(request, self._started)
-        heartbeat = CallbackHeartbeat(
-            request.scope.naming(form.attempt), checked_worker(form.worker_id), True, form.started_at, request.trace
-        )
+        scope = request.scope.naming(form.attempt)
+        heartbeat = CallbackHeartbeat(scope, form.worker_id, True, form.started_at, request.trace)
         answer = await self._callbacks.heartbeat(heartbeat)
         _watch_clock(form.worker_id, form.started_at, answer.now)
         first = UNSET if answer.worker in (None, form.worker_id) else answer.worker
@@ -143,29 +134,30 @@ class Service:
 
     async def heartbeat(self, request: CallbackRequest) -> HeartbeatAnswer | msgspec.Raw:
         form: Heartbeat = await self._read(request, self._heartbeat)
-        noted = _has_progress(form)
-        heartbeat = CallbackHeartbeat(
-            request.scope.naming(form.attempt), form.worker_id, False, form.heartbeat_at, with_progress=noted
+        scope = request.scope
+        with_progress = (
+            form.progress_pct is not None or form.message is not None or form.checkpoint is not UNSET or bool(form.log)
         )
-        answer = await self._callbacks.heartbeat(heartbeat, partial(_note, request.task_id, form) if noted else None)
-        token, expires_at = None, None
-        if request.scope.half_over(answer.now):
-            token, expires_at = self.make_token(await self.tokens(), request.scope, answer.now)
-        elif answer.cancel is None:
-            return self._usual_answer(answer.now)
-        return HeartbeatAnswer(
-            should_cancel=answer.cancel is not None,
-            cancel_reason=UNSET if answer.cancel is None else cancel_reason(answer.cancel),
-            server_time=answer.now,
-            task_token=UNSET if token is None else token,
-            token_expires_at=UNSET if expires_at is None else expires_at,
+        answer = await self._callbacks.heartbeat(
+            CallbackHeartbeat(
+                scope.naming(form.attempt), form.worker_id, False, form.heartbeat_at, with_progress=with_progress
+            ),
+            partial(_note, request.task_id, form) if with_progress else None,
         )
-
-    def _usual_answer(self, now: datetime) -> msgspec.Raw:
-        """The answer without a cancel or a token. Heartbeats of one commit share it, so it is encoded once."""
-        if self._usual[0] is not now:
-            self._usual = now, msgspec.Raw(msgspec.json.encode(HeartbeatAnswer(server_time=now)))
-        return self._usual[1]
+        now, renew = answer.now, scope.half_over(answer.now)
+        if answer.cancel is None and not renew:  # heartbeats of one commit share this answer, so it is encoded once
+            if self._usual[0] is not now:
+                self._usual = now, msgspec.Raw(msgspec.json.encode(HeartbeatAnswer(server_time=now)))
+            return self._usual[1]
+        reply = HeartbeatAnswer(server_time=now)
+        if answer.cancel is not None:
+            reply = replace(reply, should_cancel=True, cancel_reason=answer.cancel.reason or "user_requested")
+        if renew:  # the same scope and lifetime, from now on
+            begins = now.replace(microsecond=0)
+            expires_at = begins + (scope.expires_at - scope.not_before)
+            token = (await self.tokens()).make(replace(scope, not_before=begins, expires_at=expires_at))
+            reply = replace(reply, task_token=token, token_expires_at=expires_at)
+        return reply
 
     async def completed(self, request: CallbackRequest) -> CompletedAnswer:
         form: Completed = await self._read(request, self._completed)
@@ -187,7 +179,7 @@ class Service:
     async def _read(self, request: CallbackRequest, decoder: msgspec.json.Decoder[T]) -> T:
         try:
             form: Any = decoded_report(decoder, request.body, _only_text)
-            checked_worker(form.worker_id)
+            check_name("workerId", form.worker_id)
         except Invalid:
             await self.check_time(request.scope)
             raise
@@ -210,34 +202,25 @@ def _watch_clock(worker: str, worker_time: datetime | None, now: datetime) -> No
         log.warning("the clock of worker %s is off by %.0f s", worker, (worker_time - now).total_seconds())
 
 
-def _has_progress(form: Heartbeat) -> bool:
-    """Whether a heartbeat carries progress, a message, a checkpoint or log lines."""
-    amount = form.progress_pct is not None or form.message is not None
-    return amount or form.checkpoint is not UNSET or bool(form.log)
-
-
 def _note(task_id: UUID, form: Heartbeat, token: UUID) -> ProgressReport:
     """The progress, checkpoint and log lines of a heartbeat."""
-    nothing = form.progress_pct is None and form.message is None
-    amount = None if nothing else Amount(float(form.progress_pct or 0), _most(form), form.message or "")
+    amount = None
+    if form.progress_pct is not None or form.message is not None:
+        total = None if form.progress_pct is None else 100.0
+        amount = Amount(float(form.progress_pct or 0), total, form.message or "")
     lines = tuple(Line(line.number, line.level, line.message, line.age_ms / 1000) for line in form.log)
     checkpoint = None if isinstance(form.checkpoint, msgspec.UnsetType) else bytes(form.checkpoint)
     return ProgressReport(task_id, form.attempt, token, amount, checkpoint, lines)
 
 
-def _most(form: Heartbeat) -> float | None:
-    """The total, or None if the heartbeat has only a message."""
-    return None if form.progress_pct is None else 100.0
-
-
 def _report(request: CallbackRequest, form: Completed) -> AttemptReport[Scope]:
-    outcome = _OUTCOMES[form.outcome]
+    outcome = Outcome[form.outcome]
     detail: dict[str, object] = {}
     if form.metrics is not None:
         detail["metrics"] = _given(form.metrics)
     if form.cancelled_during_phase is not None:
         detail["cancelled_during_phase"] = clean_text("cancelledDuringPhase", form.cancelled_during_phase, 1000)
-    if form.partial_progress is not UNSET:
+    if not isinstance(form.partial_progress, msgspec.UnsetType):
         detail["partial_progress"] = kept_json("partialProgress", form.partial_progress)
     if request.trace is not None:
         detail["traceparent"] = request.trace
@@ -276,5 +259,5 @@ def _failure(error: TaskError) -> Failure:
         error.reason or "",
         error.stack_trace or "",
         error.retryable,
-        None if error.retry_after_ms is None else timedelta(milliseconds=error.retry_after_ms).total_seconds(),
+        None if error.retry_after_ms is None else error.retry_after_ms / 1000,
     )

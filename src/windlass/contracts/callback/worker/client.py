@@ -59,14 +59,14 @@ class CallbackClient:
     ) -> None:
         self._envelope, self._http, self._worker, self._on_stop = envelope, http, worker, on_stop
         self._base_url = f"{base_url.rstrip('/')}/v1/tasks/{envelope.task_id}"
-        self._token = envelope.task_token
+        self._token, self._attempt = envelope.task_token, envelope.attempt
         self._interval_s = envelope.heartbeat_interval_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._next_heartbeat_at_s = self._last_heartbeat_at_s = 0.0
         self._heartbeat_backoff = Backoff(self._interval_s / 10, min(self._interval_s, PAUSE_MAX_S))
         self._heartbeat_failed = False
         self._changed = asyncio.Event()  # there is something new to send, or the handler has ended
-        self.progress = LatestProgress(self._on_change)
+        self.progress = LatestProgress(lambda: self._call_soon(self._changed.set))
         self._ended: Completed | None = None
         self._given_up = False
 
@@ -80,9 +80,6 @@ class CallbackClient:
         """A newer attempt runs here: send nothing more about this one."""
         self._call_soon(self._set_ended, None)
 
-    def _on_change(self) -> None:
-        self._call_soon(self._changed.set)
-
     def _call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
@@ -94,9 +91,8 @@ class CallbackClient:
     async def start(self) -> None:
         """Raises Over if the engine refuses the start, or another process runs it: a push that was sent twice may have
         reached two processes of a service."""
-        answer = await self._report(
-            "started", Started(attempt=self._attempt, worker_id=self._worker), with_heartbeats=False
-        )
+        started = Started(attempt=self._attempt, worker_id=self._worker)
+        answer = await self._report("started", started, with_heartbeats=False)
         if answer.worker_id not in (None, self._worker):
             log.info("task %s, attempt %d runs at %s", self._envelope.task_id, self._attempt, answer.worker_id)
             raise Over(f"the attempt runs at {answer.worker_id}")
@@ -117,10 +113,6 @@ class CallbackClient:
         except Refused as refused:
             log.warning("the engine refused the outcome of task %s: %s", self._envelope.task_id, refused)
             await self._report("completed", refused_report(report, str(refused)))
-
-    @property
-    def _attempt(self) -> int:
-        return self._envelope.attempt
 
     def _set_ended(self, report: Completed | None) -> None:
         if report is None:

@@ -26,7 +26,7 @@ class LatestProgress:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change, self._lock = on_change, threading.Lock()
-        self._fresh = False  # there is something that was not sent yet
+        self.fresh = False  # there is something that was not sent yet
         self._checkpoint: bytes | None = None
         self._saved: list[Saved] = []
         self._lines: list[tuple[int, str, str, float]] = []
@@ -57,22 +57,20 @@ class LatestProgress:
             self._number += 1
         self._notify()
 
-    @property
-    def fresh(self) -> bool:
-        return self._fresh
-
     def _notify(self) -> None:
-        if not self._fresh:
-            self._fresh = True
+        if not self.fresh:
+            self.fresh = True
             self._on_change()
 
     def take(self) -> Fields:
         """The fields of the next heartbeat. Progress is in each of them, the rest is sent once."""
         with self._lock:
-            self._fresh = False
+            self.fresh = False
             fields: Fields = {}
-            if self.amount is not None:
-                fields |= {"progress_pct": percent(self.amount), "message": message_of(self.amount)}
+            if (amount := self.amount) is not None:
+                percent = int(min(100.0, 100.0 * amount.current / amount.maximum)) if amount.maximum else None
+                message = amount.message or (None if amount.maximum else f"{amount.current:g}")
+                fields |= {"progress_pct": percent, "message": message}
             if self._checkpoint is not None:
                 fields["checkpoint"] = msgspec.Raw(self._checkpoint)
             if self._lines:
@@ -97,7 +95,7 @@ class LatestProgress:
     def on_failed(self) -> None:
         """Send everything again with the next heartbeat."""
         with self._lock:
-            self._fresh = True
+            self.fresh = True
 
     def close(self, *, lost: bool) -> None:
         """Nothing more will be sent: resolve the checkpoints that wait."""
@@ -107,13 +105,3 @@ class LatestProgress:
         for one in waiting:
             error = "the attempt is over" if lost else "the checkpoint could not be written"
             one.resolve(LeaseLost(error) if lost else Unavailable(error))
-
-
-def percent(amount: Amount) -> int | None:
-    """A whole number, at most 100. None if the maximum is unknown."""
-    return None if not amount.maximum else int(min(100.0, 100.0 * amount.current / amount.maximum))
-
-
-def message_of(amount: Amount) -> str | None:
-    """The message; without one and without a percentage, the amount itself."""
-    return amount.message or (f"{amount.current:g}" if not amount.maximum else None)

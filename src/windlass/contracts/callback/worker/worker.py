@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 from uuid import UUID
 
 import msgspec
@@ -25,7 +25,6 @@ import msgspec
 from windlass.contracts.callback.wire.envelope import TaskEnvelope
 from windlass.contracts.callback.worker.attempt import PushedAttempt
 from windlass.contracts.callback.worker.loop_thread import LoopThread
-from windlass.contracts.callback.worker.no_engine import no_engine
 from windlass.core.validation import LARGE_MAX_BYTES, check_count, check_name, check_names, check_type, check_url
 from windlass.errors import Invalid, InvalidState, Unauthenticated
 from windlass.net.decode import decoded
@@ -39,6 +38,7 @@ from windlass.sdk.workflow.handler import WorkflowHandler
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
+    from windlass.sdk.client import Client
 
 log = logging.getLogger("windlass.worker")
 
@@ -90,7 +90,10 @@ class CallbackWorker:
         signature_age: Duration = TOLERANCE_S,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self._keys = [signing_key(one) for one in ([secret] if isinstance(secret, str) else _listed(secret))]
+        secrets = [secret] if isinstance(secret, str) else secret
+        if not isinstance(secrets, tuple | list) or not secrets:
+            raise Invalid("must be text, or a list of at least one", field="secret")
+        self._keys = [signing_key(one) for one in secrets]
         check_count("concurrency", concurrency, least=1, most=100_000)
         if kinds is not None:
             check_names("kinds", kinds)
@@ -123,24 +126,20 @@ class CallbackWorker:
         async with self._starting:
             if self._loop is not None:
                 raise InvalidState("the worker is already running")
-            await self._start()
-
-    async def _start(self) -> None:
-        if not self._app.is_open:
-            previous = self._app.connect_by(no_engine)
-            try:
-                await self._app.__aenter__()
-            finally:
-                self._app.connect_by(previous)  # for the next time that it is opened
-            self._opened_app = True
-        self.name = self._name or f"{socket.gethostname()}-{os.getpid()}"
-        self._http = ThreadedClient(
-            min(POSTS_AT_ONCE, self._concurrency), self._ssl_context, answer_max_bytes=ANSWER_MAX_BYTES
-        )
-        self._thread = LoopThread()
-        self._attempt_ended, self._stopping = asyncio.Event(), False
-        self._loop = asyncio.get_running_loop()
-        log.info("worker %s takes pushes of %s", self.name, ", ".join(sorted(self.handlers)) or "nothing")
+            if not self._app.is_open:
+                previous = self._app.connect_by(_no_engine)
+                try:
+                    await self._app.__aenter__()
+                finally:
+                    self._app.connect_by(previous)  # for the next time that it is opened
+                self._opened_app = True
+            self.name = self._name or f"{socket.gethostname()}-{os.getpid()}"
+            threads = min(POSTS_AT_ONCE, self._concurrency)
+            self._http = ThreadedClient(threads, self._ssl_context, answer_max_bytes=ANSWER_MAX_BYTES)
+            self._thread = LoopThread()
+            self._attempt_ended, self._stopping = asyncio.Event(), False
+            self._loop = asyncio.get_running_loop()
+        log.info("worker %s accepts pushes of %s", self.name, ", ".join(sorted(self.handlers)) or "nothing")
 
     async def stop(self, drain: Duration | None = None) -> None:
         """Refuse new pushes, and wait up to `drain` for running tasks; the rest is cancelled and released: another
@@ -211,19 +210,14 @@ class CallbackWorker:
     async def handle(self, headers: Mapping[str, str], body: bytes) -> Answer:
         """Answer one push, in the event loop in which the worker runs. Starts the worker if it is not running."""
         if self._loop is None:
-            log.warning(
-                "the worker was not started with its service, so it will not drain when that ends: see lifespan"
-            )
+            log.warning("the worker was not started with its service, so it will not drain with it: see lifespan")
             await self.start()
         if asyncio.get_running_loop() is not self._loop:
             raise InvalidState("the worker runs in another event loop")
         answer = self._answer({name.lower(): value for name, value in headers.items()}, body)
         if answer.status >= 400:
-            log.log(
-                logging.INFO if answer.status in (409, 503) else logging.WARNING,
-                "push refused: %s",
-                answer.body.decode(),
-            )
+            level = logging.INFO if answer.status in (409, 503) else logging.WARNING
+            log.log(level, "push refused: %s", answer.body.decode())
         return answer
 
     def handle_sync(self, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -258,11 +252,10 @@ class CallbackWorker:
             return make_answer(200)
         if older is not None and older.number >= envelope.attempt:
             return make_answer(409, "duplicate", f"attempt {older.number} already runs here")
-        handler = self.handlers.get(envelope.kind or envelope.asset_id)
+        kind = envelope.kind or envelope.asset_id
+        handler = self.handlers.get(kind)
         if handler is None:
-            return make_answer(
-                404, "unknown_kind", f"there is no handler for {(envelope.kind or envelope.asset_id)[:200]} here"
-            )
+            return make_answer(404, "unknown_kind", f"there is no handler for {kind[:200]} here")
         if older is not None:  # the engine has ended it, or there would be no newer one
             self._ending.add(self._running.pop(task_id))
             older.supersede()
@@ -318,7 +311,16 @@ def make_answer(status: int, error: str = "", message: str = "", *, retry_after_
     return Answer(status, body, headers)
 
 
-def _listed(secrets: object) -> Sequence[str]:
-    if not isinstance(secrets, tuple | list) or not secrets:
-        raise Invalid("must be text, or a list of at least one", field="secret")
-    return secrets
+class _NoEngine:
+    """The client of an app that is open without an engine: its handlers run, but every method here raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise InvalidState(
+            f"{name} needs an engine, and this app was opened without one by its callback worker: "
+            "open it with `async with app:` before the worker starts"
+        )
+
+
+@asynccontextmanager
+async def _no_engine() -> AsyncIterator[Client]:
+    yield cast("Client", _NoEngine())
