@@ -16,7 +16,7 @@ from tests.contracts.machine.export.samples import simple
 
 from windlass.contracts.machine.export.mods.options import Options
 from windlass.contracts.machine.export.mods.program import export
-from windlass.contracts.machine.worker.memory import peak_mb
+from windlass.contracts.machine.worker.run import peak_mb
 from windlass.sdk.machine import ExportError, Job
 
 pytestmark = pytest.mark.slow
@@ -453,7 +453,7 @@ def test_a_program_imports_what_it_needs_and_nothing_else() -> None:
 
 
 def test_peak_memory_is_that_of_the_program_and_not_of_who_started_it() -> None:
-    ask = "from windlass.contracts.machine.worker.memory import peak_mb; print(peak_mb())"
+    ask = "from windlass.contracts.machine.worker.run import peak_mb; print(peak_mb())"
     parent = (
         f"import subprocess, sys; ballast = bytearray(300_000_000); ballast[::4096] = bytes(73243)\n"
         f"subprocess.run([sys.executable, '-c', {ask!r}], check=True)"

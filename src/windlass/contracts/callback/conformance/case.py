@@ -6,7 +6,6 @@ of them can be run, in sequence or in parallel.
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from windlass.contracts.callback.conformance.stand_in import Callback, Pushed, Script, StandIn
 from windlass.core.validation import check_count, check_url
 from windlass.errors import Unavailable
+from windlass.net.http import Unreachable
 from windlass.net.signature import signing_key
 from windlass.testing.conformance.kit import Broken, Kit, Level, Result, ignore
 from windlass.testing.conformance.listener import Reply
@@ -55,7 +55,7 @@ class Trial:
         pushed.quiet(intervals * self.interval_s, after)
 
 
-KIT = Kit[Trial]("callback", breaks=(OSError, http.client.HTTPException))
+KIT = Kit[Trial]("callback", breaks=(Unreachable,))
 
 
 def check_worker(
@@ -79,6 +79,6 @@ def check_worker(
     with StandIn(url, secret, interval_ms=interval_ms, timeout_s=timeout_s, callback_url=callback_url) as engine:
         try:
             engine.send(b"{}", message_id="reach", headers={})
-        except (OSError, http.client.HTTPException) as error:
+        except Unreachable as error:
             raise Unavailable(f"the worker at {url} does not answer: {error}") from None
         return KIT.run(chosen, lambda: nullcontext(Trial(engine, kind)), parallel=parallel, on_result=on_result)

@@ -6,13 +6,13 @@ wrong in itself (another token, another attempt, not JSON) is recorded as a faul
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 from windlass.errors import Unavailable
+from windlass.net.http import Client, Unreachable
 from windlass.net.ids import ulid
 from windlass.net.signature import signed_headers
 from windlass.testing.conformance.kit import Broken
@@ -185,7 +186,7 @@ class StandIn(Watch):
             while status in (429, 503) and time.monotonic() < until_s:
                 time.sleep(0.1)
                 status = self.deliver(pushed)
-        except (OSError, http.client.HTTPException):
+        except Unreachable:
             status = -1
         with self.lock:
             pushed.status, pushed.callbacks_when_answered = status, len(pushed.callbacks)
@@ -194,9 +195,11 @@ class StandIn(Watch):
 
     def send(self, body: bytes, *, message_id: str, headers: Mapping[str, str] | None = None) -> int:
         """Send any bytes, with these headers or a correct signature. Returns the status of the answer."""
-        signed = signed_headers([self.secret], message_id, self.now_s(), body)
-        status, _ = post(self.worker_url, body, dict(headers) if headers is not None else signed, self.timeout_s)
-        return status
+        if headers is None:
+            headers = signed_headers([self.secret], message_id, self.now_s(), body)
+        with closing(Client(timeout_s=self.timeout_s)) as client:  # a new connection for each request
+            headers = {"Content-Type": "application/json", **headers}
+            return client.request("POST", self.worker_url, headers=headers, body=body, limit=BODY_MAX_BYTES).status
 
     # ----------------------------------------------------------------------------------------- receiving
 
@@ -285,20 +288,6 @@ def _wrong(what: str, body: dict[str, Any] | None, attempt: int) -> str:
         if not isinstance(error, dict) or error.get("category") not in CATEGORIES or not error.get("message"):
             return f"FAILED without an error that has a message and a category of {', '.join(CATEGORIES)}"
     return ""
-
-
-def post(url: str, body: bytes, headers: dict[str, str], timeout_s: float) -> tuple[int, bytes]:
-    """Send one request on a new connection. Redirects are not followed."""
-    where = urlsplit(url)
-    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-    connection = kind(where.netloc, timeout=timeout_s)
-    try:
-        path = (where.path or "/") + (f"?{where.query}" if where.query else "")
-        connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
-        reply = connection.getresponse()
-        return reply.status, reply.read(BODY_MAX_BYTES)
-    finally:
-        connection.close()
 
 
 def own_address(worker_url: str) -> str:

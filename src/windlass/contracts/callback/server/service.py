@@ -90,14 +90,6 @@ class Service:
             self._tokens = Tokens(await self._token_keys.all())
         return self._tokens
 
-    async def admit(self, token: str) -> Scope:
-        """The scope of a token. An unknown key may come from a rotation on another server, so reload the keys once."""
-        tokens = await self.tokens()
-        try:
-            return tokens.read(token)
-        except UnknownKey:
-            return (await self.tokens(LEARN_AGAIN_S)).read(token)
-
     # ----------------------------------------------------------------------------------------- callbacks
 
     def known(self, token: str, task: str) -> Scope | None:
@@ -110,7 +102,11 @@ class Service:
     async def admitted(self, token: str, task: str) -> Scope:
         """Check the token before the body is read, in the order of the contract: an expired token is refused as
         expired, even if it is for another task."""
-        scope = await self.admit(token)
+        tokens = await self.tokens()
+        try:
+            scope = tokens.read(token)
+        except UnknownKey:  # it may come from a rotation on another server, so reload the keys once
+            scope = (await self.tokens(LEARN_AGAIN_S)).read(token)
         task_id = _task_id(task)
         if task_id == scope.task_id:
             return scope

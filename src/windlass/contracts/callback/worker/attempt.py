@@ -136,10 +136,9 @@ class PushedAttempt:
         return result
 
     def _on_handler_end(self, ended: asyncio.Task[Outcome]) -> None:
-        report = self._report(ended)
-        self._running = None
         assert self._client is not None
-        self._client.end(report)
+        self._client.end(self._report(ended))
+        self._running = None
         self._notify_end()
 
     def _on_client_end(self) -> None:

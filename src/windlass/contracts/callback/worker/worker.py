@@ -231,7 +231,7 @@ class CallbackWorker:
 
     def _answer(self, headers: dict[str, str], body: bytes) -> Answer:
         if len(body) > BODY_MAX_BYTES:
-            return make_answer(413, "too_large", f"a push has at most {BODY_MAX_BYTES} bytes")
+            return TOO_LARGE
         try:
             check_signature(self._keys, headers, body, time.time(), self._signature_age_s)
         except Unauthenticated as error:
@@ -286,19 +286,19 @@ class CallbackWorker:
 
     async def __call__(self, scope: Mapping[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
         """As an ASGI application: the whole one, or mounted in another."""
-        from windlass.contracts.callback.worker.asgi import serve
+        from windlass.contracts.callback.worker.mounts import serve_asgi
 
-        await serve(self, scope, receive, send)
+        await serve_asgi(self, scope, receive, send)
 
     def wsgi(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         """As a WSGI application: `application = worker.wsgi`, or mounted in another."""
-        from windlass.contracts.callback.worker.wsgi import serve
+        from windlass.contracts.callback.worker.mounts import serve_wsgi
 
-        return serve(self, environ, start_response)
+        return serve_wsgi(self, environ, start_response)
 
     def router(self, path: str = "/windlass") -> Any:
         """A router for FastAPI: `api.include_router(worker.router())` starts and stops the worker with the service."""
-        from windlass.contracts.callback.worker.fastapi import make_router
+        from windlass.contracts.callback.worker.mounts import make_router
 
         return make_router(self, path)
 
@@ -309,6 +309,9 @@ def make_answer(status: int, error: str = "", message: str = "", *, retry_after_
     if retry_after_s is not None:
         headers["retry-after"] = str(retry_after_s)
     return Answer(status, body, headers)
+
+
+TOO_LARGE = make_answer(413, "too_large", f"a push has at most {BODY_MAX_BYTES} bytes")
 
 
 class _NoEngine:

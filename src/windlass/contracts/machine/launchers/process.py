@@ -64,10 +64,7 @@ class ProcessLauncher:
             return existing
         pid, output = started
         self._watch(pid)
-        try:
-            line = await _read_line(output)
-        finally:
-            os.close(output)
+        line = await _read_line(output)
         if line != "ok":
             await self.stop(order.name, None, 0.0)
             raise LaunchRefused(line or "the supervisor of the process died")
@@ -180,26 +177,15 @@ def _spawn(folder: Path, lock: int, instructions: bytes) -> tuple[int, int]:
 
 
 async def _read_line(descriptor: int) -> str:
-    """Read the first line of the supervisor, or what it wrote before it died."""
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
-    os.set_blocking(descriptor, False)
-    received = b""
-
-    def read() -> None:
-        nonlocal received
-        with contextlib.suppress(BlockingIOError):
-            piece = os.read(descriptor, 4096)
-            received += piece
-            if not piece or b"\n" in received:
-                loop.remove_reader(descriptor)
-                done.set()
-
-    loop.add_reader(descriptor, read)
+    """Read the first line of the supervisor, or what it wrote before it died. Closes the pipe."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+    )
     try:
-        await done.wait()
+        return (await reader.readline()).decode("utf-8", "replace").strip()
     finally:
-        loop.remove_reader(descriptor)
-    return received.decode("utf-8", "replace").strip()
+        transport.close()
 
 
 def _read_statuses(folders: Iterable[Path]) -> list[MachineStatus]:

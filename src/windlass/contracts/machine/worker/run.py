@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import resource
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -20,8 +23,6 @@ import msgspec
 from windlass.contracts.machine.worker import environment
 from windlass.contracts.machine.worker.callback import call_back, failure, success
 from windlass.contracts.machine.worker.job import ExportError, Job
-from windlass.contracts.machine.worker.memory import peak_mb
-from windlass.contracts.machine.worker.secret import SecretFormatter, scrub
 from windlass.contracts.machine.worker.stop import Stop, Stopped
 from windlass.contracts.machine.worker.store import UploadFailed, upload
 from windlass.core.json_text import UNWRITABLE, write_json
@@ -109,3 +110,40 @@ def _awaited(made: Awaitable[Metrics]) -> Metrics:
         return await made
 
     return asyncio.run(awaited())
+
+
+def peak_mb() -> int:
+    """Peak resident memory in MB, rounded up.
+
+    `getrusage` includes the memory of the parent at the fork, so on Linux the value comes from /proc.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        status = ""
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = int(found[1]) * 1024 if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return -(-peak // 1_000_000)
+
+
+def scrub(text: str, secrets: Iterable[str]) -> str:
+    """Mask the secrets. The longest come first, since one may contain another."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+class SecretFormatter(logging.Formatter):
+    """Masks secrets and control characters, so that foreign text can neither forge log lines nor control a terminal."""
+
+    def __init__(self, name: str, secrets: list[str]) -> None:
+        super().__init__(f"%(asctime)s [{name}] %(levelname)s %(message)s")
+        self._secrets = secrets
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in record.message)
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return scrub(super().format(record), self._secrets)

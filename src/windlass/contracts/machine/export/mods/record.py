@@ -28,7 +28,7 @@ from windlass.contracts.machine.export.mods.graph import Graph, read_graph
 from windlass.contracts.machine.export.mods.node import Node
 from windlass.contracts.machine.export.mods.options import Options
 from windlass.contracts.machine.export.mods.related import other_items, ref_item
-from windlass.contracts.machine.export.mods.source import Body, NotRead, Reading, Source
+from windlass.contracts.machine.export.mods.source import Body, NotRead, Source
 from windlass.contracts.machine.export.mods.writer import write_record
 
 AHEAD = 3  # files of an entity that are read before they are needed
@@ -59,8 +59,7 @@ class Written(msgspec.Struct, frozen=True):
 def write_entity(frame: Frame, pi: str, file: BinaryIO, place: Place | None = None) -> Written:
     """Write a record; with a place, as part of a collection. Raises EntityFailed before it writes anything."""
     manifest = _manifest(frame.source, pi)
-    with Reading(frame.source) as reading:
-        files = Files(manifest, reading)
+    with Files(manifest, frame.source) as files:
         entity = files.entity(frame.options)
         nodes = chain(
             crosswalk.before(entity, frame.options.cheimarros_mode),
@@ -87,21 +86,29 @@ def _manifest(source: Source, pi: str) -> Manifest:
 
 
 class Files:
-    """The files of one entity. A file that cannot be read is left out and sets `missing`."""
+    """The files of one entity. A file that cannot be read is left out and sets `missing`. The first large one waits
+    until no other entity has a large file in memory."""
 
-    def __init__(self, manifest: Manifest, reading: Reading) -> None:
-        self._manifest, self._reading = manifest, reading
+    def __init__(self, manifest: Manifest, source: Source) -> None:
+        self._manifest, self._source = manifest, source
+        self._large = False  # whether a large file of this entity may be in memory
         self.missing = False
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._let_go()
 
     def entity(self, options: Options) -> Entity:
         """Read the three files that a record needs first, all at once."""
         cids = self._manifest.components
         wanted = [PINAX, DESCRIPTION, *([GRAPH] if options.cheimarros_mode != "skip" else [])]
-        begun = {key: self._reading.begin(cids[key]) for key in wanted if key in cids}
+        begun = {key: self._source.begin(cids[key]) for key in wanted if key in cids}
         pinax, description, graph, problem = None, "", Graph(), "pinax.json is missing"
         for key, future in begun.items():
             try:
-                body = self._reading.end(cids[key], future)
+                body = self._read(key, future)
                 if key == PINAX:
                     pinax = read_object(body)
                 elif key == DESCRIPTION:
@@ -115,19 +122,35 @@ class Files:
 
     def refs(self, *, include_ocr: bool) -> Iterator[Node]:
         """The related items of files on the CDN. A few of them are read ahead."""
-        cids, waiting, kept = self._manifest.components, deque(self._manifest.refs), self._reading.large
+        cids, waiting, kept = self._manifest.components, deque(self._manifest.refs), self._large
         ahead: deque[tuple[str, Future[Body | None]]] = deque()
         while waiting or ahead:
             while waiting and len(ahead) < AHEAD:
                 key = waiting.popleft()
-                ahead.append((key, self._reading.begin(cids[key])))
+                ahead.append((key, self._source.begin(cids[key])))
             key, begun = ahead.popleft()
             try:
-                yield ref_item(key, read_object(self._reading.end(cids[key], begun)), include_ocr=include_ocr)
+                yield ref_item(key, read_object(self._read(key, begun)), include_ocr=include_ocr)
             except (NotRead, ValueError) as error:
                 self._miss(key, error)
             if not kept:
-                self._reading.let_go()
+                self._let_go()
+
+    def _read(self, key: str, begun: Future[Body | None]) -> Body:
+        """Raises NotRead."""
+        body = begun.result()
+        if body is not None:
+            return body
+        if not self._large:
+            self._source.large.acquire()
+            self._large = True
+        return self._source.file(self._manifest.components[key])
+
+    def _let_go(self) -> None:
+        """Let another entity read a large file: this one has none in memory any more."""
+        if self._large:
+            self._large = False
+            self._source.large.release()
 
     def _miss(self, key: str, error: Exception) -> None:
         self.missing = True

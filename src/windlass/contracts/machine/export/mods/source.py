@@ -2,7 +2,7 @@
 
 Transient errors are retried. Redirects are followed only to the servers in the settings: the author of an entity must
 not choose which servers this machine calls. There are at most `width` concurrent requests, each file has a size limit,
-and only one file that is not small is in memory at a time: see `Reading`.
+and only one file that is not small is in memory at a time: see `record.Files`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Source:
         self._client = Client(timeout_s=TIMEOUT_S, agent="windlass-export-mods", connections_max=width, proxies=True)
         self._threads = ThreadPool(width, "windlass-fetch")
         self._stop = threading.Event()
-        self.large = threading.Lock()
+        self.large = threading.Lock()  # held by the entity that may have a large file in memory
 
     def __enter__(self) -> Source:
         return self
@@ -100,39 +100,6 @@ class Source:
         if server not in self._known or (urlsplit(url).scheme == "https" and server[0] != "https"):
             raise NotRead(f"{reply.line} leads to {server[1][:100]}, which is not a server of this archive")
         return target
-
-
-class Reading:
-    """Reads the files of one entity. The first large one waits until no other entity has a large file in memory."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.large = False  # whether a large file of this entity may be in memory
-
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.let_go()
-
-    def begin(self, cid: str) -> Future[Body | None]:
-        return self._source.begin(cid)
-
-    def end(self, cid: str, begun: Future[Body | None]) -> Body:
-        """Raises NotRead."""
-        body = begun.result()
-        if body is not None:
-            return body
-        if not self.large:
-            self._source.large.acquire()
-            self.large = True
-        return self._source.file(cid)
-
-    def let_go(self) -> None:
-        """Let another entity read a large file: this one has none in memory any more."""
-        if self.large:
-            self.large = False
-            self._source.large.release()
 
 
 def _all(body: Body | None) -> Body:
