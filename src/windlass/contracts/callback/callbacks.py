@@ -61,8 +61,7 @@ class Callbacks:
     async def heartbeat(
         self, heartbeat: CallbackHeartbeat, progress: Callable[[UUID], ProgressReport] | None = None
     ) -> HeartbeatAnswer:
-        """Keep an attempt alive, and write the progress that comes with the heartbeat. LeaseLost tells the worker to
-        stop."""
+        """Keep an attempt alive, and write the progress of the heartbeat. Raises LeaseLost if the worker must stop."""
         answer, scope = await self._heartbeats.call(heartbeat), heartbeat.credential
         if answer.worker is None:
             start = StartAttempt(

@@ -77,10 +77,7 @@ class Push(Delivery, frozen=True, tag="push", kw_only=True):
             )
         if self.cloud_tasks is not None:
             self.cloud_tasks.check()
-        return self._with_timeout()
-
-    def _with_timeout(self) -> Self:
-        """Set the timeout. It is at least two intervals, so that a worker survives one lost heartbeat."""
+        # The timeout is at least two intervals, so that a worker survives one lost heartbeat.
         interval_ms = self.heartbeat_interval_ms
         if self.heartbeat_timeout_ms is None:
             enough = 2 * interval_ms <= HEARTBEAT_TIMEOUT_MS

@@ -56,7 +56,7 @@ class Machines:
         self._in_hand: dict[tuple[str, str], asyncio.Task[bool]] = {}
 
     async def installation(self) -> str:
-        """The id of this installation. It tells our machines from those of others at the same launcher."""
+        """The id of this installation. It distinguishes our machines from those of others at the same launcher."""
         if self._installation is None:
             async with self._store.single() as tx:
                 self._installation = (await MachineTable(tx.session).installation()).hex

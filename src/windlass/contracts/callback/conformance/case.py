@@ -16,14 +16,8 @@ from windlass.errors import Unavailable
 from windlass.net.http import Unreachable
 from windlass.net.signature import signing_key
 from windlass.testing.conformance.kit import Broken, Kit, Level, Result, ignore
-from windlass.testing.conformance.listener import Reply
 
 LONG = 10  # intervals
-
-
-def as_usual(_what: str, _before: int) -> Reply | None:
-    """Everything is accepted."""
-    return None
 
 
 class Trial:
@@ -38,8 +32,8 @@ class Trial:
         payload = {"work_ms": int(intervals * self.engine.interval_ms), "outcome": outcome}
         return self.engine.envelope(self.kind, payload, **changes)
 
-    def push(self, envelope: dict[str, Any], script: Script = as_usual) -> Pushed:
-        """Push an envelope, and check that the worker accepts it."""
+    def push(self, envelope: dict[str, Any], script: Script = lambda *_: None) -> Pushed:
+        """Push an envelope, and check that the worker accepts it. By default all its callbacks are accepted."""
         pushed = self.engine.push(envelope, script)
         if not self.engine.until(lambda: pushed.status is not None or pushed.callbacks, self.engine.timeout_s):
             raise Broken(f"the push was not answered within {self.engine.timeout_s:g} s")

@@ -86,7 +86,7 @@ def completes_once(trial: Trial) -> None:
     "reports a failure with its category",
     "When the work fails, call …/completed with outcome FAILED and an error that has a category and a message.",
 )
-def tells_failure(trial: Trial) -> None:
+def reports_failure(trial: Trial) -> None:
     outcome(trial.push(trial.envelope(1, "FAILED")), "FAILED")
 
 
@@ -94,7 +94,7 @@ def tells_failure(trial: Trial) -> None:
     "sends its attempt in every callback",
     "Send the attempt from the envelope in every body. It separates an old attempt from a new one.",
 )
-def names_attempt(trial: Trial) -> None:
+def sends_attempt(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(3, attempt=7))
     outcome(pushed, "SUCCEEDED")
     pushed.check()
@@ -105,7 +105,7 @@ def names_attempt(trial: Trial) -> None:
     "Send `Authorization: Bearer` with the taskToken from the envelope in every callback. Each attempt has its own "
     "token.",
 )
-def shows_token(trial: Trial) -> None:
+def sends_token(trial: Trial) -> None:
     first = trial.push(trial.envelope(LONG, taskToken="eyJhbGciOi.first-_~+/=." + "x" * 1500))
     second = trial.push(trial.envelope(2))
     outcome(second, "SUCCEEDED")
@@ -134,7 +134,7 @@ def survives_garbage(trial: Trial) -> None:
     outcome(trial.push(trial.envelope()), "SUCCEEDED")
 
 
-# --------------------------------------------------------------------------------------------- who may push
+# --------------------------------------------------------------------------------------------- signatures
 
 
 @hardening(
@@ -209,7 +209,7 @@ def heartbeats(trial: Trial) -> None:
     times = [callback.at_s for callback in pushed.callbacks]
     gap_s = max(after - before for before, after in pairwise(times))
     if gap_s > 3 * trial.interval_s + SLACK_S:
-        raise Broken(f"it said nothing for {gap_s:.2f} s; its timeout is {3 * trial.interval_s:.2f} s")
+        raise Broken(f"it sent no callback for {gap_s:.2f} s; its timeout is {3 * trial.interval_s:.2f} s")
 
 
 @required(
@@ -226,7 +226,7 @@ def survives_lost_heartbeat(trial: Trial) -> None:
     "uses a renewed token",
     "When the answer to a heartbeat has a taskToken, use that token from then on. The first one expires.",
 )
-def follows_token(trial: Trial) -> None:
+def uses_renewed_token(trial: Trial) -> None:
     renewed = Reply(200, {"acknowledged": True, "shouldCancel": False, "taskToken": "token.renewed"})
     pushed = trial.push(trial.envelope(LONG), answer("heartbeat", renewed, times=1))
     pushed.wait("heartbeat", 3, unless="completed")
@@ -243,13 +243,13 @@ def follows_token(trial: Trial) -> None:
     "When a heartbeat is answered with shouldCancel, stop the work within cancelGracePeriodMs, clean up, and call "
     "…/completed with outcome CANCELLED.",
 )
-def obeys_cancel(trial: Trial) -> None:
+def stops_at_cancel(trial: Trial) -> None:
     pushed = trial.push(trial.envelope(10 * LONG), answer("heartbeat", CANCEL))
     pushed.wait("heartbeat", unless="completed")
     grace_s = 20 * trial.interval_s + SLACK_S
     completed = pushed.wait("completed", timeout_s=grace_s)
     if completed.body["outcome"] != "CANCELLED":
-        raise Broken(f"it was told to cancel and completed with {completed.body['outcome']}")
+        raise Broken(f"it got shouldCancel and completed with {completed.body['outcome']}")
     trial.quiet(pushed, completed)
 
 
@@ -371,7 +371,7 @@ def does_not_repeat(trial: Trial) -> None:
         trial.engine.news.wait_for(lambda: len(pushed.of_kind("started")) > 1, 2 * trial.interval_s)
         last = pushed.callbacks[-1]
     if last is not completed and last.what != "started":
-        raise Broken(f"it ran again, and said {last.what} about what is over")
+        raise Broken(f"it ran an ended task again: {last.what}")
     trial.quiet(pushed, last, 6)
 
 
@@ -423,7 +423,7 @@ def stops_handler_at_410(trial: Trial) -> None:
 def stops_handler_at_cancel(trial: Trial) -> None:
     pushed = _watched(trial, answer("heartbeat", CANCEL))
     pushed.wait("heartbeat", unless="completed")
-    _stops(trial, pushed, "it was told to cancel")
+    _stops(trial, pushed, "it got shouldCancel")
 
 
 def _watched(trial: Trial, script: Script) -> Pushed:

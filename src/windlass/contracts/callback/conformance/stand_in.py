@@ -275,7 +275,7 @@ def _wrong(what: str, body: dict[str, Any] | None, attempt: int) -> str:
     if body is None:
         return "the body is not a JSON object"
     if body.get("attempt") != attempt:
-        return f"attempt is {body.get('attempt')!r}, the envelope said {attempt}"
+        return f"attempt is {body.get('attempt')!r}, the envelope has {attempt}"
     if not isinstance(body.get("workerId"), str) or not body["workerId"]:
         return "workerId is missing"
     percent = body.get("progressPct")

@@ -40,7 +40,7 @@ def succeeds(trial: Trial) -> None:
     "stores its output under exports/TASK_ID",
     "Upload the object to the bucket R2_BUCKET with the key exports/{TASK_ID}/{file name}.",
 )
-def stores_where_it_should(trial: Trial) -> None:
+def stores_under_task_id(trial: Trial) -> None:
     trial.succeeds(trial.subject.plain)
     key = trial.object().key
     if not key.startswith(f"exports/{TASK}/") or len(key) == len(f"exports/{TASK}/"):
@@ -51,7 +51,7 @@ def stores_where_it_should(trial: Trial) -> None:
     "reports what it has stored",
     "Send output_r2_key, output_file_name and output_file_size of the stored object in the callback.",
 )
-def says_what_it_stored(trial: Trial) -> None:
+def reports_object(trial: Trial) -> None:
     trial.succeeds(trial.subject.plain)
     stored, body = trial.object(), trial.called_back().body
     expect("key, name and size", (stored.key, stored.key.rpartition("/")[2], stored.size), tuple(map(body.get, FIELDS)))
@@ -79,7 +79,7 @@ def uploads_first(trial: Trial) -> None:
     "Send metrics in the callback of a success: an object of numbers with total_time_ms. A MODS exporter also sends "
     "entities_exported, entities_failed and peak_memory_mb.",
 )
-def measures(trial: Trial) -> None:
+def reports_metrics(trial: Trial) -> None:
     trial.succeeds(trial.subject.plain)
     metrics = trial.called_back().body.get("metrics")
     if not isinstance(metrics, dict):
@@ -94,7 +94,7 @@ def measures(trial: Trial) -> None:
     "uses the documented defaults",
     "Without BATCH_ID the batch is `default`. Without R2_BUCKET the bucket is `arke-exports`.",
 )
-def knows_defaults(trial: Trial) -> None:
+def uses_default_names(trial: Trial) -> None:
     trial.succeeds(trial.subject.plain, BATCH_ID=None, R2_BUCKET=None, EXPORT_FORMAT=None)
     expect("batch_id", "default", trial.called_back().body.get("batch_id"))
     trial.object()
@@ -115,14 +115,14 @@ def cleans_up(trial: Trial) -> None:
     "calls back when it fails, and exits with 1",
     "When the export fails, POST one callback with status error and the reason in error, and exit with code 1.",
 )
-def tells_failure(trial: Trial) -> None:
+def reports_failure(trial: Trial) -> None:
     trial.fails(trial.subject.failing)
     trial.reported_error()
 
 
 @required(
     "stores nothing when it fails",
-    "Upload nothing when the export failed. A partial output cannot be told from a complete one.",
+    "Upload nothing when the export failed. A partial output looks like a complete one.",
 )
 def stores_nothing(trial: Trial) -> None:
     trial.fails(trial.subject.failing)
@@ -133,7 +133,7 @@ def stores_nothing(trial: Trial) -> None:
     "reports a failed upload",
     "Treat an upload that the store refuses like any other failure: call back with status error and exit with code 1.",
 )
-def tells_failed_upload(trial: Trial) -> None:
+def reports_failed_upload(trial: Trial) -> None:
     trial.servers.refusals = [FORBIDDEN] * 100
     trial.fails(trial.subject.plain)
     trial.reported_error()
@@ -233,7 +233,7 @@ def repeats_upload(trial: Trial) -> None:
     "When EXPORT_OPTIONS is not JSON or a variable is missing, still call back with the reason. The log is lost with "
     "the machine.",
 )
-def tells_wrong_environment(trial: Trial) -> None:
+def reports_invalid_environment(trial: Trial) -> None:
     trial.fails(trial.subject.plain, EXPORT_OPTIONS="{no json")
     trial.reported_error()
     trial.servers.callbacks.clear()
@@ -245,7 +245,7 @@ def tells_wrong_environment(trial: Trial) -> None:
     "uses defaults for missing options",
     "Without EXPORT_OPTIONS, and with `{}`, use the default of every option.",
 )
-def takes_no_options(trial: Trial) -> None:
+def uses_default_options(trial: Trial) -> None:
     trial.succeeds(trial.subject.plain, EXPORT_OPTIONS=None)
     trial.succeeds(trial.subject.plain, EXPORT_OPTIONS="{}")
     trial.called_back(2)

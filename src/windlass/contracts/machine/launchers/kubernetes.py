@@ -168,7 +168,7 @@ def _newest_pods(pods: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _read_status(job: dict[str, Any], pod: dict[str, Any] | None) -> MachineStatus:
-    """The end of the only container tells more than the conditions of the job, and they may come later."""
+    """The state of the only container has more details than the conditions of the job, and often comes earlier."""
     pod = pod or {}
     running = MachineStatus(
         name=job["metadata"]["name"], id=job["metadata"]["uid"], phase=Phase.RUNNING,

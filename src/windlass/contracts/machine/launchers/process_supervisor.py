@@ -44,21 +44,18 @@ class ProcessSupervisor:
         self.kill_at: float | None = None
         self.tail = bytearray()
         self.woken, self._wake = os.pipe()
-        signal.signal(signal.SIGTERM, self._stop)
-        signal.signal(signal.SIGUSR1, self._kill)
+        signal.signal(signal.SIGTERM, lambda *_: self._stop(float(order["grace_s"])))
+        signal.signal(signal.SIGUSR1, lambda *_: self._stop(0.0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if sys.platform == "linux":  # orphans become our children, so that no process can hide
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    def _stop(self, *_: object) -> None:
+    def _stop(self, grace_s: float) -> None:
+        """Kill the program after `grace_s`, or when an earlier signal says so."""
+        kill_at = time.monotonic() + grace_s
         self.reason = self.reason or STOPPED
-        self.kill_at = self.kill_at or time.monotonic() + float(self.order["grace_s"])
-        os.write(self._wake, b"t")
-
-    def _kill(self, *_: object) -> None:
-        self.reason = self.reason or STOPPED
-        self.kill_at = time.monotonic()
-        os.write(self._wake, b"k")
+        self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
+        os.write(self._wake, b"s")
 
     def run(self) -> None:
         (self.work / "tmp").mkdir(parents=True, exist_ok=True)

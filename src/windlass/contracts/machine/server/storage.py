@@ -1,4 +1,4 @@
-"""The environment variables that tell a machine where to upload: the blob store of the server."""
+"""The environment variables with the upload target of a machine: the blob store of the server."""
 
 from __future__ import annotations
 
