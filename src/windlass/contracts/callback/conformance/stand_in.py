@@ -132,7 +132,7 @@ class StandIn(Watch):
         self.interval_ms, self.timeout_s = interval_ms, timeout_s
         self._pushed: dict[str, list[Pushed]] = {}
         host = "0.0.0.0" if callback_url else own_address(worker_url)  # noqa: S104
-        self._listener = Listener(self._take, host=host, ssl_context=ssl_context)
+        self._listener = Listener(self._receive, host=host, ssl_context=ssl_context)
         self.base_url = callback_url or self._listener.url
 
     def __enter__(self) -> StandIn:
@@ -203,13 +203,11 @@ class StandIn(Watch):
 
     # ----------------------------------------------------------------------------------------- receiving
 
-    def _take(self, request: Request) -> Reply:
-        scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
-        return self.receive(request.target, token if scheme == "Bearer" else "", request.body())
-
-    def receive(self, path: str, token: str, raw: bytes) -> Reply:
+    def _receive(self, request: Request) -> Reply:
         """Record one callback, and answer it as the script of its push says."""
-        words = path.split("?")[0].rstrip("/").split("/")
+        scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
+        token, raw = token if scheme == "Bearer" else "", request.body()
+        words = request.target.split("?")[0].rstrip("/").split("/")
         what, task_id = words[-1], words[-2] if len(words) > 1 else ""
         with self.lock:
             if what == PROBE:
@@ -218,7 +216,7 @@ class StandIn(Watch):
                 return Reply(200)
             candidates = self._pushed.get(task_id)
             if candidates is None or what not in CALLBACKS:
-                return Reply(404, {"error": "task_not_found", "message": f"there is nothing at {path}"})
+                return Reply(404, {"error": "task_not_found", "message": f"there is nothing at {request.target}"})
             body = _read(raw)
             number = (body or {}).get("attempt")
             pushed = next((one for one in reversed(candidates) if one.attempt == number), candidates[-1])

@@ -7,7 +7,8 @@ Cloud Tasks then sends the worker the same request that we would send.
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
+import math
+import time
 from typing import Any
 
 import msgspec
@@ -30,10 +31,12 @@ class NotCreated(Exception):
 
 
 class CloudTasksCarrier:
-    """Hands pushes to Cloud Tasks. `access_token` returns the token for Google's API."""
+    """Hands pushes to Cloud Tasks. `token` is for Google's API; without one, that of the machine's own account is
+    used."""
 
-    def __init__(self, access_token: Callable[[], Awaitable[str]], *, endpoint: str = ENDPOINT) -> None:
-        self._access_token, self._endpoint = access_token, endpoint.rstrip("/")
+    def __init__(self, token: str | None, *, endpoint: str = ENDPOINT) -> None:
+        self._token, self._until_s = token or "", math.inf if token is not None else 0.0
+        self._endpoint = endpoint.rstrip("/")
 
     async def __call__(self, push: Push, message_id: str, headers: dict[str, str], body: bytes) -> None:
         via = push.cloud_tasks
@@ -53,6 +56,18 @@ class CloudTasksCarrier:
             raise NotNow(f"Cloud Tasks answered {reply.status}", BUSY_AGAIN_S)
         raise NotCreated(f"Cloud Tasks answered {reply.status}: {reply.body[:300].decode('utf-8', 'replace')}")
 
+    async def _access_token(self) -> str:
+        """The token for Google's API. One from the metadata server is kept until shortly before it expires."""
+        if time.monotonic() >= self._until_s:
+            headers = {"Metadata-Flavor": "Google"}
+            reply = await post(METADATA_URL, headers, b"", timeout_s=TIMEOUT_S, method="GET", targets=None)
+            if reply.status != 200:
+                raise NotCreated(f"the metadata server answered {reply.status}")
+            answer = msgspec.json.decode(reply.body, type=_TokenAnswer)
+            self._token = answer.access_token
+            self._until_s = time.monotonic() + answer.expires_in - TOKEN_SPARE_S
+        return self._token
+
 
 def cloud_task(
     via: CloudTasks, queue: str, url: str, message_id: str, headers: dict[str, str], body: bytes
@@ -67,26 +82,6 @@ def cloud_task(
         "httpRequest": request,
         "dispatchDeadline": f"{via.dispatch_deadline_s}s",
     }
-
-
-class MetadataToken:
-    """The access token of this machine, from Google's metadata server. Kept until it expires."""
-
-    def __init__(self, stopwatch: Callable[[], float], url: str = METADATA_URL) -> None:
-        self._stopwatch, self._url = stopwatch, url
-        self._token, self._until_s = "", 0.0
-
-    async def __call__(self) -> str:
-        if not self._token or self._stopwatch() >= self._until_s:
-            reply = await post(
-                self._url, {"Metadata-Flavor": "Google"}, b"", timeout_s=TIMEOUT_S, method="GET", targets=None
-            )
-            if reply.status != 200:
-                raise NotCreated(f"the metadata server answered {reply.status}")
-            answer = msgspec.json.decode(reply.body, type=_TokenAnswer)
-            self._token = answer.access_token
-            self._until_s = self._stopwatch() + max(0.0, answer.expires_in - TOKEN_SPARE_S)
-        return self._token
 
 
 class _TokenAnswer(msgspec.Struct):

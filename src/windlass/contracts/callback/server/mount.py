@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from windlass.api.framework.application import Application, Limits
 from windlass.contracts.callback.delivery import PUSH
 from windlass.contracts.callback.server.app import make_app
-from windlass.contracts.callback.server.cloud_tasks import ENDPOINT, CloudTasksCarrier, MetadataToken
+from windlass.contracts.callback.server.cloud_tasks import ENDPOINT, CloudTasksCarrier
 from windlass.contracts.callback.server.options import PushOptions
 from windlass.contracts.callback.server.push import Pusher
 from windlass.contracts.callback.server.service import Service
@@ -37,13 +37,7 @@ async def pushing(engine: Engine, service: Service, options: PushOptions, url: s
 
 
 def make_pusher(engine: Engine, service: Service, options: PushOptions, url: str) -> Pusher:
-    token = options.google_token
-
-    async def fixed_token() -> str:
-        return token or ""
-
-    access = fixed_token if token is not None else MetadataToken(time.monotonic)
-    carrier = CloudTasksCarrier(access, endpoint=options.google_url or ENDPOINT)
+    carrier = CloudTasksCarrier(options.google_token, endpoint=options.google_url or ENDPOINT)
     base_url = options.callback_url or url
     return Pusher(engine, service, base_url, targets=options.allowed, secrets=options.secrets, cloud_tasks=carrier)
 

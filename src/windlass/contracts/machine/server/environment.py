@@ -1,12 +1,5 @@
-"""The environment variables of a machine: those of the contract, and a few of ours.
-
-    TASK_ID PI EXPORT_FORMAT EXPORT_OPTIONS BATCH_ID CALLBACK_URL     as in the contract
-    R2_ACCOUNT_ID R2_ACCESS_KEY_ID R2_SECRET_ACCESS_KEY R2_BUCKET     if the blob store is S3 or R2
-    R2_ENDPOINT R2_REGION R2_PREFIX R2_SESSION_TOKEN                  if the blob store is not plain R2
-    UPLOAD_URL            PUT {UPLOAD_URL}FILE?…: upload through the server, for programs without these credentials
-    PAYLOAD PAYLOAD_URL   the payload of the task as JSON, or a URL to GET it from if it is long
-    TASK_ATTEMPT TASK_KIND TRACEPARENT                                the attempt, the kind and the trace of the task
-    RUN_TIMEOUT_MS UPLOAD_TIMEOUT_MS CALLBACK_TIMEOUT_MS              how long each may take
+"""Makes the environment variables of a machine. `worker.environment` lists those that our worker reads; a machine also
+gets TASK_KIND and RUN_TIMEOUT_MS.
 
 `UPLOAD_URL` ends with a slash before its query; the name of the file goes between the two. The URLs contain a signature
 that is valid for this attempt only.

@@ -61,15 +61,9 @@ class SpawnFailed(Exception):
 class MachineService:
     """The machine contract on one engine. `default_launcher` runs the formats that come with Windlass."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        default_launcher: str | None = "process",
-        stopwatch: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, engine: Engine, *, default_launcher: str | None) -> None:
         self._engine, self._machines = engine, engine.service(Machines)
-        self._default_launcher, self._stopwatch = default_launcher, stopwatch
+        self._default_launcher = default_launcher
         self._keys: tuple[float, list[bytes]] | None = None
         self._uploads: dict[str, asyncio.Task[int]] = {}
 
@@ -113,12 +107,12 @@ class MachineService:
     async def _launched(self, task_id: UUID, seconds: float) -> Task:
         """Return the task once its machine has started, it has ended, or time is up. If its launch is under way then,
         wait a little longer, since its outcome is about to be known."""
-        began_s = self._stopwatch()
+        began_s = time.monotonic()
         with self._machines.awaiting(task_id) as wait:
             while True:
                 task = (await self._engine.tasks.get(task_id)).task
                 more_s = LAUNCHING_S if task.state is State.RUNNING else 0.0
-                left_s = began_s + seconds + more_s - self._stopwatch()
+                left_s = began_s + seconds + more_s - time.monotonic()
                 if task.worker is not None or task.terminal or left_s <= 0:
                     return task
                 await wait(left_s)
@@ -292,8 +286,8 @@ class MachineService:
 
     async def _secrets(self) -> list[bytes]:
         """The keys as they were a moment ago, the one that signs first."""
-        if self._keys is None or self._stopwatch() - self._keys[0] > KEYS_FRESH_S:
-            self._keys = self._stopwatch(), [key for _, key in await self._engine.parts.token_keys.all()]
+        if self._keys is None or time.monotonic() - self._keys[0] > KEYS_FRESH_S:
+            self._keys = time.monotonic(), [key for _, key in await self._engine.parts.token_keys.all()]
         return self._keys[1]
 
 
