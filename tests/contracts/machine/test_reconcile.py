@@ -353,7 +353,7 @@ async def test_a_machine_that_does_not_want_to_end_holds_up_no_sweep(world: Worl
     assert (await world.status(other))["status"] == "success"
     assert (await world.status(deaf))["status"] == "processing"
     assert alive(pid)
-    await world.engine.service(Machines).let_go()
+    await world.engine.service(Machines).stop_handling()
 
 
 async def test_before_another_attempt_the_old_machine_is_stopped(world: World) -> None:

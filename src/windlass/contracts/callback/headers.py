@@ -46,7 +46,7 @@ def push_secrets(variables: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(PREFIX): value for name, value in variables.items() if name.startswith(PREFIX)}
 
 
-def filled(headers: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
+def fill_headers(headers: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
     """The headers with their secrets filled in. Raises Invalid for a missing or unusable secret, without its value."""
     for name in secret_names(headers):
         if name not in secrets:

@@ -53,7 +53,7 @@ class Machines:
         self._installation: str | None = None
         self._awaited: dict[UUID, list[asyncio.Event]] = {}
         self._used: Counter[UUID] = Counter()
-        self._in_hand: dict[tuple[str, str], asyncio.Task[bool]] = {}
+        self._handling: dict[tuple[str, str], asyncio.Task[bool]] = {}
 
     async def installation(self) -> str:
         """The id of this installation. It distinguishes our machines from those of others at the same launcher."""
@@ -64,13 +64,13 @@ class Machines:
 
     # ----------------------------------------------------------------------------------------- launching
 
-    async def ask(self, task: Task, launcher: Launcher, machine: Machine) -> None:
+    async def request(self, task: Task, launcher: Launcher, machine: Machine) -> None:
         """Record, before the launch, that a machine and objects may exist, so that a crash leaves neither behind. Stops
         the machines of earlier attempts."""
         async with self._store.begin() as tx:
             machines = MachineTable(tx.session)
             earlier = await machines.task_machines(task.id)
-            await machines.ask_machine(task, launcher.name, launcher.place)
+            await machines.request_machine(task, launcher.name, launcher.place)
             await machines.keep_objects(task.id, rules.object_prefix(task), machine.keep_object_ms / 1000)
         for row in earlier:
             at_hand = row.launcher == launcher.name and row.place == launcher.place
@@ -80,7 +80,7 @@ class Machines:
     async def launched(self, effect: Effect, seen: MachineStatus, machine: Machine, launcher: Launcher) -> None:
         """Record that the machine was started. If its attempt has ended meanwhile, the next sweep removes it."""
         async with self._store.single() as tx:
-            await MachineTable(tx.session).machine_there(
+            await MachineTable(tx.session).machine_launched(
                 effect.task_id, effect.attempt, seen.id, seen.instance_id, machine.run_timeout_ms / 1000
             )
         detail = {"launcher": launcher.name, "machine": seen.id, "instance": seen.instance_id, "name": seen.name}
@@ -153,10 +153,10 @@ class Machines:
         room, begun = asyncio.Semaphore(AT_ONCE), []
         for row, task, now in rows:
             name = rules.machine_name(row.task_id, row.attempt)
-            handle = partial(self._one, launcher, row, task, seen.pop(name, None), now)
+            handle = partial(self._handle, launcher, row, task, seen.pop(name, None), now)
             begun += self._begin(launcher, name, room, handle)
         for stray in seen.values():
-            begun += self._begin(launcher, stray.name, room, partial(self._stray, launcher, stray))
+            begun += self._begin(launcher, stray.name, room, partial(self._remove_stray, launcher, stray))
         if not begun:
             return 0
         done, _ = await asyncio.wait(begun, timeout=hold_s)
@@ -167,7 +167,7 @@ class Machines:
     ) -> list[asyncio.Task[bool]]:
         """Handle a machine, unless an earlier sweep still does. An error is logged, and does not affect the others."""
         key = launcher.name, name
-        if key in self._in_hand:
+        if key in self._handling:
             return []
 
         async def guarded() -> bool:
@@ -180,24 +180,24 @@ class Machines:
                 log.exception("machine %s could not be handled", name)
             return False
 
-        self._in_hand[key] = begun = asyncio.create_task(guarded())
-        begun.add_done_callback(lambda _: self._in_hand.pop(key))
+        self._handling[key] = begun = asyncio.create_task(guarded())
+        begun.add_done_callback(lambda _: self._handling.pop(key))
         return [begun]
 
-    async def let_go(self) -> None:
+    async def stop_handling(self) -> None:
         """Stop handling machines. The next sweep, of this or another server, starts over with them."""
-        begun = list(self._in_hand.values())
+        begun = list(self._handling.values())
         for handling in begun:
             handling.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
 
-    async def _stray(self, launcher: Launcher, seen: MachineStatus) -> bool:
+    async def _remove_stray(self, launcher: Launcher, seen: MachineStatus) -> bool:
         """Remove a machine that has no row."""
         log.warning("machine %s belongs to no task and is removed", seen.name)
         await launcher.stop(seen.name, seen.id, 0.0)
         return True
 
-    async def _one(
+    async def _handle(
         self, launcher: Launcher, row: MachineRow, task: Task | None, seen: MachineStatus | None, now: datetime
     ) -> bool:
         """Handle one machine. Returns False if there was nothing to do."""
@@ -230,7 +230,7 @@ class Machines:
         result, problem = None, ""
         if seen is not None and seen.phase is Phase.EXITED and seen.exit_code == 0:
             try:
-                result = await self._left(task)
+                result = await self._object_result(task)
             except Unavailable as error:
                 if not overdue:
                     raise
@@ -243,7 +243,7 @@ class Machines:
             kept = msgspec.structs.replace(kept, output=await self.mask(task, kept.output))
         return rules.Ended(row.task_id, row.attempt, kept, result, run_s, problem, self._randomness.jitter())
 
-    async def _left(self, task: Task) -> bytes | None:
+    async def _object_result(self, task: Task) -> bytes | None:
         """The result of a machine that did not call back: its object, if there is exactly one."""
         blobs = await self.blobs()
         found = [blob async for blob in blobs.list(rules.object_prefix(task).rstrip("/"))]
@@ -264,7 +264,7 @@ class Machines:
             await MachineTable(tx.session).mark_downloaded(task_id)
         self.wake_objects()
 
-    async def left_late(self, task: Task) -> None:
+    async def discard_late_object(self, task: Task) -> None:
         """Schedule the deletion of an object that was written after its attempt had ended. The objects of the task may
         already have been deleted, so their row is written again."""
         async with self._store.single() as tx:

@@ -48,16 +48,16 @@ class MachineTable:
         [[id_]] = await self._session.fetch("installation")
         return id_
 
-    async def ask_machine(self, task: Task, launcher: str, place: str) -> None:
-        await self._session.fetch("ask_machine", task.id, task.attempt, task.namespace, task.queue, launcher, place)
+    async def request_machine(self, task: Task, launcher: str, place: str) -> None:
+        await self._session.fetch("request_machine", task.id, task.attempt, task.namespace, task.queue, launcher, place)
 
     async def keep_objects(self, task_id: UUID, prefix: str, keep_s: float) -> None:
         await self._session.fetch("keep_objects", task_id, prefix, keep_s)
 
-    async def machine_there(
+    async def machine_launched(
         self, task_id: UUID, attempt: int, machine_id: str, instance_id: str | None, run_s: float
     ) -> None:
-        await self._session.fetch("machine_there", task_id, attempt, machine_id, instance_id, run_s)
+        await self._session.fetch("machine_launched", task_id, attempt, machine_id, instance_id, run_s)
 
     async def open_machines(self, launcher: str, place: str) -> list[tuple[MachineRow, Task | None, datetime]]:
         """Machines that may exist, each with its task (None if that was deleted) and the time of the database."""

@@ -2,7 +2,7 @@
 -- Returns the id of this installation. It distinguishes our machines where several installations share one launcher.
 select i.id from windlass.installation i limit 1
 
--- name: ask_machine
+-- name: request_machine
 -- Records that a machine for an attempt is about to be started. Written before the start, so that every running
 -- machine has a row.
 insert into windlass.machine (task_id, attempt, namespace, queue, launcher, place, asked_at)
@@ -14,7 +14,7 @@ on conflict (task_id, attempt) do update set launcher = excluded.launcher, place
 -- Records that the objects under the prefix of a task are deleted $3 seconds after it has ended.
 insert into windlass.export_object (task_id, prefix, keep_s) values ($1, $2, $3) on conflict (task_id) do nothing
 
--- name: machine_there
+-- name: machine_launched
 -- Records that the machine of an attempt was started, and begins its timeout for the first call back.
 update windlass.machine m
    set machine_id = $3, instance_id = $4, launched_at = windlass.now(),

@@ -234,10 +234,10 @@ class StandIn(Watch):
             given = f"the token {token[:20]}…" if token else "no token"
             pushed.faults.append(f"{what} came with {given}, not with the one that this attempt was given")
             return Reply(401, {"error": "invalid_token", "message": "the token is not that of this attempt"})
-        wrong = _wrong(what, body, pushed.attempt)
-        if wrong or body is None:
-            pushed.faults.append(f"{what}: {wrong}")
-            status = 409 if "attempt" in wrong else 400
+        fault = _fault(what, body, pushed.attempt)
+        if fault or body is None:
+            pushed.faults.append(f"{what}: {fault}")
+            status = 409 if "attempt" in fault else 400
             return Reply(status, {"error": "attempt_mismatch" if status == 409 else "invalid_argument"})
         before = sum(callback.what == what for callback in pushed.callbacks)
         reply = pushed.script(what, before) or _default(what, body)
@@ -268,7 +268,7 @@ def _read(raw: bytes) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
-def _wrong(what: str, body: dict[str, Any] | None, attempt: int) -> str:
+def _fault(what: str, body: dict[str, Any] | None, attempt: int) -> str:
     """The fault of a callback, or ""."""
     if body is None:
         return "the body is not a JSON object"

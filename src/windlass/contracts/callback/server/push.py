@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.contracts.callback.delivery import Push
-from windlass.contracts.callback.headers import filled
+from windlass.contracts.callback.headers import fill_headers
 from windlass.contracts.callback.rules import scope_of, token_life
 from windlass.contracts.callback.server.envelope import make_envelope
 from windlass.contracts.callback.server.service import Service
@@ -113,7 +113,7 @@ class Pusher:
         message_id = dispatch_id(task.id, task.run_id, task.attempt)
         secrets = self._engine.parts.secrets.signing_secrets(settings, task.namespace, task.queue)
         try:
-            added = filled(push.headers, self._secrets)
+            added = fill_headers(push.headers, self._secrets)
         except Invalid as error:
             raise NotTaken(str(error)) from None
         headers = {"Content-Type": "application/json", "User-Agent": "windlass", **added}

@@ -184,7 +184,8 @@ class PushedAttempt:
     def _stop_by_engine(self, by_cancel: bool) -> None:
         if by_cancel and self._cancel_requested:
             return  # the handler was interrupted once, and may be cleaning up
-        self._cancel_requested, self._lost = self._cancel_requested or by_cancel, self._lost or not by_cancel
+        self._cancel_requested |= by_cancel
+        self._lost |= not by_cancel
         self._interrupt()
 
     def _call_soon(self, call: Callable[..., None], *arguments: Any) -> None:

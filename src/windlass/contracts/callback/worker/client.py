@@ -107,12 +107,15 @@ class CallbackClient:
                 await self._send_heartbeat()
         if self.progress.fresh:
             await self._send_heartbeat()
-        report = self._ended
         try:
-            await self._report("completed", report)
+            await self._report("completed", self._ended)
         except Refused as refused:
+            # Report a failure in place of the result, which may be too large.
             log.warning("the engine refused the outcome of task %s: %s", self._envelope.task_id, refused)
-            await self._report("completed", refused_report(report, str(refused)))
+            message = clean(f"the outcome was refused: {refused}", 1000)
+            error = TaskError(category="DATA_QUALITY", message=message, retryable=False)
+            failed = Completed(attempt=self._attempt, worker_id=self._worker, outcome="FAILED", error=error)
+            await self._report("completed", failed)
 
     def _set_ended(self, report: Completed | None) -> None:
         if report is None:
@@ -220,12 +223,6 @@ class CallbackClient:
         if 400 <= reply.status < 500 and reply.status not in BUSY | OVER_IF_OURS:
             raise Refused(problem)
         raise Transient(f"{what} was answered with {problem}", reply.retry_after_s(RETRY_AFTER_MAX_S))
-
-
-def refused_report(report: Completed, why: str) -> Completed:
-    """The failure to report in place of a result that the engine refuses, such as one that is too large."""
-    error = TaskError(category="DATA_QUALITY", message=clean(f"the outcome was refused: {why}", 1000), retryable=False)
-    return Completed(attempt=report.attempt, worker_id=report.worker_id, outcome="FAILED", error=error)
 
 
 def _answer(body: bytes) -> Answer | None:

@@ -85,7 +85,7 @@ class DockerLauncher(RemoteLauncher):
         )
 
     async def _pull(self, image: str) -> None:
-        name, _, tag = image.partition("@") if "@" in image else _split_tag(image)
+        name, tag = _split_image(image)
         answer = await self._api.call("POST", self._path("/images/create"), query={"fromImage": name, "tag": tag})
         if answer.status != 200 or b'"error"' in answer.raw:
             reason = answer.raw.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -124,11 +124,14 @@ def _read_status(name: str, container: dict[str, Any]) -> MachineStatus:
     return MachineStatus(name=name, id=container["Id"], phase=phase, exit_code=code, reason=reason)
 
 
-def _split_tag(image: str) -> tuple[str, str, str]:
-    """Split an image into name and tag. A colon before the last slash belongs to a port."""
+def _split_image(image: str) -> tuple[str, str]:
+    """The name and the tag or digest of an image. A colon before the last slash belongs to a port."""
+    name, _, digest = image.partition("@")
+    if digest:
+        return name, digest
     head, slash, last = image.rpartition("/")
     name, _, tag = last.partition(":")
-    return f"{head}{slash}{name}", ":", tag or "latest"
+    return f"{head}{slash}{name}", tag or "latest"
 
 
 def _read_log(content: bytes) -> str:

@@ -51,7 +51,7 @@ class Launching:
             view = await self._engine.tasks.get(effect.task_id)
         except NotFound:
             return
-        await machines.ask(view.task, launcher, machine)
+        await machines.request(view.task, launcher, machine)
         try:
             whole = replace(view, payload=await self._payload(view.payload, view.task.namespace))
             key = (await self._engine.parts.token_keys.all())[0][1]

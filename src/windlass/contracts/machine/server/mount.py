@@ -64,7 +64,7 @@ async def launching(engine: Engine, options: MachineOptions, url: str) -> AsyncI
     finally:
         for loop in (sweeping, deleting):
             await loop.stop()
-        await machines.let_go()
+        await machines.stop_handling()
         for launcher in options.launchers:
             launcher.close()
         machines.launchers = {}

@@ -86,7 +86,7 @@ class MachineService:
                 policy=policy, idempotency_key=key, trace=trace,
             )
         )  # fmt: skip
-        task = await self._launched(task_id, machine.spawn_timeout_ms / 1000)
+        task = await self._wait_for_launch(task_id, machine.spawn_timeout_ms / 1000)
         if task.state is State.FAILED and task.worker is None:
             raise SpawnFailed("the machine did not start" if task.error is None else task.error.message)
         return Receipt(export_name(task_id, format_))
@@ -104,7 +104,7 @@ class MachineService:
         await self._engine.queues.put(format_, namespace=namespace, delivery=made, limits=QueueConfig())
         return made
 
-    async def _launched(self, task_id: UUID, seconds: float) -> Task:
+    async def _wait_for_launch(self, task_id: UUID, seconds: float) -> Task:
         """Return the task once its machine has started, it has ended, or time is up. If its launch is under way then,
         wait a little longer, since its outcome is about to be known."""
         began_s = time.monotonic()
@@ -119,13 +119,13 @@ class MachineService:
 
     async def status(self, principal: Principal, name: str) -> dict[str, Any]:
         check_role(principal, Role.VIEWER)
-        view = await self._known(name, principal)
+        view = await self._find(name, principal)
         return forms.state_of(view, await self._machines.of_task(view.task.id))
 
     async def download(self, principal: Principal, name: str) -> tuple[UUID, str, Blob]:
         """The task, its file's name, and the object as a stream. Raises NotReady, NotFound."""
         check_role(principal, Role.VIEWER)
-        task = (await self._known(name, principal)).task
+        task = (await self._find(name, principal)).task
         object_ = read_result(task.result) if task.state is State.SUCCEEDED else None
         if object_ is None:
             raise NotReady(f"Export not ready or failed. Status: {forms.STATUS[task.state]}")
@@ -146,7 +146,7 @@ class MachineService:
                     return
             await self._machines.downloaded(task_id)
 
-    async def _known(self, name: str, principal: Principal | None = None) -> TaskView:
+    async def _find(self, name: str, principal: Principal | None = None) -> TaskView:
         """The task of this name, if the caller may see it and it is still kept."""
         task_id = read_export_name(name) or parse_id("task", name)
         if task_id is None:
@@ -209,14 +209,14 @@ class MachineService:
             raise TooLarge(f"the result has more than {PAYLOAD_MAX_BYTES} bytes")
         if task.terminal:  # only compared with the accepted report
             return report(Outcome.SUCCEEDED, result)
-        wrong = await self._wrong(object_)
-        if wrong is not None:
-            failure = Failure(Category.DATA_QUALITY, wrong, "OBJECT_MISMATCH", retryable=False)
+        mismatch = await self._mismatch(object_)
+        if mismatch is not None:
+            failure = Failure(Category.DATA_QUALITY, mismatch, "OBJECT_MISMATCH", retryable=False)
             return report(Outcome.FAILED, failure=failure)
         return report(Outcome.SUCCEEDED, result)
 
-    async def _wrong(self, object_: ObjectResult) -> str | None:
-        """What is wrong with the object that a machine reports."""
+    async def _mismatch(self, object_: ObjectResult) -> str | None:
+        """How the stored object differs from the one that a machine reports, or None."""
         key, size = object_.object_key, await (await self._machines.blobs()).size(object_.object_key)
         if size is None:
             return f"the callback reported success, but there is no object {key}"
@@ -234,14 +234,14 @@ class MachineService:
             raise Conflict(f"attempt {attempt} has ended")
         machine = await self._machine_of(task) or Machine(launcher="")
         with self._machines.using(task.id):
-            size = await self._uploaded(key, content, machine.upload_timeout_ms / 1000)
+            size = await self._upload(key, content, machine.upload_timeout_ms / 1000)
             now = (await self._engine.tasks.get(task.id)).task
             if now.attempt != attempt or now.state is not State.RUNNING:
-                await self._machines.left_late(now)
+                await self._machines.discard_late_object(now)
                 raise Conflict(f"attempt {attempt} has ended")
         return size
 
-    async def _uploaded(self, key: str, content: AsyncIterable[bytes], seconds: float) -> int:
+    async def _upload(self, key: str, content: AsyncIterable[bytes], seconds: float) -> int:
         while (earlier := self._uploads.get(key)) is not None:
             earlier.cancel()
             await asyncio.wait([earlier])
@@ -270,7 +270,7 @@ class MachineService:
 
     async def signed(self, name: str, signature: str | None) -> Signed:
         """The task and the attempt whose machine signed a request. Raises NotFound, Unauthenticated."""
-        view = await self._known(name)
+        view = await self._find(name)
         task = view.task
         if signature is None:
             machine = await self._machine_of(task)

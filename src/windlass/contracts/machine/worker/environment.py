@@ -34,7 +34,8 @@ URLS = ("UPLOAD_URL", "CALLBACK_URL", "PAYLOAD_URL")
 
 def read(environ: Mapping[str, str]) -> Job:
     """Read the job. Raises Misconfigured with all missing variables, or with the first wrong value."""
-    missing = [name for name in REQUIRED if not environ.get(name) and not (name == "PI" and _has_payload(environ))]
+    has_payload = environ.get("PAYLOAD") or environ.get("PAYLOAD_URL")
+    missing = [name for name in REQUIRED if not environ.get(name) and not (name == "PI" and has_payload)]
     store = _store(environ)
     if store is None:
         missing += [name for name in BUCKET if not environ.get(name)]
@@ -84,10 +85,6 @@ def secrets(environ: Mapping[str, str]) -> list[str]:
     signed = [environ.get(name, "").partition("?")[2] for name in URLS]
     parts = [part.partition("=")[2] for query in signed for part in query.split("&")]
     return sorted({value for value in [*keys, *signed, *parts] if len(value) >= 4}, key=len, reverse=True)
-
-
-def _has_payload(environ: Mapping[str, str]) -> bool:
-    return bool(environ.get("PAYLOAD") or environ.get("PAYLOAD_URL"))
 
 
 def _store(environ: Mapping[str, str]) -> ObjectStore | None:
