@@ -51,7 +51,7 @@ class Machines:
         self.wake_objects: Callable[[], None] = lambda: None
         self.mask: Callable[[Task, str], Awaitable[str]] = _as_it_is
         self._installation: str | None = None
-        self._awaited: dict[UUID, list[asyncio.Event]] = {}
+        self._awaited: set[tuple[UUID, asyncio.Event]] = set()
         self._used: Counter[UUID] = Counter()
         self._handling: dict[tuple[str, str], asyncio.Task[bool]] = {}
 
@@ -113,7 +113,7 @@ class Machines:
     def awaiting(self, task_id: UUID) -> Iterator[Callable[[float], Awaitable[None]]]:
         """Wait for the outcome of a launch. A launch by this server ends the wait; polling finds one by another."""
         event = asyncio.Event()
-        self._awaited.setdefault(task_id, []).append(event)
+        self._awaited.add((task_id, event))
 
         async def wait(seconds: float) -> None:
             with contextlib.suppress(TimeoutError):
@@ -124,13 +124,12 @@ class Machines:
         try:
             yield wait
         finally:
-            self._awaited[task_id].remove(event)
-            if not self._awaited[task_id]:
-                del self._awaited[task_id]
+            self._awaited.remove((task_id, event))
 
     def _notify(self, task_id: UUID) -> None:
-        for event in self._awaited.get(task_id, ()):
-            event.set()
+        for awaited, event in self._awaited:
+            if awaited == task_id:
+                event.set()
 
     # ----------------------------------------------------------------------------------------- sweeping
 

@@ -83,31 +83,19 @@ class Pushed:
     def wait(self, what: str, count: int = 1, *, unless: str = "", timeout_s: float | None = None) -> Callback:
         """Wait for `count` callbacks of this kind. Fails if one of the kind `unless` comes first."""
         limit_s = self.engine.timeout_s + self.work_s if timeout_s is None else timeout_s
-        with self.engine.lock:
-
-            def over() -> bool:
-                names = [callback.what for callback in self.callbacks]
-                return names.count(what) >= count or bool(self.faults) or (unless != "" and unless in names)
-
-            self.engine.news.wait_for(over, limit_s)
-            self.check()
-            found = [callback for callback in self.callbacks if callback.what == what]
-            if len(found) >= count:
-                return found[count - 1]
-            early = unless and any(callback.what == unless for callback in self.callbacks)
-        when = f"before {unless}" if early else f"within {limit_s:g} s"
+        self.engine.until(lambda: len(self.of_kind(what)) >= count or self.faults or self.of_kind(unless), limit_s)
+        self.check()
+        found = self.of_kind(what)
+        if len(found) >= count:
+            return found[count - 1]
+        when = f"before {unless}" if self.of_kind(unless) else f"within {limit_s:g} s"
         raise Broken(f"{count} × {what} expected, {len(found)} came {when}; {self.summary()}")
 
     def quiet(self, seconds: float, after: Callback | None = None) -> None:
         """Check that no callback follows this one (None: that there is none at all)."""
-        with self.engine.lock:
-            before = (
-                0 if after is None else next(i for i, callback in enumerate(self.callbacks) if callback is after) + 1
-            )
-            self.engine.news.wait_for(lambda: len(self.callbacks) > before, seconds)
-            extra = self.callbacks[before:]
-        if extra:
-            raise Broken(f"it went on with {extra[0].what}")
+        before = 0 if after is None else self.callbacks.index(after) + 1
+        if self.engine.until(lambda: len(self.callbacks) > before, seconds):
+            raise Broken(f"it went on with {self.callbacks[before].what}")
 
     def summary(self) -> str:
         push = "the push was not answered" if self.status is None else f"the push was answered with {self.status}"
@@ -240,7 +228,12 @@ class StandIn(Watch):
             status = 409 if "attempt" in fault else 400
             return Reply(status, {"error": "attempt_mismatch" if status == 409 else "invalid_argument"})
         before = sum(callback.what == what for callback in pushed.callbacks)
-        reply = pushed.script(what, before) or _default(what, body)
+        accepted: dict[str, Any] = {"acknowledged": True, "serverTime": datetime.now(UTC).isoformat()}
+        if what == "heartbeat":
+            accepted["shouldCancel"] = False
+        elif what == "completed":
+            accepted["finalState"] = body["outcome"]
+        reply = pushed.script(what, before) or Reply(200, accepted)
         if isinstance(reply.body, Mapping) and "taskToken" in reply.body:
             pushed.tokens.append(str(reply.body["taskToken"]))
         return reply
@@ -248,16 +241,6 @@ class StandIn(Watch):
 
 def delivery_id(envelope: Mapping[str, Any]) -> str:
     return f"{envelope['taskId']}.{envelope['attempt']}"
-
-
-def _default(what: str, body: dict[str, Any]) -> Reply:
-    common = {"acknowledged": True, "serverTime": datetime.now(UTC).isoformat()}
-    match what:
-        case "heartbeat":
-            return Reply(200, {**common, "shouldCancel": False})
-        case "completed":
-            return Reply(200, {**common, "finalState": body["outcome"]})
-    return Reply(200, common)
 
 
 def _read(raw: bytes) -> dict[str, Any] | None:

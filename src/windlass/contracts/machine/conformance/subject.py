@@ -40,7 +40,10 @@ def _archive(path: str) -> Reply:
     """Entities: one that is there, one that is not, one that takes long, one with many children."""
     _, what, name = path.split("/", 2)
     if what == "ipfs":
-        return Reply(200, TEXT if name == "text" else msgspec.json.encode(_pinax(name)))
+        return Reply(200, TEXT) if name == "text" else Reply(200, {
+            "id": name, "title": "Pier at dawn", "type": "StillImage", "creator": "R. Vance", "created": "1931",
+            "institution": "Harbor Library", "access_url": "PLACEHOLDER",
+        })  # fmt: skip
     if name == SLOW_PI:
         time.sleep(SLOW_S)
     children = [f"{PLAIN_PI[:-4]}C{number:03}" for number in range(CHILDREN)]
@@ -51,13 +54,6 @@ def _archive(path: str) -> Reply:
         "pi": name, "ver": 1, "ts": "2025-11-01T09:30:00Z", "manifest_cid": "bafyMANIFEST",
         "components": {"pinax.json": name, **large}, "children_pi": children if name == LARGE_PI else [],
     })  # fmt: skip
-
-
-def _pinax(pi: str) -> dict[str, Any]:
-    return {
-        "id": pi, "title": "Pier at dawn", "type": "StillImage", "creator": "R. Vance", "institution": "Harbor Library",
-        "created": "1931", "access_url": "PLACEHOLDER",
-    }  # fmt: skip
 
 
 SUBJECTS = {
