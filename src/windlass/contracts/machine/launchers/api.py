@@ -42,11 +42,12 @@ class Answer(NamedTuple):
 
 
 class Api:
-    """The API of one server. `headers` may carry a token, so they are never logged."""
+    """The API of one server, below a path. `headers` may carry a token, so they are never logged."""
 
     def __init__(
         self,
         url: str,
+        base_path: str = "",
         *,
         headers: Mapping[str, str] | None = None,
         context: ssl.SSLContext | None = None,
@@ -54,6 +55,7 @@ class Api:
     ) -> None:
         self._socket = url.removeprefix("unix://") if url.startswith("unix://") else None
         self._url = "http://localhost" if self._socket is not None else url.rstrip("/")
+        self._base_path = base_path
         self._headers, self._context, self._timeout_s = dict(headers or {}), context, timeout_s
 
     async def call(
@@ -66,6 +68,7 @@ class Api:
         more_s: float = 0.0,
     ) -> Answer:
         """Return the answer, whatever its status. `more_s` extends the timeout. Raises LauncherAway if none arrives."""
+        path = self._base_path + path
         suffix = f"?{urlencode(query)}" if query else ""
         content = b"" if body is None else msgspec.json.encode(body)
         headers = {**self._headers, "User-Agent": "windlass", "Accept": "application/json"}

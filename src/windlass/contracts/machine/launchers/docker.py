@@ -25,7 +25,7 @@ class DockerLauncher(RemoteLauncher):
     name = "docker"
 
     def __init__(self, url: str = SOCKET) -> None:
-        super().__init__(Api(url), url)
+        super().__init__(Api(url, f"/{VERSION}"), url)
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Self:
@@ -46,7 +46,7 @@ class DockerLauncher(RemoteLauncher):
             raise LauncherAway(f"container {order.name} was removed while it was starting")
         if status.phase is not Phase.STARTING:
             return status
-        started = await self._api.call("POST", self._path(f"/containers/{order.name}/start"))
+        started = await self._api.call("POST", f"/containers/{order.name}/start")
         if started.status not in (204, 304):
             await self.stop(order.name, None, 0.0)
             raise LaunchRefused(started.message)
@@ -54,19 +54,19 @@ class DockerLauncher(RemoteLauncher):
 
     async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:  # noqa: ARG002
         if grace_s > 0:
-            path, query = self._path(f"/containers/{name}/stop"), {"t": str(round(grace_s))}
+            path, query = f"/containers/{name}/stop", {"t": str(round(grace_s))}
             await self._api.stop("POST", path, query=query, more_s=grace_s)  # answers when it has ended
-        await self._api.stop("DELETE", self._path(f"/containers/{name}"), query={"force": "true", "v": "true"})
+        await self._api.stop("DELETE", f"/containers/{name}", query={"force": "true", "v": "true"})
 
     async def machines(self, installation: str) -> list[MachineStatus]:
         filters = msgspec.json.encode({"label": [f"{LABEL}={installation}"]}).decode()
-        found = await self._api.get(self._path("/containers/json"), query={"all": "true", "filters": filters})
+        found = await self._api.get("/containers/json", query={"all": "true", "filters": filters})
         names = [name.lstrip("/") for container in found.content for name in container["Names"][:1]]
         statuses = [await self.look(name, None) for name in names if read_machine_name(name) is not None]
         return [status for status in statuses if status is not None]
 
     async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
-        answer = await self._api.get(self._path(f"/containers/{name}/json"), 404)
+        answer = await self._api.get(f"/containers/{name}/json", 404)
         if answer.status == 404:
             return None
         status = _read_status(name, answer.content)
@@ -76,24 +76,19 @@ class DockerLauncher(RemoteLauncher):
 
     # ----------------------------------------------------------------------------------------- parts
 
-    def _path(self, path: str) -> str:
-        return f"/{VERSION}{path}"
-
     async def _create(self, order: Order) -> Answer:
-        return await self._api.call(
-            "POST", self._path("/containers/create"), body_of(order), query={"name": order.name}
-        )
+        return await self._api.call("POST", "/containers/create", body_of(order), query={"name": order.name})
 
     async def _pull(self, image: str) -> None:
         name, tag = _split_image(image)
-        answer = await self._api.call("POST", self._path("/images/create"), query={"fromImage": name, "tag": tag})
+        answer = await self._api.call("POST", "/images/create", query={"fromImage": name, "tag": tag})
         if answer.status != 200 or b'"error"' in answer.raw:
             reason = answer.raw.decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise LaunchRefused(f"the image {image} cannot be pulled: {reason[:500]}")
 
     async def _output(self, name: str) -> str:
         query = {"stdout": "true", "stderr": "true", "tail": LOG_LINES}
-        answer = await self._api.call("GET", self._path(f"/containers/{quote(name)}/logs"), query=query)
+        answer = await self._api.call("GET", f"/containers/{quote(name)}/logs", query=query)
         return "" if answer.status != 200 else _read_log(answer.raw)[-OUTPUT_MAX:]
 
 

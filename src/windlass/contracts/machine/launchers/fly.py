@@ -27,8 +27,9 @@ class FlyLauncher(RemoteLauncher):
     name = "fly"
 
     def __init__(self, app: str, token: str, *, url: str = URL, image: str | None = None, region: str = REGION) -> None:
-        super().__init__(Api(url, headers={"Authorization": f"Bearer {token}"}), f"{url}/{app}")
-        self._app, self._image, self._region = app, image, region
+        api = Api(url, f"/v1/apps/{app}/machines", headers={"Authorization": f"Bearer {token}"})
+        super().__init__(api, f"{url}/{app}")
+        self._image, self._region = image, region
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Self:
@@ -43,7 +44,7 @@ class FlyLauncher(RemoteLauncher):
 
     async def start(self, order: Order) -> MachineStatus:
         body = body_of(order, image=order.image or self._image, region=order.region or self._region)
-        answer = (await self._api.call("POST", self._path(), body)).expect(*NAME_IN_USE)
+        answer = (await self._api.call("POST", "", body)).expect(*NAME_IN_USE)
         if answer.status not in NAME_IN_USE:
             return _read_status(answer.content)
         status = await self._find(order.name)
@@ -59,14 +60,14 @@ class FlyLauncher(RemoteLauncher):
             machine_id = status.id
         if grace_s > 0:
             order = {"signal": "SIGTERM", "timeout": f"{max(1, round(grace_s))}s"}
-            await self._api.stop("POST", self._path(f"/{machine_id}/stop"), order)
+            await self._api.stop("POST", f"/{machine_id}/stop", order)
             until_s = time.monotonic() + grace_s
             while time.monotonic() < until_s:
                 status = await self.look(name, machine_id)
                 if status is None or status.phase is Phase.EXITED:
                     break
                 await asyncio.sleep(POLL_S)
-        await self._api.stop("DELETE", self._path(f"/{machine_id}"), query={"force": "true"})
+        await self._api.stop("DELETE", f"/{machine_id}", query={"force": "true"})
 
     async def machines(self, installation: str) -> list[MachineStatus]:
         ours = [
@@ -78,7 +79,7 @@ class FlyLauncher(RemoteLauncher):
         """Fly.io reports the exit of a machine that removed itself for a while, but only by its id."""
         if machine_id is None:
             return await self._find(name)
-        answer = await self._api.get(self._path(f"/{machine_id}"), 404)
+        answer = await self._api.get(f"/{machine_id}", 404)
         return None if answer.status == 404 else _read_status(answer.content)
 
     async def _find(self, name: str) -> MachineStatus | None:
@@ -86,10 +87,7 @@ class FlyLauncher(RemoteLauncher):
         return _read_status(found[0]) if found else None
 
     async def _all(self) -> list[dict[str, Any]]:
-        return (await self._api.get(self._path())).content or []
-
-    def _path(self, path: str = "") -> str:
-        return f"/v1/apps/{self._app}/machines{path}"
+        return (await self._api.get("")).content or []
 
 
 def body_of(order: Order, *, image: str | None, region: str) -> dict[str, Any]:
