@@ -28,7 +28,8 @@ from windlass import App, Engine, Policy, State, Submission
 from windlass.contracts.callback.delivery import Push
 from windlass.contracts.callback.server.options import PushOptions
 from windlass.contracts.lease.delivery import Invoke, Wakeup
-from windlass.contracts.lease.wakeups.carriers.consume import ask_route, make_consumer
+from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
+from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wire.wakeup import task_of
 from windlass.contracts.machine.delivery import Machine
 from windlass.contracts.machine.launchers.options import MachineOptions

@@ -17,7 +17,8 @@ from tests.kit.world import ok, refused
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.rules import Caller
 from windlass.contracts.lease.server.mount import make_lease_app
-from windlass.contracts.lease.wakeups.carriers.consume import ask_route, make_consumer
+from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
+from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.carriers.port import Call, Consumer
 from windlass.contracts.lease.wakeups.carriers.postgres import PostgresSender
 from windlass.contracts.lease.wakeups.messages import Messages

@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.lease.wakeups.world import RESEND_MAX_S, RESEND_S, World
 from tests.kit.work import soon
 
-from windlass.contracts.lease.wakeups.carriers.consume import ask_route
+from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.carriers.port import Consumer
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wakeups.rules import LOST_AFTER_MAX_S

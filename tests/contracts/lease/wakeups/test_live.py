@@ -13,7 +13,8 @@ from tests.kit.work import jobs, soon
 from windlass.contracts.lease.claim_by_id import Held, Holders
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.rules import Caller, LeaseCredential, LeaseReport
-from windlass.contracts.lease.wakeups.carriers.consume import ask_route, make_consumer
+from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
+from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.messages import Messages
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wakeups.table import WakeupTable

@@ -14,7 +14,8 @@ from tests.kit import world as kit
 from tests.kit.work import jobs, soon, until
 
 from windlass.contracts.lease.delivery import Wakeup
-from windlass.contracts.lease.wakeups.carriers.consume import ask_route, make_consumer
+from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
+from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.carriers.opening import make_senders
 from windlass.contracts.lease.wakeups.carriers.port import Consumer, Message
 from windlass.contracts.lease.wakeups.messages import Messages

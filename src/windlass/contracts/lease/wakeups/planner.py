@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
 from uuid import UUID
 
 from windlass.contracts.lease.delivery import Wakeup
-from windlass.contracts.lease.wakeups import rules as rules
+from windlass.contracts.lease.wakeups import rules
+from windlass.contracts.lease.wakeups.carriers.drivers import Sender
 from windlass.contracts.lease.wakeups.rules import WAKEUP, WakeupMessage
 from windlass.contracts.lease.wakeups.table import DeadMessage, Unannounced, WakeupState, WakeupTable
 from windlass.core.delivery import QueueSettings, type_of
@@ -35,7 +35,7 @@ from windlass.errors import InvalidState, NotFound, Unavailable
 from windlass.store.notify import PendingNotifications
 from windlass.store.transaction import Transaction
 
-__all__ = ["DeadMessage", "Sender", "WakeupState", "Wakeups"]
+__all__ = ["DeadMessage", "Wakeups"]
 
 log = logging.getLogger("windlass.wakeup")
 
@@ -47,15 +47,6 @@ AWAY_FIRST_S, AWAY_MAX_S = 1.0, 30.0
 LISTED_MAX = 1000
 IDLE_EVERY_S, IDLE_QUEUES_MAX = 5.0, 10_000
 KEPT_S = 14 * 86400.0  # unreceived messages in PostgreSQL; SQS keeps its messages as long
-
-
-class Sender(Protocol):
-    """The engine's side of a carrier. Sending a message twice does no harm."""
-
-    async def send(self, messages: Sequence[WakeupMessage]) -> None:
-        """Returns when the carrier has stored them all. Raises Unavailable if it does not answer, and Undeliverable if
-        another try will not help."""
-        ...
 
 
 class Wakeups(DirtyQueues):

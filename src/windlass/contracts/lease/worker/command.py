@@ -14,15 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
+from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
-from windlass.contracts.lease.worker.carrier import open_line
+from windlass.contracts.lease.wakeups.carriers.port import Call
 from windlass.contracts.lease.worker.child import Programs
 from windlass.contracts.lease.worker.config import Config, read_config
 from windlass.contracts.lease.worker.control_group import Groups, open_groups
 from windlass.contracts.lease.worker.dispatcher import Dispatcher, TlsFiles, tls_context
 from windlass.contracts.lease.worker.identity import Identity
 from windlass.contracts.lease.worker.isolation import Isolation, find_isolation
-from windlass.contracts.lease.worker.wrapper import Wrapper
+from windlass.contracts.lease.worker.retry import until_answered
+from windlass.contracts.lease.worker.wrapper import Line, Wrapper
 from windlass.errors import Invalid, WindlassError
 
 log = logging.getLogger("windlass.wrapper")
@@ -139,6 +142,13 @@ async def run(config: Config, isolation: Isolation) -> int:
         dispatcher.close()
         identity.close()
     return code
+
+
+async def open_line(config: Config, queue: str, call: Call) -> Line:
+    """Raises NotFound for a queue that sends no wake-ups, and Invalid if its carrier cannot be reached from here."""
+    route = await until_answered(f"the route of {queue}", lambda: ask_route(call, queue, config.namespace))
+    consumer = make_consumer(route, call, config)
+    return Line(queue, consumer, namespace=config.namespace, trusted=route.trusted, secrets=route.secrets)
 
 
 class Stop:

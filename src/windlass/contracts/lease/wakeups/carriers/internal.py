@@ -6,8 +6,8 @@ Also the calls that workers of every carrier make: the route of a queue, dead le
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from typing import TypeVar
-from uuid import UUID
 
 import msgspec
 
@@ -25,21 +25,6 @@ async def ask_route(call: Call, queue: str, namespace: str = "default") -> wire.
     return await ask(call, wire.ROUTE, wire.QueueRef(queue, namespace), wire.Route)
 
 
-async def dead_letter(call: Call, route: wire.Route, message: Message, reason: str) -> None:
-    """Have a server keep a message as a dead letter."""
-    body = base64.b64encode(message.body[: wire.BODY_MAX_BYTES]).decode()
-    request = wire.DeadLetter(
-        route.queue, route.namespace, message_id=message.id[:500], body=body, deliveries=message.deliveries,
-        reason=reason[:2000],
-    )  # fmt: skip
-    await ask(call, wire.DEAD_LETTER, request, wire.Kept)
-
-
-async def report_idle(call: Call, route: wire.Route) -> None:
-    """Report that this worker waited and received nothing, so that the server sends lost messages again."""
-    await ask(call, wire.IDLE, wire.QueueRef(route.queue, route.namespace), wire.Kept)
-
-
 async def ask(call: Call, path: str, request: object, answer: type[T], timeout_s: float = ANSWER_S) -> T:
     """Send one request to a server and decode its answer."""
     status, body = await call(path, msgspec.json.encode(request), timeout_s)
@@ -48,7 +33,10 @@ async def ask(call: Call, path: str, request: object, answer: type[T], timeout_s
             return msgspec.json.decode(body, type=answer)
         except msgspec.DecodeError as error:
             raise ContractViolation(f"the answer to {path} cannot be read: {error}") from None
-    reason = _error_message(body)
+    try:
+        reason = str(msgspec.json.decode(body)["message"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        reason = body[:300].decode("utf-8", "replace")
     if status == 404:
         raise NotFound(reason)
     if status in (408, 429) or status >= 500:
@@ -56,19 +44,31 @@ async def ask(call: Call, path: str, request: object, answer: type[T], timeout_s
     raise Invalid(f"{path} was answered with {status}: {reason}")
 
 
-def _error_message(body: bytes) -> str:
-    try:
-        return str(msgspec.json.decode(body)["message"])
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return body[:300].decode("utf-8", "replace")
-
-
-class InternalConsumer:
-    """See `port.Consumer`."""
+class ServerCalls(ABC):
+    """The part of a `port.Consumer` that is the same for all carriers: what it reports to a server."""
 
     def __init__(self, route: wire.Route, call: Call) -> None:
         self._route, self._call = route, call
         self.visibility_s, self.max_deliveries = route.visibility_s, route.max_deliveries
+
+    @abstractmethod
+    async def ack(self, message: Message) -> None: ...
+
+    async def report_idle(self) -> None:
+        await ask(self._call, wire.IDLE, wire.QueueRef(self._route.queue, self._route.namespace), wire.Kept)
+
+    async def dead_letter(self, message: Message, reason: str) -> None:
+        request = wire.DeadLetter(
+            self._route.queue, self._route.namespace, message_id=message.id[: wire.MESSAGE_ID_MAX],
+            body=base64.b64encode(message.body[: wire.BODY_MAX_BYTES]).decode(), deliveries=message.deliveries,
+            reason=reason[:2000],
+        )  # fmt: skip
+        await ask(self._call, wire.DEAD_LETTER, request, wire.Kept)
+        await self.ack(message)
+
+
+class InternalConsumer(ServerCalls):
+    """See `port.Consumer`."""
 
     async def receive(self, limit: int, wait_s: float) -> list[Message]:
         wait_s = min(wait_s, wire.WAIT_MAX_S)
@@ -77,33 +77,20 @@ class InternalConsumer:
             visibility_s=self.visibility_s,
         )  # fmt: skip
         answer = await ask(self._call, wire.RECEIVE, request, wire.Messages, wait_s + ANSWER_S)
-        return [
-            Message(str(m.message_id), m.body.encode(), m.deliveries, wire.Held(m.message_id, m.deliveries))
-            for m in answer.messages
-        ]
+        return [Message(str(m.message_id), m.body.encode(), m.deliveries, m.message_id) for m in answer.messages]
 
     async def report_idle(self) -> None:
         """Nothing to do: the server that answered `receive` knows."""
 
     async def extend(self, message: Message) -> bool:
-        id_, deliveries = _held(message)
-        return (await ask(self._call, wire.EXTEND, wire.Extend(id_, deliveries, self.visibility_s), wire.Kept)).kept
+        request = wire.Extend(message.receipt, message.deliveries, self.visibility_s)
+        return (await ask(self._call, wire.EXTEND, request, wire.Kept)).kept
 
     async def ack(self, message: Message) -> None:
-        await ask(self._call, wire.ACK, wire.Held(*_held(message)), wire.Kept)
+        await ask(self._call, wire.ACK, wire.Held(message.receipt, message.deliveries), wire.Kept)
 
     async def nack(self, message: Message, delay_s: float = 0.0) -> None:
-        await ask(self._call, wire.NACK, wire.Nack(*_held(message), delay_s), wire.Kept)
-
-    async def dead_letter(self, message: Message, reason: str) -> None:
-        await dead_letter(self._call, self._route, message, reason)
-        await self.ack(message)
+        await ask(self._call, wire.NACK, wire.Nack(message.receipt, message.deliveries, delay_s), wire.Kept)
 
     async def close(self) -> None:
         pass
-
-
-def _held(message: Message) -> tuple[UUID, int]:
-    receipt = message.receipt
-    assert isinstance(receipt, wire.Held), message
-    return receipt.message_id, receipt.deliveries

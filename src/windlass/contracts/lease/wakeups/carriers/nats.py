@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from windlass.contracts.lease.wakeups.addresses import SUBJECTS, word_of
-from windlass.contracts.lease.wakeups.carriers.internal import dead_letter, report_idle
+from windlass.contracts.lease.wakeups.carriers.internal import ServerCalls
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions, not_installed, not_set
 from windlass.contracts.lease.wakeups.carriers.port import Call, CarrierAway, Message
 from windlass.contracts.lease.wakeups.rules import WakeupMessage
@@ -139,12 +139,12 @@ async def _publish(js: Any, subject: str, message: WakeupMessage) -> None:
         )
 
 
-class NatsConsumer:
+class NatsConsumer(ServerCalls):
     """See `port.Consumer`. Each `extend` keeps a message for the visibility timeout of its queue."""
 
     def __init__(self, route: Route, call: Call, options: CarrierOptions) -> None:
-        self._route, self._call, self._link = route, call, _Link(options)
-        self.visibility_s, self.max_deliveries = route.visibility_s, route.max_deliveries
+        super().__init__(route, call)
+        self._link = _Link(options)
         self._subscription: Any = None
         self._subscribing = asyncio.Lock()
 
@@ -166,9 +166,6 @@ class NatsConsumer:
             await message.receipt.in_progress()
         return True
 
-    async def report_idle(self) -> None:
-        await report_idle(self._call, self._route)
-
     async def ack(self, message: Message) -> None:
         """If there is no responder, the consumer was lost with its messages, and there is nothing to acknowledge."""
         with translate_errors(), contextlib.suppress(nats.errors.MsgAlreadyAckdError, nats.errors.NoRespondersError):
@@ -177,10 +174,6 @@ class NatsConsumer:
     async def nack(self, message: Message, delay_s: float = 0.0) -> None:
         with contextlib.suppress(nats.errors.MsgAlreadyAckdError), translate_errors():
             await message.receipt.nak(delay=delay_s or None)
-
-    async def dead_letter(self, message: Message, reason: str) -> None:
-        await dead_letter(self._call, self._route, message, reason)
-        await self.ack(message)
 
     async def close(self) -> None:
         await self._link.close()

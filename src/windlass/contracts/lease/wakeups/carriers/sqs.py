@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from windlass.contracts.lease.wakeups.carriers.aws import AwsClient, ClientError, code_of, translate_errors
-from windlass.contracts.lease.wakeups.carriers.internal import dead_letter, report_idle
+from windlass.contracts.lease.wakeups.carriers.internal import ServerCalls
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
 from windlass.contracts.lease.wakeups.carriers.port import Call, CarrierAway, Message
 from windlass.contracts.lease.wakeups.rules import WakeupMessage
@@ -102,14 +102,13 @@ def _entry(place: int, message: WakeupMessage, *, fifo: bool) -> dict[str, str]:
     return entry
 
 
-class SqsConsumer:
+class SqsConsumer(ServerCalls):
     """See `port.Consumer`."""
 
     def __init__(self, route: Route, call: Call, options: CarrierOptions) -> None:
-        self._route, self._call = route, call
+        super().__init__(route, call)
         self._client = AwsClient("sqs", options)
         self._urls = _Urls(self._client)
-        self.visibility_s, self.max_deliveries = route.visibility_s, route.max_deliveries
 
     async def receive(self, limit: int, wait_s: float) -> list[Message]:
         url = await self._url()
@@ -134,9 +133,6 @@ class SqsConsumer:
     async def extend(self, message: Message) -> bool:
         return await self._hide(message, self._hidden_s())
 
-    async def report_idle(self) -> None:
-        await report_idle(self._call, self._route)
-
     async def ack(self, message: Message) -> None:
         url = await self._url()
         try:
@@ -147,10 +143,6 @@ class SqsConsumer:
 
     async def nack(self, message: Message, delay_s: float = 0.0) -> None:
         await self._hide(message, min(math.ceil(delay_s), VISIBILITY_MAX_S))
-
-    async def dead_letter(self, message: Message, reason: str) -> None:
-        await dead_letter(self._call, self._route, message, reason)
-        await self.ack(message)
 
     async def close(self) -> None:
         await self._client.close()
