@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.contracts.lease import rules as rules
+from windlass.contracts.lease import rules
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.rules import (
     Caller,
@@ -30,7 +30,7 @@ from windlass.contracts.lease.table import ClaimableTask, ClaimLookup, HolderTab
 from windlass.core.attempt import Heartbeat, HeartbeatAnswer, final_state
 from windlass.core.command import Claimed, storable
 from windlass.core.delivery import Delivery, type_of
-from windlass.core.queue import QueueConfig, QueueName, Usage
+from windlass.core.queue import QueueName, Usage
 from windlass.core.states import Effect, State, Transition
 from windlass.core.task import Outcome, Task
 from windlass.datasets.rules.events import BatchReport, EventReport
@@ -40,7 +40,6 @@ from windlass.engine.commit.lock_waits import LONG_MS
 from windlass.engine.engine import Engine
 from windlass.errors import NotFound, WindlassError
 from windlass.store.errors import LockHeld
-from windlass.store.transaction import Transaction
 
 HEARTBEATS_MAX = 1000
 WAKEUP = type_of(Wakeup)
@@ -89,9 +88,7 @@ class Holders:
 
     # ----------------------------------------------------------------------------------------- calls of holders
 
-    async def claim(
-        self, task_id: UUID, worker: str, caller: Caller, claim_id: UUID | None = None
-    ) -> Held | NotClaimed:
+    async def claim(self, task_id: UUID, worker: str, caller: Caller, claim_id: UUID | None = None) -> Answer:
         """Start the next attempt of this task, if it is claimable. A repeat with the same `claim_id` gets the attempt
         that the first call started."""
         derived = None if claim_id is None else rules.claim_of(task_id, claim_id, caller)
@@ -177,41 +174,41 @@ class Holders:
     async def _claim_within(self, queue: QueueName, claims: Sequence[ClaimById]) -> dict[UUID, Answer | WindlassError]:
         """Claim within the limits of a queue, counted under its lock by statements that start after it. A lock that is
         held for too long is an answer; after any other error the claim is run again, and finds what it started."""
+        answers: dict[UUID, Answer | WindlassError] = {}
+        begun: list[tuple[ClaimById, Transition]] = []
         try:
             async with self._store.begin() as tx:
                 await tx.limit_waits(LONG_MS)
-                config, delivery = await HolderTable(tx.session).lock_wakeup_queue(*queue)
-                rows = await HolderTable(tx.session).load_claimable(sorted(claim.task_id for claim in claims))
+                holders = HolderTable(tx.session)
+                config, delivery = await holders.lock_wakeup_queue(*queue)
+                rows = await holders.load_claimable(sorted(claim.task_id for claim in claims))
                 usage = await tx.queues.queue_usage(*queue, config) if config.restricted else Usage()
                 now = await tx.now()
-                answers = _decide(claims, rows, config, delivery, usage, now)
-                await self._begin(tx, queue, config, delivery, answers, claims, now)
+                for claim in claims:  # each sees what started before it
+                    found = rows.get(claim.task_id)
+                    if found is None:
+                        answers[claim.task_id] = NotClaimed(None)
+                        continue
+                    task = found.task
+                    if not claim.has_begun(task, found.claim_id):
+                        why = rules.why_not(task, delivery, found.labelled, now)
+                        why = why or rules.admits(config, usage, task, now)
+                        if why is not None:
+                            answers[claim.task_id] = why
+                            continue
+                        move = rules.claim(task, claim, now)
+                        begun.append((claim, move))
+                        usage, task = rules.began(usage, task, now), move.after
+                    answers[claim.task_id] = _held_task(found, task, delivery, now)
+                if begun:
+                    await tx.apply([move for _, move in begun])
+                    leases = [(c.task_id, m.after.attempt, c.caller.fingerprint, c.claim_id) for c, m in begun]
+                    await holders.insert_leases(leases, lease_ms(delivery))
+                    if config.rate is not None:
+                        await tx.queues.insert_rate_start(*queue, now, len(begun), config.rate.period_s)
         except LockHeld as error:
             return dict.fromkeys((claim.task_id for claim in claims), error)
-        return {id_: answer if isinstance(answer, NotClaimed) else answer[1] for id_, answer in answers.items()}
-
-    async def _begin(
-        self,
-        tx: Transaction,
-        queue: QueueName,
-        config: QueueConfig,
-        delivery: Delivery,
-        answers: dict[UUID, NotClaimed | tuple[Transition | None, Held]],
-        claims: Sequence[ClaimById],
-        now: datetime,
-    ) -> None:
-        moves = [a[0] for a in answers.values() if not isinstance(a, NotClaimed) and a[0] is not None]
-        if not moves:
-            return
-        callers = {claim.task_id: claim.caller.fingerprint for claim in claims}
-        await tx.apply(moves)
-        claims_of = {claim.task_id: claim.claim_id for claim in claims}
-        begun = [
-            (move.after.id, move.after.attempt, callers[move.after.id], claims_of[move.after.id]) for move in moves
-        ]
-        await HolderTable(tx.session).insert_leases(begun, lease_ms(delivery))
-        if config.rate is not None:
-            await tx.queues.insert_rate_start(*queue, now, len(moves), config.rate.period_s)
+        return answers
 
     # ----------------------------------------------------------------------------------------- batches of reports
 
@@ -232,7 +229,7 @@ def lease_ms(delivery: Delivery) -> int:
     return delivery.lease_ms if isinstance(delivery, Wakeup) else Wakeup().lease_ms
 
 
-def _answer_from(claim: ClaimById, lookup: ClaimLookup) -> Held | NotClaimed | None:
+def _answer_from(claim: ClaimById, lookup: ClaimLookup) -> Answer | None:
     """The answer, if the lookup alone gives one."""
     if lookup.queue is None:
         return NotClaimed(None)
@@ -249,43 +246,10 @@ def _held_task(found: ClaimableTask, task: Task, delivery: Delivery, now: dateti
     return Held(task, found.payload, found.wire, began_at + timedelta(milliseconds=lease_ms(delivery)), now)
 
 
-def _decide(
-    claims: Sequence[ClaimById],
-    rows: dict[UUID, ClaimableTask],
-    config: QueueConfig,
-    delivery: Delivery,
-    usage: Usage,
-    now: datetime,
-) -> dict[UUID, NotClaimed | tuple[Transition | None, Held]]:
-    """Decide the claims one after the other: each sees what started before it."""
-    answers: dict[UUID, NotClaimed | tuple[Transition | None, Held]] = {}
-    for claim in claims:
-        found = rows.get(claim.task_id)
-        if found is None:
-            answers[claim.task_id] = NotClaimed(None)
-            continue
-        task = found.task
-        if claim.has_begun(task, found.claim_id):
-            answers[claim.task_id] = None, _held_task(found, task, delivery, now)
-            continue
-        refused = rules.why_not(task, delivery, found.labelled, now) or rules.admits(config, usage, task, now)
-        if refused is not None:
-            answers[claim.task_id] = refused
-            continue
-        move = rules.claim(task, claim, now)
-        usage = rules.began(usage, task, now)
-        answers[claim.task_id] = move, _held_task(found, move.after, delivery, now)
-    return answers
-
-
 def _answer(heartbeat: HolderHeartbeat, hold: LeaseState | None) -> HeartbeatAnswer | WindlassError:
     if hold is None:
         return NotFound(f"there is no task {heartbeat.credential.task_id}", task_id=heartbeat.credential.task_id)
     if hold.expires_at is None:
-        why = (
-            "the lease is over"
-            if hold.holds
-            else f"attempt {heartbeat.credential.attempt} under this token is not the current one"
-        )
-        return rules.stale(hold.state, hold.attempt, why)
+        not_current = f"attempt {heartbeat.credential.attempt} under this token is not the current one"
+        return rules.stale(hold.state, hold.attempt, "the lease is over" if hold.holds else not_current)
     return HeartbeatAnswer(hold.now, hold.expires_at, hold.cancel)

@@ -304,10 +304,6 @@ class PublishBatch(CommandWithContext, frozen=True):
                 raise Conflict("this batch was published with another version or number of records")
             return Transition(Verb.NOTE, task, task)
         self.credential.check_live(task, now, alive=context.is_alive(task.id, task.attempt))
-        self._check_allowed(task, context)
-        return Transition(Verb.NOTE, task, task, writes=(publish,), effects=(publish.effect,))
-
-    def _check_allowed(self, task: Task, context: DatasetContext) -> None:
         version = context.outputs(task.id).get(self.batch.dataset_uuid)
         if version is None:
             raise Forbidden("the dataset is not among the outputs of this task", field="dataset_uuid")
@@ -315,6 +311,7 @@ class PublishBatch(CommandWithContext, frozen=True):
             raise Forbidden("the task writes another version of this dataset", field="dataset_version")
         if not self.batch.is_under(self.prefixes):
             raise Forbidden(f"the batch must lie under {self.prefixes[0]}", field="batch_uri")
+        return Transition(Verb.NOTE, task, task, writes=(publish,), effects=(publish.effect,))
 
 
 def new_events(

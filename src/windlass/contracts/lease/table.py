@@ -33,8 +33,6 @@ from windlass.store.transaction import Transaction
 
 register_queries(__package__, "table.sql")
 
-NO_ATTEMPT = 0
-
 
 class ClaimableTask(msgspec.Struct, frozen=True):
     """A task that a worker wants to claim, with what is needed to run it. `labelled`: it requires a worker with labels.
@@ -121,29 +119,23 @@ class HolderTable:
         )  # fmt: skip
         return [None if row[0] is None else _lease_state(row) for row in rows]
 
-    async def finish_at_once(self, reports: Sequence[LeaseReport]) -> tuple[dict[UUID, Finished], set[QueueName]]:
-        """End the attempts that need no decision. Returns them, and the queues that were notified."""
-        shown = [report.credential for report in reports]
-        rows = await self._session.fetch(
-            "finish_at_once", [one.task_id for one in shown], [one.attempt for one in shown],
-            [one.token for one in shown], [report.result for report in reports],
-            [records.as_json(report.kept) for report in reports], _reaches([one.caller for one in shown]),
-        )  # fmt: skip
-        woken = {(namespace, queue) for _, queue, _, _, _, namespace in rows if namespace is not None}
-        return {row[0]: Finished(*row[1:5]) for row in rows}, woken
-
     async def holds(self, ids: Collection[UUID]) -> dict[UUID, tuple[int, Outputs]]:
         """The attempt of each task whose lease is live, and the datasets that it may write."""
         rows = await self._session.fetch("load_live_leases", sorted(ids))
-        return {id_: (attempt or NO_ATTEMPT, outputs_of(wire)) for id_, attempt, wire in rows}
+        return {id_: (attempt or 0, outputs_of(wire)) for id_, attempt, wire in rows}  # no attempt has the number 0
 
 
 async def finish_at_once(tx: Transaction, reports: Sequence[LeaseReport]) -> set[UUID]:
     """End the successful attempts that need no decision. Returns the ids of their tasks."""
-    finished, woken = await HolderTable(tx.session).finish_at_once(reports)
-    tx.wakes.queues |= woken
-    tx.finished += finished.values()
-    return set(finished)
+    shown = [report.credential for report in reports]
+    rows = await tx.session.fetch(
+        "finish_at_once", [one.task_id for one in shown], [one.attempt for one in shown],
+        [one.token for one in shown], [report.result for report in reports],
+        [records.as_json(report.kept) for report in reports], _reaches([one.caller for one in shown]),
+    )  # fmt: skip
+    tx.wakes.queues |= {(namespace, queue) for _, queue, _, _, _, namespace in rows if namespace is not None}
+    tx.finished += [Finished(*row[1:5]) for row in rows]
+    return {row[0] for row in rows}
 
 
 async def load_dataset_context(

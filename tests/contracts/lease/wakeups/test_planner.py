@@ -262,7 +262,8 @@ async def test_to_miss_messages_wakes_nobody_for_what_is_buried_taken_or_still_t
         assert sorted(await heard(engine)) == sorted([lost, unsent])
         engine.parts.notifications.wake_queue("default", QUEUE)
         assert await heard(engine) == []
-        states = [await engine.service(Wakeups).state(task_id) for task_id in (lost, unsent)]
+        async with engine.store.single() as tx:
+            states = [await WakeupTable(tx.session).get_wakeup(task_id) for task_id in (lost, unsent)]
         assert [state.times for state in states if state is not None] == [2, 1]
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from windlass.api.framework import cursor
 from windlass.api.framework.forms import Listed, Name, Nothing, Paged
@@ -68,8 +69,5 @@ async def _reachable(call: Call[None, Nothing] | Call[None, None]) -> DeadMessag
 
 
 def _form(message: DeadMessage) -> LetterForm:
-    return LetterForm(
-        id=message.id, namespace=message.namespace, queue=message.queue, message_id=message.message_id,
-        task_id=message.task_id, body=message.body[:SHOWN_MAX].decode("utf-8", "replace"),
-        deliveries=message.deliveries, reason=message.reason, dead_at=message.dead_at,
-    )  # fmt: skip
+    body = message.body[:SHOWN_MAX].decode("utf-8", "replace")
+    return LetterForm(**{**asdict(message), "body": body})

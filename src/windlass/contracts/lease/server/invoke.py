@@ -54,11 +54,10 @@ class Invoker:
     async def invoke(self, effect: Effect) -> None:
         """Call the function of one attempt, unless it has sent a heartbeat already."""
         sent = self._engine.parts.outgoing
-        if (
-            not await sent.still_waits(effect)
-            or (await self._engine.tasks.last_report(effect.task_id)).last_heartbeat_at
-        ):
-            return  # it is over, or the function runs, though its answer was lost
+        if not await sent.still_waits(effect):
+            return
+        if (await self._engine.tasks.last_report(effect.task_id)).last_heartbeat_at:
+            return  # the function runs, though its answer was lost
         settings, invoke = await sent.settings(effect, Invoke)
         try:
             view = await self._engine.tasks.get(effect.task_id)
@@ -84,18 +83,13 @@ class Invoker:
         except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
         task = view.task
-        return msgspec.json.encode(
-            {
-                **{
-                    name: value
-                    for name, value in details(task, payload, view.wire).items()
-                    if value is not msgspec.UNSET
-                },
-                "lease_token": task.lease_id,
-                "lease_expires_at": now + timedelta(milliseconds=invoke.lease_ms),
-                "scratch_uri": scratch_of(self._scratch_uri, task.id, task.attempt),
-            }
-        )
+        fields = {
+            **details(task, payload, view.wire),
+            "lease_token": task.lease_id,
+            "lease_expires_at": now + timedelta(milliseconds=invoke.lease_ms),
+            "scratch_uri": scratch_of(self._scratch_uri, task.id, task.attempt),
+        }
+        return msgspec.json.encode({name: value for name, value in fields.items() if value is not msgspec.UNSET})
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> None:
         try:

@@ -65,24 +65,21 @@ class Service:
     """Serves lease holders for one engine. They may write their batches under `scratch_uri`."""
 
     def __init__(self, engine: Engine, scratch_uri: str) -> None:
-        self._engine, self._scratch_uri = engine, scratch_uri
+        self._engine, self._holders, self._scratch_uri = engine, engine.service(Holders), scratch_uri
         self.room_bytes, self.advice = engine.parts.objects.room_bytes, engine.parts.objects.advice
 
     async def claim(self, body: bytes, caller: Caller) -> ClaimedAnswer | NotClaimedAnswer:
         request = _read(ClaimRequest, body)
         check_name("worker_id", request.worker_id)
-        if not await self._reaches(_task_id(request.task_id), caller):
+        task_id = _task_id(request.task_id)
+        if not await self._reaches(task_id, caller):
             return forms.not_claimed(NotClaimed(None), None)
-        found = await self._engine.service(Holders).claim(
-            _task_id(request.task_id), request.worker_id, caller, request.claim_id
-        )
+        found = await self._holders.claim(task_id, request.worker_id, caller, request.claim_id)
         if isinstance(found, Held):
             return forms.claimed(await self._fetched(found, caller), self._scratch_uri)
         waits = found.state is not None and forms.STATUS[found.state] == forms.QUEUED
         if waits and found.waits_for != OTHER_DELIVERY:
-            await self._engine.service(Wakeups).refused(
-                _task_id(request.task_id)
-            )  # the worker acks its message after this answer
+            await self._engine.service(Wakeups).refused(task_id)  # the worker acks its message after this answer
         return forms.not_claimed(found, None if found.until is None else await self._engine.tasks.time())
 
     async def _fetched(self, held: Held, caller: Caller) -> Held:
@@ -93,9 +90,7 @@ class Service:
         except (Rejected, Unavailable) as error:
             task = held.task
             credential = LeaseCredential(task.id, attempt=task.attempt, token=task.lease_id, caller=caller)
-            await self._engine.service(Holders).finish(
-                LeaseReport(credential, Outcome.FAILED, failure=unreadable(error))
-            )
+            await self._holders.finish(LeaseReport(credential, Outcome.FAILED, failure=unreadable(error)))
             raise Unavailable(f"the payload of task {task.id} cannot be read: {error}") from None
         return replace(held, payload=payload)
 
@@ -117,7 +112,7 @@ class Service:
 
     async def heartbeat(self, body: bytes, caller: Caller) -> HeartbeatAnswer:
         request = _read(HeartbeatRequest, body)
-        answer = await self._engine.service(Holders).extend(_credential(request, caller))
+        answer = await self._holders.extend(_credential(request, caller))
         assert answer.expires_at is not None, answer
         cancel = answer.cancel
         return HeartbeatAnswer(
@@ -129,7 +124,7 @@ class Service:
 
     async def events(self, body: bytes, caller: Caller) -> AcceptedAnswer:
         request = _read(EventsRequest, body)
-        await self._engine.service(Holders).emit(_credential(request, caller), forms.reported_events(request.events))
+        await self._holders.emit(_credential(request, caller), forms.reported_events(request.events))
         return AcceptedAnswer(accepted=len(request.events))
 
     async def publish(self, body: bytes, caller: Caller) -> PublishAnswer:
@@ -138,7 +133,7 @@ class Service:
         batch = BatchReport(request.dataset_uuid, request.dataset_version, request.batch_uri, request.record_count)
         batch.check()
         prefixes = prefixes_of(self._scratch_uri, batch.dataset_uuid, credential.task_id, credential.attempt)
-        return PublishAnswer(publish_id=await self._engine.service(Holders).publish(credential, batch, prefixes))
+        return PublishAnswer(publish_id=await self._holders.publish(credential, batch, prefixes))
 
     async def complete(self, body: bytes, caller: Caller) -> CompleteAnswer:
         request = _read(CompleteRequest, body)
@@ -154,11 +149,11 @@ class Service:
 
     async def _finish(self, report: LeaseReport) -> State:
         if not too_long(report.result):
-            return await self._engine.service(Holders).finish(report)
+            return await self._holders.finish(report)
         assert report.result is not None
         name = f"result-{report.credential.attempt}"
         async with self._engine.parts.objects.kept("result", report.result, report.task_id, name) as text:
-            return await self._engine.service(Holders).finish(replace(report, result=text))
+            return await self._holders.finish(replace(report, result=text))
 
 
 def _credential(
@@ -182,7 +177,9 @@ def _report(request: CompleteRequest, caller: Caller) -> LeaseReport:
     events = forms.reported_events(request.events)
     outputs = msgspec.to_builtins(request.outputs or [])
     given = not isinstance(request.result, msgspec.UnsetType)
-    result = bytes(request.result) if isinstance(request.result, msgspec.Raw) else _encoded({"outputs": outputs})
+    result = (
+        bytes(request.result) if isinstance(request.result, msgspec.Raw) else msgspec.json.encode({"outputs": outputs})
+    )
     check_payload("result" if given else "outputs", result, LARGE_MAX_BYTES if given else PAYLOAD_MAX_BYTES)
     detail = {"outputs": outputs} if given and outputs else {}
     return LeaseReport(credential, outcome, result, detail=detail, events=events)
@@ -194,10 +191,6 @@ def _not_committed(request: CompleteRequest) -> dict[str, object]:
     return {
         name: clean_json(msgspec.to_builtins(list_[:AUDIT_MAX]), TEXT_MAX) for name, list_ in reported.items() if list_
     }
-
-
-def _encoded(value: object) -> bytes:
-    return msgspec.json.encode(value)
 
 
 def _failure(request: CompleteRequest, outcome: Outcome) -> Failure:

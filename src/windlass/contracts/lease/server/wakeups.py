@@ -23,6 +23,8 @@ from windlass.errors import Forbidden, Invalid, Malformed, NotFound
 from windlass.net.decode import decoded
 
 T = TypeVar("T")
+H = TypeVar("H", bound=wire.Held)
+W = TypeVar("W", bound=wire.QueueRef)
 NO_MESSAGES = wire.Messages([])
 
 
@@ -75,33 +77,33 @@ class WakeupRoutes:
         return wire.Kept(True)
 
     async def _extend(self, body: bytes, caller: Caller) -> wire.Kept:
-        request = _read(body, wire.Extend)
-        if not await self._reaches(request, caller):
-            return wire.Kept(False)
+        held = await self._held(body, wire.Extend, caller)
         return wire.Kept(
-            await self._engine.service(Messages).extend(request.message_id, request.deliveries, request.visibility_s)
+            held is not None
+            and await self._engine.service(Messages).extend(held.message_id, held.deliveries, held.visibility_s)
         )
 
     async def _ack(self, body: bytes, caller: Caller) -> wire.Kept:
-        request = _read(body, wire.Held)
-        if not await self._reaches(request, caller):
-            return wire.Kept(False)
-        return wire.Kept(await self._engine.service(Messages).ack(request.message_id, request.deliveries))
-
-    async def _nack(self, body: bytes, caller: Caller) -> wire.Kept:
-        request = _read(body, wire.Nack)
-        if not await self._reaches(request, caller):
-            return wire.Kept(False)
+        held = await self._held(body, wire.Held, caller)
         return wire.Kept(
-            await self._engine.service(Messages).nack(request.message_id, request.deliveries, request.delay_s)
+            held is not None and await self._engine.service(Messages).ack(held.message_id, held.deliveries)
         )
 
-    async def _reaches(self, held: wire.Held, caller: Caller) -> bool:
-        """Message ids can be derived, so check that the caller may reach the namespace of the message."""
+    async def _nack(self, body: bytes, caller: Caller) -> wire.Kept:
+        held = await self._held(body, wire.Nack, caller)
+        return wire.Kept(
+            held is not None
+            and await self._engine.service(Messages).nack(held.message_id, held.deliveries, held.delay_s)
+        )
+
+    async def _held(self, body: bytes, kind: type[H], caller: Caller) -> H | None:
+        """The request about a message; None if the caller may not reach the namespace of the message. Message ids can
+        be derived, so the id proves nothing."""
+        held = _read(body, kind)
         if caller.namespaces is None:
-            return True
+            return held
         namespace = await self._engine.service(Messages).namespace_of(held.message_id)
-        return namespace is None or caller.reaches(namespace)
+        return held if namespace is None or caller.reaches(namespace) else None
 
     async def _dead_letter(self, body: bytes, caller: Caller) -> wire.Kept:
         request = _named(_read(body, wire.DeadLetter), caller)
@@ -121,9 +123,6 @@ class WakeupRoutes:
             deliveries=request.deliveries, reason=request.reason,
         )  # fmt: skip
         return wire.Kept(True)
-
-
-W = TypeVar("W", bound=wire.QueueRef)
 
 
 def _named(request: W, caller: Caller) -> W:

@@ -14,8 +14,6 @@ from windlass.engine.commit.committer import Committer
 from windlass.engine.engine import Engine
 from windlass.store.notify import PendingNotifications
 
-__all__ = ["Messages", "Stored"]
-
 RECHECK_MIN_S = 0.05  # a message that another worker is just receiving still looks visible
 
 

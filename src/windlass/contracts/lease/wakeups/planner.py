@@ -18,13 +18,13 @@ from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.wakeups import rules
 from windlass.contracts.lease.wakeups.carriers.drivers import Sender
 from windlass.contracts.lease.wakeups.rules import WAKEUP, WakeupMessage
-from windlass.contracts.lease.wakeups.table import DeadMessage, Unannounced, WakeupState, WakeupTable
+from windlass.contracts.lease.wakeups.table import DeadMessage, Unannounced, WakeupTable
 from windlass.core.delivery import QueueSettings, type_of
 from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
-from windlass.core.position import Position, check_position
+from windlass.core.position import Position
 from windlass.core.queue import Admission, QueueName, admit
 from windlass.core.states import Effect
-from windlass.core.validation import check_count, check_name, check_type, clean_text
+from windlass.core.validation import clean_text
 from windlass.engine.commit.committer import Committer
 from windlass.engine.engine import Engine
 from windlass.engine.loops.runner import Loop
@@ -44,7 +44,6 @@ LANES_MAX = 256
 FULL_AGAIN_S, FULL_AGAIN_MAX_S, ALL_AGAIN_S = 0.25, 5.0, 60.0
 ELSEWHERE_AGAIN_S = 2.0
 AWAY_FIRST_S, AWAY_MAX_S = 1.0, 30.0
-LISTED_MAX = 1000
 IDLE_EVERY_S, IDLE_QUEUES_MAX = 5.0, 10_000
 KEPT_S = 14 * 86400.0  # unreceived messages in PostgreSQL; SQS keeps its messages as long
 
@@ -206,12 +205,6 @@ class Wakeups(DirtyQueues):
             if await wakeups.resend_lost(namespace, queue, rules.LOST_AFTER_S, rules.LOST_AFTER_MAX_S):
                 await tx.wake(PendingNotifications(queues={key}))
 
-    async def state(self, task_id: UUID) -> WakeupState | None:
-        """The state of the messages for a waiting task."""
-        check_type("task_id", task_id, UUID)
-        async with self._store.single() as tx:
-            return await WakeupTable(tx.session).get_wakeup(task_id)
-
     # ----------------------------------------------------------------------------------------- dead letters
 
     async def dead_letter(
@@ -219,8 +212,6 @@ class Wakeups(DirtyQueues):
         reason: str,
     ) -> None:  # fmt: skip
         """Keep a message that no worker can handle. No other one is sent for its task until `replay`."""
-        check_name("namespace", namespace)
-        check_name("queue", queue)
         async with self._store.begin() as tx:
             await WakeupTable(tx.session).dead_letter_message(
                 self._randomness.new_id(), namespace, queue, message_id, task_id, body, deliveries,
@@ -232,14 +223,10 @@ class Wakeups(DirtyQueues):
         self, namespace: str = "default", *, queue: str | None = None, after: Position | None = None, limit: int = 50
     ) -> list[DeadMessage]:
         """Dead letters, newest first."""
-        check_name("namespace", namespace)
-        check_count("limit", limit, least=1, most=LISTED_MAX + 1)
-        check_position("after", after)
         async with self._store.single() as tx:
             return await WakeupTable(tx.session).list_dead_messages(namespace, queue, after, limit)
 
     async def dead_message(self, id_: UUID) -> DeadMessage:
-        check_type("id", id_, UUID)
         async with self._store.single() as tx:
             found = await WakeupTable(tx.session).get_dead_message(id_)
         if found is None:

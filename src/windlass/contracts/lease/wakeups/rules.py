@@ -20,10 +20,7 @@ from windlass.core.states import Effect, Instant
 
 WAKEUP = "wakeup"
 register_effect(WAKEUP, repeatable=True)
-LOST_AFTER_S, LOST_AFTER_MAX_S = (
-    20.0,
-    300.0,
-)  # an idle worker makes older messages count as lost: first, and most after repeats
+LOST_AFTER_S, LOST_AFTER_MAX_S = 20.0, 300.0  # for an idle worker, older messages are lost; doubled with each repeat
 REFUSED_AGAIN_S = 1.0  # after a claim that came too early; the next scan decides whether the task is claimable
 
 
@@ -46,14 +43,8 @@ class WakeupMessage(msgspec.Struct, frozen=True):
 def wake_up(namespace: str, queue: str, task_id: UUID, attempt: int, times: int) -> Effect:
     """The effect that sends the `times`-th message since the last attempt, which had this number. No running attempt
     depends on it."""
-    return Effect(
-        derived_id(WAKEUP, task_id, attempt, times),
-        WAKEUP,
-        namespace,
-        task_id,
-        attempt,
-        {"queue": queue, "times": times},
-    )
+    id_ = derived_id(WAKEUP, task_id, attempt, times)
+    return Effect(id_, WAKEUP, namespace, task_id, attempt, {"queue": queue, "times": times})
 
 
 def message_id(task_id: UUID, attempt: int) -> UUID:

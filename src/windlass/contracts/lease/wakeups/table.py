@@ -86,7 +86,7 @@ class WakeupTable:
 
     async def ready_lanes(self, namespace: str, queue: str, after: Lane, lanes_max: int) -> list[Lane]:
         rows = await self._session.fetch("ready_lanes", namespace, queue, after.priority, after.key, lanes_max)
-        return [Lane(row[0], row[1]) for row in rows]
+        return [Lane(*row) for row in rows]
 
     async def unannounced_tasks(
         self, namespace: str, queue: str, picks: Sequence[LanePick], total: int, full_kinds: Sequence[str]
