@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import IO, Any
+from typing import Any
 
 FAILED = 1
 MESSAGE_MAX = 16_000
@@ -26,8 +27,8 @@ THREADS_S = 2.0
 class Context:
     """What a function may report while it runs. Reports are sent at once; the task ends after all were accepted."""
 
-    def __init__(self, out: IO[str]) -> None:
-        self._out = out
+    def __init__(self, send: Callable[[dict[str, Any]], object]) -> None:
+        self._send = send
 
     def emit(self, *events: dict[str, Any]) -> None:
         """Report dataset events."""
@@ -41,30 +42,29 @@ class Context:
     def cancelled(self) -> bool:
         return False  # a process is cancelled by a signal
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._out.write(json.dumps(message, allow_nan=False) + "\n")
-        self._out.flush()
-
 
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+
+    def write(value: dict[str, Any]) -> None:
+        line = json.dumps(value, allow_nan=False)  # may raise: then nothing of it is written
+        out.write(f"{line}\n")
+        out.flush()
+
     os.dup2(2, 1)  # what code prints, native code too, is not part of the answer
     target, *folders = sys.argv[1:]
     sys.path[:0] = folders
     task = json.load(sys.stdin)
     try:
-        answer = call(find(target), task, Context(out))
-        line = json.dumps(answer if is_answer(answer) else {"result": answer}, allow_nan=False)
+        answer = call(find(target), task, Context(write))
+        write(answer if is_answer(answer) else {"result": answer})
+        code = 0
     except BaseException as error:  # a function that calls exit() fails its own run
         message = _message(error)
         _print_trace(message)
         retryable = getattr(error, "retryable", None)
-        line = json.dumps({"error": message, "retryable": retryable if isinstance(retryable, bool) else None})
+        write({"error": message, "retryable": retryable if isinstance(retryable, bool) else None})
         code = FAILED
-    else:
-        code = 0
-    out.write(f"{line}\n")
-    out.flush()
     _end(code)
 
 

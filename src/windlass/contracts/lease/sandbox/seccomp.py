@@ -12,7 +12,7 @@ import errno
 import struct
 from collections.abc import Iterable
 
-from .system import MACHINE, PR_SET_SECCOMP, call
+from .system import MACHINE, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_SECCOMP, prctl
 from .system_calls import ALLOWED, NAMESPACES_ONLY, REFUSED
 
 MODE_FILTER = 2
@@ -25,7 +25,8 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW… flag
 STREAM, SEQPACKET, TYPE_MASK = 1, 5, 0xF  # a datagram socket could send to any socket in the file system
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C  # these inject input into a terminal
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36  # these hide processes from the supervisor
+PR_SET_DUMPABLE = 4
+HIDE_FROM_SUPERVISOR = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER)
 
 Code = list[bytes]
 
@@ -41,9 +42,7 @@ def restrict(*, in_namespaces: bool) -> None:
         _fields_ = (("count", ctypes.c_ushort), ("code", ctypes.c_void_p))
 
     filled = Program(len(code) // 8, ctypes.addressof(buffer))
-    call(
-        "prctl", PR_SET_SECCOMP, ctypes.c_ulong(MODE_FILTER), ctypes.byref(filled), ctypes.c_ulong(0), ctypes.c_ulong(0)
-    )
+    prctl(PR_SET_SECCOMP, MODE_FILTER, ctypes.addressof(filled), name="prctl")
 
 
 def program(*, in_namespaces: bool, machine: str = MACHINE) -> bytes:
@@ -75,7 +74,7 @@ def program(*, in_namespaces: bool, machine: str = MACHINE) -> bytes:
 def _checked_by_argument(*, in_namespaces: bool) -> dict[str, Code]:
     """Calls that are allowed only with some arguments. A filter cannot read the flags of `clone3`, so it is on no list
     and programs fall back to `clone`."""
-    options = () if in_namespaces else (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER)
+    options = () if in_namespaces else HIDE_FROM_SUPERVISOR
     return {
         "clone": [_load(0), _step(ANY_BIT, 0, 1, NEW_NAMESPACES), _error(errno.EPERM), _answer(ALLOW)],
         "prlimit64": [_load(0), _step(EQUAL, 1, 0, 0), _error(errno.EPERM), _answer(ALLOW)],  # its own limits only

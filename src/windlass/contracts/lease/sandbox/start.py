@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -79,15 +80,21 @@ def _fork_under_supervisor(spec: Spec) -> None:
             "group: what all processes of a program use together cannot be bounded"
         )
     system.become_subreaper()
+    lifeline = _fork(spec, _supervise)
+    if spec.get("group"):
+        Path(spec["group"], "cgroup.procs").write_text("0", encoding="ascii")
+    _die_with(lifeline)
+
+
+def _fork(spec: Spec, stay: Callable[[Spec, int], NoReturn]) -> int:
+    """Fork. Returns in the child, with a pipe whose other end this process holds while it runs `stay`."""
     lifeline, held = os.pipe()
     child = os.fork()
     if child:
         os.close(lifeline)
-        _supervise(spec, child)
+        stay(spec, child)
     os.close(held)
-    if spec.get("group"):
-        Path(spec["group"], "cgroup.procs").write_text("0", encoding="ascii")
-    _die_with(lifeline)
+    return lifeline
 
 
 def _die_with(lifeline: int) -> None:
@@ -190,12 +197,7 @@ def _enter_sandbox(spec: Spec) -> None:
 def _enter_namespaces(spec: Spec) -> None:
     """Fork into new namespaces. Returns in their first process; this process stays outside and waits for it."""
     namespaces.unshare()
-    lifeline, held = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(lifeline)
-        _wait_outside(spec, child)
-    os.close(held)
+    lifeline = _fork(spec, _wait_outside)
     user, group = (spec["user"], spec["user"]) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
     size = spec["limits"].get("folder_bytes") or 64 * 1024 * 1024
     namespaces.build_root(spec["root"], spec["read"], spec["devices"], user=user, group=group, size=size)
@@ -226,16 +228,13 @@ def _change_user(spec: Spec) -> bool:
 
 def _limit(spec: Spec) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name, what in LIMITS.items():
+    counted = {"processes": resource.RLIMIT_NPROC} if _kernel_counts_processes(spec) else {}
+    for name, what in (LIMITS | counted).items():
         if (wanted := spec["limits"].get(name)) is not None:
             _, most = resource.getrlimit(what)
             least = int(wanted) if most == resource.RLIM_INFINITY else min(int(wanted), most)
             # A program that has used up its CPU time gets SIGXCPU, and a second later SIGKILL.
             resource.setrlimit(what, (least, least + 1 if what == resource.RLIMIT_CPU and most < 0 else least))
-    if (processes := spec["limits"].get("processes")) is not None and _kernel_counts_processes(spec):
-        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-        least = int(processes) if most == resource.RLIM_INFINITY else min(int(processes), most)
-        resource.setrlimit(resource.RLIMIT_NPROC, (least, least))
 
 
 def _drop_privileges(spec: Spec, write: list[str], *, in_namespaces: bool) -> None:
@@ -299,9 +298,7 @@ def _run_as_init(spec: Spec, child: int) -> NoReturn:
             os.kill(-1, number)
 
     signal.signal(signal.SIGTERM, forward)
-    for descriptor in (0, 1, 2):
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
+    _detach(spec, signals=(), status_fd=False)
     while True:
         pid, status = os.wait()
         if pid == child:

@@ -23,6 +23,7 @@ from windlass.contracts.lease.wire.messages import (
     CompleteRequest,
     ErrorDetails,
     EventsRequest,
+    Fenced,
     FetchAnswer,
     HeartbeatAnswer,
     HeartbeatRequest,
@@ -156,12 +157,9 @@ class Service:
             return await self._holders.finish(replace(report, result=text))
 
 
-def _credential(
-    request: HeartbeatRequest | EventsRequest | PublishRequest | CompleteRequest, caller: Caller
-) -> LeaseCredential:
-    return LeaseCredential(
-        _task_id(request.task_id), attempt=request.attempt or 0, token=request.lease_token, caller=caller
-    )
+def _credential(request: Fenced | CompleteRequest, caller: Caller) -> LeaseCredential:
+    task_id = _task_id(request.task_id)
+    return LeaseCredential(task_id, attempt=request.attempt or 0, token=request.lease_token, caller=caller)
 
 
 def _report(request: CompleteRequest, caller: Caller) -> LeaseReport:

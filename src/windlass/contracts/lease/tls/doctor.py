@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from windlass.contracts.lease.tls.certificate_info import CertificateInfo, check_key, read_certificates
+from cryptography import x509
+
 from windlass.engine.read.doctor import Finding, Level
-from windlass.errors import Invalid
 
 SOON = timedelta(days=14)
 ADVICE = "see `windlass certs` and docs/howto/run-lease-workers.md"
@@ -32,30 +33,35 @@ def _missing(name: str) -> Finding:
 
 
 def _file(name: str, file: Path, now: datetime) -> Finding:
+    """The certificate of a PEM file that expires first decides."""
     try:
-        certificates = read_certificates(name, file)
-    except Invalid as error:
-        return Finding("certificate", Level.WRONG, error.message, ADVICE)
-    worst = min(certificates, key=lambda info: info.ends_at)
-    level, text = _judge(worst, now)
-    return Finding("certificate", level, f"{name} ({worst.subject}) {text}", "" if level is Level.OK else ADVICE)
+        certificates = x509.load_pem_x509_certificates(file.read_bytes())
+    except OSError as error:
+        return Finding("certificate", Level.WRONG, f"the file {file} cannot be read: {error.strerror}", ADVICE)
+    except ValueError:
+        return Finding("certificate", Level.WRONG, f"the file {file} holds no certificate in PEM", ADVICE)
+    first = min(certificates, key=lambda one: one.not_valid_after_utc)
+    level, text = _judge(first.not_valid_before_utc, first.not_valid_after_utc, now)
+    subject = first.subject.rfc4514_string()
+    return Finding("certificate", level, f"{name} ({subject}) {text}", "" if level is Level.OK else ADVICE)
 
 
-def _judge(info: CertificateInfo, now: datetime) -> tuple[Level, str]:
-    if info.ends_at <= now:
-        return Level.WRONG, f"ran out on {info.ends_at:%Y-%m-%d}: nobody is let in"
-    if info.begins_at > now:
-        return Level.WRONG, f"is good from {info.begins_at:%Y-%m-%d %H:%M} UTC only: is the clock right?"
-    if info.ends_at - now < SOON:
-        return Level.NOTE, f"runs out on {info.ends_at:%Y-%m-%d}"
-    return Level.OK, f"is good until {info.ends_at:%Y-%m-%d}"
+def _judge(begins_at: datetime, ends_at: datetime, now: datetime) -> tuple[Level, str]:
+    if ends_at <= now:
+        return Level.WRONG, f"ran out on {ends_at:%Y-%m-%d}: nobody is let in"
+    if begins_at > now:
+        return Level.WRONG, f"is good from {begins_at:%Y-%m-%d %H:%M} UTC only: is the clock right?"
+    if ends_at - now < SOON:
+        return Level.NOTE, f"runs out on {ends_at:%Y-%m-%d}"
+    return Level.OK, f"is good until {ends_at:%Y-%m-%d}"
 
 
 def _key(certificate: Path, key: Path) -> Finding:
     try:
-        check_key(certificate, key)
-    except Invalid as error:
-        return Finding("certificate", Level.WRONG, error.message, ADVICE)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:  # an SSLError is one
+        reason = error.strerror if not isinstance(error, ssl.SSLError) else "it is not the key of the certificate"
+        return Finding("certificate", Level.WRONG, f"the key {key} cannot be used: {reason}", ADVICE)
     if key.stat().st_mode & 0o077:
         return Finding("certificate", Level.NOTE, f"others can read the key {key}", f"chmod 600 {key}")
     return Finding("certificate", Level.OK, "internal_key is the key of the certificate")

@@ -100,12 +100,16 @@ class FetchAnswer(TaskDetails, frozen=True, kw_only=True):
 # --------------------------------------------------------------------------------------------- heartbeat
 
 
-class HeartbeatRequest(Struct, frozen=True, kw_only=True):
-    """Extend the lease."""
+class Fenced(Struct, frozen=True, kw_only=True):
+    """A request of a lease holder: its task, attempt and token."""
 
     task_id: Id
     attempt: Number
     lease_token: UUID
+
+
+class HeartbeatRequest(Fenced, frozen=True, kw_only=True):
+    """Extend the lease."""
 
 
 class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
@@ -131,12 +135,9 @@ class Event(Struct, frozen=True, kw_only=True):
     end: Position | None = None
 
 
-class EventsRequest(Struct, frozen=True, kw_only=True):
+class EventsRequest(Fenced, frozen=True, kw_only=True):
     """Report dataset events."""
 
-    task_id: Id
-    attempt: Number
-    lease_token: UUID
     events: Annotated[list[Event], Meta(max_length=MANY)]
 
 
@@ -147,12 +148,9 @@ class AcceptedAnswer(Struct, frozen=True, kw_only=True):
     accepted: int = 1
 
 
-class PublishRequest(Struct, frozen=True, kw_only=True):
+class PublishRequest(Fenced, frozen=True, kw_only=True):
     """Publish a written batch of records, which goes into the table of its dataset."""
 
-    task_id: Id
-    attempt: Number
-    lease_token: UUID
     dataset_uuid: UUID
     dataset_version: UUID
     batch_uri: Annotated[str, Meta(min_length=1, max_length=2000)]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from windlass.contracts.lease.worker.dispatcher import Claimed, Dispatcher, NotJson, Refused
 from windlass.contracts.lease.worker.operator import Answer, MessageSink, OperatorFailed
-from windlass.contracts.lease.worker.retry import until_answered
+from windlass.contracts.lease.worker.retry import cancel_all, until_answered
 from windlass.core.text import clean, line_of
 from windlass.errors import LeaseLost, Unavailable, WindlassError
 from windlass.net.backoff import jittered
@@ -54,8 +54,7 @@ class Attempt:
                 log.info("task %s: attempt %s failed: %s", *self._names, report["error_message"])
             return await self._report(report)
         finally:
-            heartbeats.cancel()
-            await asyncio.gather(heartbeats, return_exceptions=True)
+            await cancel_all(heartbeats)
 
     @property
     def _names(self) -> tuple[object, int]:
@@ -81,18 +80,10 @@ class Attempt:
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # the wrapper itself stops
                 raise
             return self._report_of_stop(forwarding)
-        except LeaseLost as error:
-            self._lost = error
-            return None
-        except Refused as error:
-            return _failed(f"a message of the operator was refused: {error}", retryable=False)
-        except NotJson as error:
-            return _failed(str(error), retryable=False)
         except Exception as error:
-            log.exception("task %s: a message of attempt %s cannot be forwarded", *self._names)
-            return _failed(f"a message of the operator cannot be forwarded: {line_of(error)}", retryable=False)
+            return self._report_of_refusal(error)
         finally:
-            await _cancel(self._operator, forwarding)
+            await cancel_all(self._operator, forwarding)
 
     async def _outcome(self, operator: asyncio.Task[Answer]) -> dict[str, Any]:
         try:
@@ -124,17 +115,24 @@ class Attempt:
     def _report_of_stop(self, forwarding: asyncio.Task[None]) -> dict[str, Any] | None:
         """The report of an operator that was stopped, or None if the lease is lost."""
         error = forwarding.exception() if forwarding.done() and not forwarding.cancelled() else None
-        if isinstance(error, Refused):
-            return _failed(f"a message of the operator was refused: {error}", retryable=False)
-        if isinstance(error, NotJson):
-            return _failed(str(error), retryable=False)
-        if isinstance(error, LeaseLost):
-            self._lost = error
+        if error is not None:
+            return self._report_of_refusal(error)
         if self._lost is not None:
             return None
-        if self._cancelled:
-            return _canceled()
-        return _failed("the operator cancelled itself", retryable=None)
+        return _canceled() if self._cancelled else _failed("the operator cancelled itself", retryable=None)
+
+    def _report_of_refusal(self, error: BaseException) -> dict[str, Any] | None:
+        """The report of an operator whose message could not be forwarded, or None if the lease is lost."""
+        match error:
+            case LeaseLost():
+                self._lost = error
+                return None
+            case Refused():
+                return _failed(f"a message of the operator was refused: {error}", retryable=False)
+            case NotJson():
+                return _failed(str(error), retryable=False)
+        log.error("task %s: a message of attempt %s cannot be forwarded", *self._names, exc_info=error)
+        return _failed(f"a message of the operator cannot be forwarded: {line_of(error)}", retryable=False)
 
     # ------------------------------------------------------------------------------------------------- the lease
 
@@ -237,10 +235,8 @@ def _events(message: Mapping[str, Any]) -> list[Any]:
 
 def _completed(answer: Answer) -> dict[str, Any]:
     """An operator that returns outputs and no result gets no result of its own in the report."""
-    result = {} if answer.result is None and answer.outputs else {"result": answer.result}
-    return {
-        "status": "Completed", "outputs": answer.outputs, "events": answer.events, "error_message": None, **result,
-    }  # fmt: skip
+    report = {**_canceled(), "status": "Completed", "outputs": answer.outputs, "events": answer.events}
+    return report if answer.result is None and answer.outputs else {**report, "result": answer.result}
 
 
 def _canceled() -> dict[str, Any]:
@@ -249,10 +245,4 @@ def _canceled() -> dict[str, Any]:
 
 def _failed(message: str, retryable: bool | None) -> dict[str, Any]:
     details = {} if retryable is None else {"error": {"retryable": retryable}}
-    return {"status": "Failed", "outputs": [], "events": [], "error_message": clean(message, ERROR_MAX), **details}
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    return {**_canceled(), "status": "Failed", "error_message": clean(message, ERROR_MAX), **details}

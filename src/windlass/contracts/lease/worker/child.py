@@ -38,6 +38,7 @@ STDERR_BYTES = 16 * 1024
 AFTER_DEATH_S = 2.0
 POLL_S = 0.05
 MESSAGE_KINDS = ("events", "publish")
+ANSWER = {"outputs", "events", "result", "error", "retryable"}
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")  # from the wrapper's environment, for trusted operators
 MINIMAL_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
@@ -141,10 +142,10 @@ class _Run:
         return self._answer(killed, status, process.returncode)
 
     async def _start(self, status_fd: int, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
-        limits = msgspec.structs.asdict(self._limits)
         spec = sandbox_spec(
             self._way, command_of(self._operator), folder=self._folder, status_fd=status_fd, user=self._user,
-            limits=limits, read=self._operator.read, group=None if self._group is None else str(self._group),
+            limits=msgspec.structs.asdict(self._limits), read=self._operator.read,
+            group=None if self._group is None else str(self._group),
         )  # fmt: skip
         return await asyncio.create_subprocess_exec(
             *sandbox_command(spec), env=dict(environment), cwd="/", pass_fds=(status_fd,), start_new_session=True,
@@ -253,9 +254,6 @@ class _Run:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
         limits = {"SIGXCPU": f"more than {self._limits.cpu_s} s of CPU", "SIGXFSZ": "a file that is too large"}
         return f"it was killed by {name}{f' ({limits[name]})' if name in limits else ''}{stderr}"
-
-
-ANSWER = {"outputs", "events", "result", "error", "retryable"}
 
 
 def _sweep(parent: Path) -> None:

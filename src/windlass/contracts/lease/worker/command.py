@@ -115,33 +115,30 @@ async def run(config: Config, isolation: Isolation) -> int:
     identity = Identity(config.state_dir, config.name)
     calls = CALLS_AT_ONCE + len(config.queues) + config.concurrency
     files = config.certificate, config.key, config.ca
-    tls_files = TlsFiles(*files)
-    dispatcher = Dispatcher(config.server, tls_context(*files), threads=calls, tls_files=tls_files)
+    dispatcher = Dispatcher(config.server, tls_context(*files), threads=calls, tls_files=TlsFiles(*files))
     groups = open_groups()
     programs = Programs(isolation, groups if isinstance(groups, Groups) else None)
     wrapper = Wrapper(
         dispatcher, config.operators, programs, worker_id=identity.worker_id, concurrency=config.concurrency,
         environment=os.environ,
     )  # fmt: skip
-    code = 0
     try:
-        stop = on_signals(wrapper)
+        stop = Stop(wrapper)
         lines = await _unless(
             stop, asyncio.gather(*(open_line(config, queue, dispatcher.call) for queue in config.queues))
         )
         if lines is not None:
-            write_line(
-                ready=identity.worker_id, queues=config.queues, **isolation_info(isolation), memory=memory_info(groups)
-            )
+            # what bounds the memory of all processes of an untrusted program
+            memory = "control group" if isinstance(groups, Groups) else f"watched: {groups}"
+            write_line(ready=identity.worker_id, queues=config.queues, **isolation_info(isolation), memory=memory)
             await wrapper.run(lines)
             for line in lines:
                 await line.consumer.close()
-        code = INTERRUPTED if stop.interrupted else 0
+        return INTERRUPTED if stop.interrupted else 0
     finally:
         programs.close()
         dispatcher.close()
         identity.close()
-    return code
 
 
 async def open_line(config: Config, queue: str, call: Call) -> Line:
@@ -152,27 +149,22 @@ async def open_line(config: Config, queue: str, call: Call) -> Line:
 
 
 class Stop:
-    """Whether a signal asked the wrapper to stop, and whether a second one interrupted running tasks."""
+    """The signals that stop a wrapper: the first drains it, a second one interrupts its running tasks."""
 
-    def __init__(self) -> None:
-        self.requested, self.interrupted = asyncio.Event(), False
+    def __init__(self, wrapper: Wrapper) -> None:
+        self._wrapper, self.requested, self.interrupted = wrapper, asyncio.Event(), False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
-
-def on_signals(wrapper: Wrapper) -> Stop:
-    stop = Stop()
-
-    def received() -> None:
-        if stop.requested.is_set():
-            stop.interrupted = wrapper.active_count > 0
-            wrapper.stop_now()
+    def _on_signal(self) -> None:
+        active = self._wrapper.active_count
+        if self.requested.is_set():
+            self.interrupted = active > 0
+            self._wrapper.stop_now()
             return
-        stop.requested.set()
-        log.info("stopping: finishing %s running tasks; signal again to stop at once", wrapper.active_count)
-        wrapper.stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, received)
-    return stop
+        self.requested.set()
+        log.info("stopping: finishing %s running tasks; signal again to stop at once", active)
+        self._wrapper.stop()
 
 
 async def _unless(stop: Stop, opening: asyncio.Future[Any]) -> Any:
@@ -192,11 +184,6 @@ async def _unless(stop: Stop, opening: asyncio.Future[Any]) -> Any:
 def isolation_info(isolation: Isolation) -> dict[str, Any]:
     """How untrusted operators are isolated, or why they are refused."""
     return {"isolation": isolation.way, "not": list(isolation.reasons)}
-
-
-def memory_info(groups: Groups | str) -> str:
-    """What bounds the memory of all processes of an untrusted program."""
-    return "control group" if isinstance(groups, Groups) else f"watched: {groups}"
 
 
 def write_line(**facts: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta
 
-from windlass.contracts.lease.sandbox.call import find, is_answer, takes_context
+from windlass.contracts.lease.sandbox import call
 from windlass.core.failure import Failure
 from windlass.errors import Invalid
 from windlass.sdk.signals import failure_of
@@ -67,9 +67,6 @@ class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Whether it runs in the wrapper itself, which only a trusted function may."""
         return self.function is not None and self.trusted and not self.process
 
-    def as_untrusted(self) -> Operator:
-        return msgspec.structs.replace(self, trusted=False)
-
     @property
     def enforced(self) -> Limits:
         """The limits in force. An untrusted operator is never without limits."""
@@ -101,19 +98,12 @@ class MessageSink(Protocol):
     def send(self, message: Mapping[str, Any]) -> None: ...
 
 
-class Context:
+class Context(call.Context):
     """What a function in the wrapper's process may use while it runs."""
 
     def __init__(self, messages: MessageSink) -> None:
-        self._messages, self._cancelled = messages, threading.Event()
-
-    def emit(self, *events: dict[str, Any]) -> None:
-        """Report dataset events. The task ends after all of them were accepted."""
-        self._messages.send({"say": "events", "events": list(events)})
-
-    def publish(self, **batch: Any) -> None:
-        """Publish a batch of a buffered dataset: dataset_uuid, dataset_version, batch_uri, record_count."""
-        self._messages.send({"say": "publish", **batch})
+        super().__init__(messages.send)
+        self._cancelled = threading.Event()
 
     @property
     def cancelled(self) -> bool:
@@ -146,7 +136,7 @@ def load(target: str) -> Callable[..., Any]:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = find(target)
+        found = call.find(target)
     except (ImportError, AttributeError) as error:
         raise Invalid(f"{target}: {error}", field="function") from None
     if not callable(found):
@@ -166,12 +156,12 @@ class Functions:
 
     async def run(self, operator: Operator, task: Mapping[str, Any], messages: MessageSink) -> Answer:
         function, context = load(operator.function or ""), Context(messages)
-        arguments = (dict(task), context) if takes_context(function) else (dict(task),)
+        arguments = (dict(task), context) if call.takes_context(function) else (dict(task),)
         limit = asyncio.timeout(operator.limits.timeout_s)
         try:
             async with limit:
                 value = await self._call(function, arguments, context, operator.limits.grace_s)
-            return answer_of(value if is_answer(value) else {"result": value})
+            return answer_of(value if call.is_answer(value) else {"result": value})
         except (OperatorFailed, asyncio.CancelledError):
             raise
         except BaseException as error:  # a function that calls exit() ends its run, not the wrapper
@@ -186,25 +176,21 @@ class Functions:
     ) -> Any:
         if iscoroutinefunction(function):
             return await function(*arguments)
-        call = partial(function, *arguments)
-        running = asyncio.get_running_loop().run_in_executor(self._threads, CallResult, call)
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._threads, CallResult, partial(function, *arguments))
         try:
             value = (await asyncio.shield(running)).get()
         except asyncio.CancelledError:
             context.cancel()
             await asyncio.wait({running}, timeout=grace_s)
             raise
-        return await _awaited(value) if isawaitable(value) else value
+        return await value if isawaitable(value) else value
 
 
 def _failure_of(error: BaseException) -> Failure:
     """The failure, with the error's own `retryable` if it has one."""
     retryable = getattr(error, "retryable", None)
     return failure_of(error, retryable if isinstance(retryable, bool) else None)
-
-
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
 
 
 def answer_of(value: Mapping[str, Any]) -> Answer:

@@ -1,11 +1,11 @@
-"""Repeats a call until it is answered, however long that takes. Cancel it to give up."""
+"""Repeats a call until it is answered, however long that takes; and cancels tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from windlass.errors import Unavailable
 from windlass.net.backoff import Backoff
@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 async def until_answered(what: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call while the server is unavailable. Returns its answer, or raises another error of it."""
+    """Repeat a call while the server is unavailable. Returns its answer, or raises another error of it. Cancel it to
+    give up."""
     backoff = Backoff(PAUSE_S, PAUSE_MAX_S)
     while True:
         try:
@@ -25,3 +26,10 @@ async def until_answered(what: str, call: Callable[[], Awaitable[T]]) -> T:
         except Unavailable as error:
             log.warning("%s: %s; trying again", what, error)
             await asyncio.sleep(backoff.next_s(getattr(error, "after_s", 0.0)))
+
+
+async def cancel_all(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,8 +12,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
+
+from msgspec.structs import replace
 
 from windlass.contracts.lease.wakeups.carriers.port import Consumer, Message
 from windlass.contracts.lease.wire.wakeup import task_of
@@ -21,7 +23,7 @@ from windlass.contracts.lease.worker.attempt import Attempt
 from windlass.contracts.lease.worker.child import Programs
 from windlass.contracts.lease.worker.dispatcher import Claimed, Dispatcher, NotClaimed, Refused
 from windlass.contracts.lease.worker.operator import ANY, Answer, Functions, MessageSink, Operator, OperatorFailed
-from windlass.contracts.lease.worker.retry import PAUSE_MAX_S, PAUSE_S, until_answered
+from windlass.contracts.lease.worker.retry import PAUSE_MAX_S, PAUSE_S, cancel_all, until_answered
 from windlass.errors import Malformed, Unavailable, WindlassError
 from windlass.net.backoff import Backoff
 
@@ -33,15 +35,14 @@ NACK_DELAY_S = 1.0
 AT_ONCE_S = 1.0  # a carrier that answers sooner without a message has not waited
 
 
-class Line:
+class Line(NamedTuple):
     """One queue: the carrier of its wake-ups, whether its code is trusted, and the secrets that trusted code gets."""
 
-    def __init__(
-        self, queue: str, consumer: Consumer, *, namespace: str = "default", trusted: bool = True,
-        secrets: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self.queue, self.consumer, self.trusted, self.secrets = queue, consumer, trusted, tuple(secrets)
-        self.namespace = namespace
+    queue: str
+    consumer: Consumer
+    namespace: str = "default"
+    trusted: bool = True
+    secrets: Sequence[str] = ()
 
 
 class Wrapper:
@@ -74,14 +75,10 @@ class Wrapper:
         try:
             await self._stopping.wait()
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            await cancel_all(*loops)
             while self._running:
                 await asyncio.wait(self._running)
-            for returning in self._returning:
-                returning.cancel()
-            await asyncio.gather(*self._returning, return_exceptions=True)
+            await cancel_all(*self._returning)
             self._functions.close()
 
     def stop(self) -> None:
@@ -149,8 +146,7 @@ class Wrapper:
         except Exception:
             log.exception("message %s of %s will be delivered again", message.id, line.queue)
         finally:
-            extending.cancel()
-            await asyncio.gather(extending, return_exceptions=True)
+            await cancel_all(extending)
 
     async def _work(self, line: Line, message: Message) -> str | None:
         """None to acknowledge the message, else the reason to dead-letter it."""
@@ -187,7 +183,7 @@ class Wrapper:
         if operator is None:
             raise OperatorFailed(f"this wrapper has no operator {name}")
         if not line.trusted:
-            operator = operator.as_untrusted()
+            operator = replace(operator, trusted=False)
         if operator.in_process:
             return await self._functions.run(operator, task, messages)
         return await self._programs.run(operator, task, messages, self._secrets(line) if operator.trusted else {})
@@ -203,10 +199,11 @@ class Wrapper:
         return self._lines[namespace, queue]
 
     def _secrets(self, line: Line) -> dict[str, str]:
-        missing = [name for name in line.secrets if name not in self._environment]
-        if missing:
-            raise OperatorFailed(f"the secret {missing[0]} of queue {line.queue} is not in the wrapper's environment")
-        return {name: self._environment[name] for name in line.secrets}
+        try:
+            return {name: self._environment[name] for name in line.secrets}
+        except KeyError as error:
+            missing = f"the secret {error.args[0]} of queue {line.queue} is not in the wrapper's environment"
+            raise OperatorFailed(missing) from None
 
 
 async def _receive_messages(line: Line, limit: int) -> list[Message] | None:
@@ -230,10 +227,9 @@ async def _settle(consumer: Consumer, message: Message, reason: str | None) -> N
     the message, and if it is delivered again, its claim finds nothing to run."""
     try:
         async with asyncio.timeout(consumer.visibility_s):
-            if reason is None:
-                await until_answered("a message", lambda: consumer.ack(message))
-            else:
-                await until_answered("a message", lambda: consumer.dead_letter(message, reason))
+            await until_answered(
+                "a message", lambda: consumer.ack(message) if reason is None else consumer.dead_letter(message, reason)
+            )
     except TimeoutError:
         log.warning("message %s will be delivered again: its carrier does not answer", message.id)
 
