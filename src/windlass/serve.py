@@ -409,12 +409,11 @@ async def open_carriers(
     from windlass.contracts.lease.server.invoke import Invoker
     from windlass.contracts.lease.wakeups.carriers.opening import make_lambda, make_senders
     from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS
-    from windlass.contracts.lease.wakeups.messages import Messages
     from windlass.contracts.lease.wakeups.planner import Wakeups
 
     carriers = carriers or NO_CARRIERS
     async with AsyncExitStack() as stack:
-        senders, functions = make_senders(carriers, engine.service(Messages)), make_lambda(carriers)
+        senders, functions = make_senders(carriers), make_lambda(carriers)
         for sender in senders.values():
             stack.push_async_callback(sender.close)
         if functions is not None:

@@ -10,8 +10,6 @@ from tests.kit.work import job
 
 from windlass import Engine
 from windlass.contracts.lease.delivery import Wakeup
-from windlass.contracts.lease.wakeups.carriers.postgres import PostgresSender
-from windlass.contracts.lease.wakeups.messages import Messages
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.core.queue import QueueConfig
 
@@ -51,9 +49,8 @@ async def test_a_task_that_waits_for_its_letter_says_so_and_is_woken_by_a_replay
 ) -> None:
     await engine.queues.put("mail", delivery=Wakeup(), limits=QueueConfig())
     task_id = await engine.submit(job(queue="mail"))
-    async with engine.service(Wakeups).carrying({"postgres": PostgresSender(engine.service(Messages))}, loop=False):
+    async with engine.service(Wakeups).carrying({}, loop=False):
         await engine.service(Wakeups).tick()
-        await engine.loops.effects_tick()
         [waits] = (await api.get(f"/api/v1/tasks/{task_id}/why-waiting")).json()["items"]
         assert waits["reason"] == "spoken_of"
         letter = await dead_letter(engine, task_id=task_id)

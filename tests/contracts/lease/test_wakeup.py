@@ -20,8 +20,6 @@ from windlass.contracts.lease.server.mount import make_lease_app
 from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
 from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.carriers.port import Call, Consumer
-from windlass.contracts.lease.wakeups.carriers.postgres import PostgresSender
-from windlass.contracts.lease.wakeups.messages import Messages
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wire.wakeup import task_of
 from windlass.core.queue import QueueConfig
@@ -44,9 +42,7 @@ def calling(http: httpx.AsyncClient) -> Call:
 @pytest.fixture
 async def consumer(world: World) -> AsyncIterator[Consumer]:
     call = calling(world.http)
-    async with world.engine.service(Wakeups).carrying(
-        {"postgres": PostgresSender(world.engine.service(Messages))}, loop=False
-    ):
+    async with world.engine.service(Wakeups).carrying({}, loop=False):
         yield make_consumer(await ask_route(call, QUEUE), call)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from uuid import uuid4
@@ -16,8 +16,9 @@ from windlass.contracts.lease.rules import Caller
 from windlass.contracts.lease.server.wakeups import WakeupRoutes
 from windlass.contracts.lease.wakeups.carriers.aws import AwsClient
 from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS, CarrierOptions
-from windlass.contracts.lease.wakeups.messages import Messages
-from windlass.contracts.lease.wire.wakeup import Route
+from windlass.contracts.lease.wakeups.messages import put_messages
+from windlass.contracts.lease.wakeups.rules import WakeupMessage
+from windlass.contracts.lease.wire.wakeup import Route, message_of
 from windlass.engine.engine import Engine
 from windlass.errors import Invalid, NotFound, Unavailable, WindlassError
 from windlass.testing.clock import VirtualClock
@@ -39,6 +40,20 @@ class Internal:
         except WindlassError as error:
             status = {Invalid: 400, NotFound: 404}.get(type(error), 503)
             return status, error.message.encode()
+
+
+class Sender:
+    """A carrier whose messages are received like those of PostgreSQL. It knows a message that is sent twice by its
+    effect, as NATS does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def send(self, messages: Sequence[WakeupMessage]) -> None:
+        async with self._engine.store.begin() as tx:
+            for message in messages:
+                stored = message.effect_id, message_of(message.task_id)
+                await put_messages(tx, message.namespace, message.queue, [stored])
 
 
 class Side(Protocol):
@@ -68,7 +83,8 @@ class PostgresSide:
         await self.lose(route)
 
     async def put(self, route: Route, body: bytes) -> None:
-        await self._engine.service(Messages).put([(uuid4(), route.namespace, route.queue, body)])
+        async with self._engine.store.begin() as tx:
+            await put_messages(tx, route.namespace, route.queue, [(uuid4(), body)])
 
     async def cut(self) -> None:
         """The database itself cannot be away from the engine alone; a worker's server can."""

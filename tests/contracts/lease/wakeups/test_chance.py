@@ -15,13 +15,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.contracts.lease.wakeups.side import Sender
 from tests.kit.work import job
 
 from windlass import Engine, Policy, State
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.rules import Caller
 from windlass.contracts.lease.server.service import Service
-from windlass.contracts.lease.wakeups.carriers.postgres import PostgresSender
 from windlass.contracts.lease.wakeups.messages import Messages
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wakeups.rules import LOST_AFTER_S, WAKEUP
@@ -155,11 +155,11 @@ class Randomness:
             assert sent[view.task.id] <= SENT_MAX * (view.task.attempt + 1), "a storm of messages"
 
 
-@pytest.fixture
-async def waking(engine: Engine) -> AsyncIterator[Engine]:
-    delivery = Wakeup(resend_ms=NEVER_MS, resend_max_ms=NEVER_MS, lease_ms=60_000)
+@pytest.fixture(params=["postgres", "nats"])
+async def waking(request: pytest.FixtureRequest, engine: Engine) -> AsyncIterator[Engine]:
+    delivery = Wakeup(carrier=request.param, resend_ms=NEVER_MS, resend_max_ms=NEVER_MS, lease_ms=60_000)
     await engine.queues.put(QUEUE, delivery=delivery, limits=QueueConfig())
-    async with engine.service(Wakeups).carrying({"postgres": PostgresSender(engine.service(Messages))}, loop=False):
+    async with engine.service(Wakeups).carrying({"nats": Sender(engine)}, loop=False):
         yield engine
 
 
@@ -214,6 +214,7 @@ BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.parametrize("waking", ["postgres"], indirect=True)  # which sends no second message while it has one
 @pytest.mark.parametrize("bug", BUGS)
 async def test_a_planted_bug_is_found(
     waking: Engine, clock: VirtualClock, bug: str, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,6 @@ from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.carriers.opening import make_senders
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
 from windlass.contracts.lease.wakeups.carriers.port import Consumer
-from windlass.contracts.lease.wakeups.messages import Messages
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wire.wakeup import task_of
 from windlass.core.queue import QueueConfig
@@ -69,7 +68,7 @@ async def test_a_nats_server_that_is_killed_loses_nothing_that_it_took(
     port, turn = restart
     options, call = CarrierOptions(nats_url=f"nats://127.0.0.1:{port}"), Internal(engine)
     await engine.queues.put(QUEUE, delivery=Wakeup(carrier="nats", visibility_ms=1000), limits=QueueConfig())
-    senders = make_senders(options, engine.service(Messages))
+    senders = make_senders(options)
     consumer = make_consumer(await ask_route(call, QUEUE), call, options)
     try:
         async with engine.service(Wakeups).carrying(senders, loop=False):

@@ -61,9 +61,8 @@ async def test_workers_that_are_woken_run_everything_and_no_message_is_sent_twic
     done: list[object] = []
     await other_connection.execute(
         "create table windlass.sent (id uuid); create function note() returns trigger language plpgsql as "
-        "$$ begin if new.kind = 'wakeup' then insert into windlass.sent values (new.task_id); end if; "
-        "return new; end $$;"
-        "create trigger note after insert on windlass.outbox for each row execute function note()"
+        "$$ begin insert into windlass.sent values (new.task_id); return new; end $$;"
+        "create trigger note after insert or update of times on windlass.wakeup for each row execute function note()"
     )
     for _ in range(0, count, 100):
         await live.submit_many(jobs(100, queue=QUEUE))

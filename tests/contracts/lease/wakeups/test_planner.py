@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
+from tests.contracts.lease.wakeups.side import Sender
 from tests.kit.work import CRASH, job, jobs, soon, until
 
 from windlass import Claimed, Engine, Rate, State
@@ -16,7 +17,6 @@ from windlass.contracts.lease.claim_by_id import Held, Holders
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.rules import Caller
 from windlass.contracts.lease.wakeups import planner
-from windlass.contracts.lease.wakeups.carriers.postgres import PostgresSender
 from windlass.contracts.lease.wakeups.messages import Messages
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wakeups.rules import LOST_AFTER_MAX_S, LOST_AFTER_S, WakeupMessage
@@ -39,7 +39,7 @@ CALLER = Caller("CN=wrapper", "00")
 async def waking(engine: Engine) -> AsyncIterator[Engine]:
     """An engine that sends wake-ups when a test lets it."""
     await set_up(engine)
-    async with engine.service(Wakeups).carrying({"postgres": PostgresSender(engine.service(Messages))}, loop=False):
+    async with engine.service(Wakeups).carrying({}, loop=False):
         yield engine
 
 
@@ -241,10 +241,10 @@ async def test_who_misses_messages_gets_them_with_more_patience_each_time(waking
 async def test_to_miss_messages_wakes_nobody_for_what_is_buried_taken_or_still_to_be_sent(
     engine: Engine, clock: VirtualClock
 ) -> None:
-    await set_up(engine, resend_ms=3_600_000)
-    carrier = Away(PostgresSender(engine.service(Messages)))
+    await set_up(engine, carrier="nats", resend_ms=3_600_000)
+    carrier = Away(engine)
     carrier.away = False
-    async with engine.service(Wakeups).carrying({"postgres": carrier}, loop=False):
+    async with engine.service(Wakeups).carrying({"nats": carrier}, loop=False):
         buried, taken, lost = await submit(engine, 3)
         assert len(await heard(engine)) == 3
         await dead_letter(engine, b"{}", task_id=buried)
@@ -343,73 +343,96 @@ async def test_a_full_line_is_looked_at_again_by_itself(
 
 
 async def test_what_a_server_was_about_to_send_when_it_was_killed_is_sent_by_another_soon(
-    waking: Engine, clock: VirtualClock
+    engine: Engine, clock: VirtualClock
 ) -> None:
-    [task_id] = await submit(waking)
-    await waking.service(Wakeups).tick()
+    await set_up(engine, carrier="nats")
     begun = asyncio.Event()
 
     async def never(_effect: Effect) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    waking.parts.effects["wakeup"] = never
-    killed = asyncio.create_task(waking.loops.effects_tick())
-    await soon(begun.wait())
-    killed.cancel()
-    await asyncio.gather(killed, return_exceptions=True)
+    async with engine.service(Wakeups).carrying({"nats": Sender(engine)}, loop=False):
+        [task_id] = await submit(engine)
+        await engine.service(Wakeups).tick()
+        engine.parts.effects["wakeup"] = never
+        killed = asyncio.create_task(engine.loops.effects_tick())
+        await soon(begun.wait())
+        killed.cancel()
+        await asyncio.gather(killed, return_exceptions=True)
 
-    waking.parts.effects["wakeup"] = waking.service(Wakeups).send
-    await clock.advance(REPEATABLE_HOLD_S - 1)
-    assert await heard(waking) == []
-    await clock.advance(1.0)
-    assert await heard(waking) == [task_id]
+        engine.parts.effects["wakeup"] = engine.service(Wakeups).send
+        await clock.advance(REPEATABLE_HOLD_S - 1)
+        assert await heard(engine) == []
+        await clock.advance(1.0)
+        assert await heard(engine) == [task_id]
 
 
 async def test_two_engines_speak_of_a_task_once(waking: Engine, new_engine: Any) -> None:
     other = await new_engine()
     await submit(waking, 50)
-    async with other.service(Wakeups).carrying({"postgres": PostgresSender(other.service(Messages))}, loop=False):
+    async with other.service(Wakeups).carrying({}, loop=False):
         sent = await asyncio.gather(*(one.service(Wakeups).tick() for one in (waking, other) for _ in range(2)))
         assert sum(sent) == 50
     assert len(set(await heard(waking))) == 50
 
 
-async def test_a_look_whose_commit_failed_is_taken_again(waking: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    [task_id] = await submit(waking)
-    await waking.service(Wakeups).tick()  # knows its queues
-    [other] = await submit(waking)
+@pytest.mark.parametrize(
+    ("carrier", "write"),
+    [
+        ("postgres", "windlass.contracts.lease.wakeups.table.WakeupTable.put_messages"),
+        ("nats", "windlass.store.tables.outbox.OutboxTable.insert_outbox"),
+    ],
+)
+async def test_a_look_whose_commit_failed_is_taken_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, carrier: str, write: str
+) -> None:
+    await set_up(engine, carrier=carrier)
 
     async def fails(*_: object) -> None:
         raise Unavailable("the server stopped between two lines")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("windlass.store.tables.outbox.OutboxTable.insert_outbox", fails)
-        with pytest.raises(Unavailable):
-            await waking.service(Wakeups).tick()
+    async with engine.service(Wakeups).carrying({"nats": Sender(engine)}, loop=False):
+        [task_id] = await submit(engine)
+        await engine.service(Wakeups).tick()  # knows its queues
+        [other] = await submit(engine)
+        with monkeypatch.context() as patch:
+            patch.setattr(write, fails)
+            with pytest.raises(Unavailable):
+                await engine.service(Wakeups).tick()
 
-    assert sorted(await heard(waking)) == sorted([task_id, other])
+        assert sorted(await heard(engine)) == sorted([task_id, other])
 
 
-class Away:
-    """A carrier that is away until it is told otherwise, in front of one that is not."""
+async def test_a_message_in_postgres_is_written_with_its_announcement(
+    waking: Engine, other_connection: asyncpg.Connection
+) -> None:
+    [task_id] = await submit(waking)
+    assert await waking.service(Wakeups).tick() == 1
 
-    def __init__(self, sender: PostgresSender) -> None:
-        self.sender, self.away, self.asked = sender, True, 0
+    assert await other_connection.fetchval("select count(*) from windlass.outbox") == 0
+    [message] = await waking.service(Messages).receive("default", QUEUE, limit=10, visibility_s=60.0)
+    assert task_of(message.body) == task_id
 
-    async def send(self, letters: list[WakeupMessage]) -> None:
+
+class Away(Sender):
+    """A carrier that is away until it is told otherwise."""
+
+    away, asked = True, 0
+
+    async def send(self, messages: Sequence[WakeupMessage]) -> None:
         self.asked += 1
         if self.away:
             raise Unavailable("nobody is there")
-        await self.sender.send(letters)
+        await super().send(messages)
 
 
 async def test_while_a_carrier_is_away_messages_wait_and_are_no_more_than_tasks(
     engine: Engine, clock: VirtualClock, other_connection: asyncpg.Connection
 ) -> None:
-    await set_up(engine, resend_ms=1000)
-    carrier = Away(PostgresSender(engine.service(Messages)))
-    async with engine.service(Wakeups).carrying({"postgres": carrier}, loop=False):
+    await set_up(engine, carrier="nats", resend_ms=1000)
+    carrier = Away(engine)
+    async with engine.service(Wakeups).carrying({"nats": carrier}, loop=False):
         ids = await submit(engine, 3)
         for _ in range(40):
             await engine.service(Wakeups).tick()
@@ -423,20 +446,22 @@ async def test_while_a_carrier_is_away_messages_wait_and_are_no_more_than_tasks(
         assert await other_connection.fetchval("select count(*) from windlass.outbox") == 0
 
 
-class Places(Away):
+class Places(Sender):
     """A carrier with an address for each queue, of which one cannot be reached."""
 
-    async def send(self, letters: list[WakeupMessage]) -> None:
-        if any(letter.queue == "broken" for letter in letters):
+    asked = 0
+
+    async def send(self, messages: Sequence[WakeupMessage]) -> None:
+        if any(message.queue == "broken" for message in messages):
             self.asked += 1
             raise Unavailable("there is no such queue")
-        await self.sender.send(letters)
+        await super().send(messages)
 
 
 async def test_a_queue_whose_place_cannot_be_reached_holds_up_no_other(engine: Engine, clock: VirtualClock) -> None:
     await set_up(engine, carrier="nats")
     await engine.queues.put("broken", delivery=Wakeup(carrier="nats"), limits=QueueConfig())
-    carrier = Places(PostgresSender(engine.service(Messages)))
+    carrier = Places(engine)
     async with engine.service(Wakeups).carrying({"nats": carrier}, loop=False):
         for _ in range(3):
             await engine.submit(job(queue="broken"))
@@ -471,18 +496,36 @@ async def test_a_queue_that_cannot_be_looked_at_holds_up_no_other(
     assert len(await waking.service(Messages).receive("default", "broken", limit=10, visibility_s=60.0)) == 1
 
 
-async def test_when_a_queue_changes_its_carrier_its_tasks_are_spoken_of_there(engine: Engine) -> None:
-    await set_up(engine)
-    postgres = PostgresSender(engine.service(Messages))
-    async with engine.service(Wakeups).carrying({"postgres": Away(postgres), "nats": postgres}, loop=False):
-        engine.parts.effects["wakeup"] = discarded  # lost with the old carrier
+@pytest.mark.parametrize(("old", "new"), [("postgres", "nats"), ("nats", "postgres"), ("nats", "sqs")])
+async def test_when_a_queue_changes_its_carrier_its_tasks_are_spoken_of_there(
+    engine: Engine, other_connection: asyncpg.Connection, old: str, new: str
+) -> None:
+    await set_up(engine, carrier=old)
+    async with engine.service(Wakeups).carrying({"nats": Sender(engine), "sqs": Sender(engine)}, loop=False):
+        engine.parts.effects["wakeup"] = discarded
         [task_id] = await submit(engine)
         await speak(engine)
+        await other_connection.execute("delete from windlass.message")  # lost with the old carrier
         engine.parts.effects["wakeup"] = engine.service(Wakeups).send
         assert await heard(engine) == []
 
-        await set_up(engine, carrier="nats")
+        await set_up(engine, carrier=new)
         assert await heard(engine) == [task_id]
+
+
+async def test_a_message_that_its_old_carrier_did_not_take_goes_through_postgres(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await set_up(engine, carrier="nats")
+    async with engine.service(Wakeups).carrying({"nats": Away(engine)}, loop=False):
+        [task_id] = await submit(engine)
+        await speak(engine)
+        assert len(await engine.parts.repair.effects()) == 1
+
+        await set_up(engine)
+        await clock.advance(60.0)
+        assert await heard(engine) == [task_id]
+        assert await engine.parts.repair.effects() == []
 
 
 async def discarded(_effect: Effect) -> None:
@@ -492,9 +535,9 @@ async def discarded(_effect: Effect) -> None:
 async def test_a_message_that_could_not_be_sent_for_an_hour_is_a_dead_letter_and_sent_again(
     engine: Engine, clock: VirtualClock
 ) -> None:
-    await set_up(engine)
-    carrier = Away(PostgresSender(engine.service(Messages)))
-    async with engine.service(Wakeups).carrying({"postgres": carrier}, loop=False):
+    await set_up(engine, carrier="nats")
+    carrier = Away(engine)
+    async with engine.service(Wakeups).carrying({"nats": carrier}, loop=False):
         [task_id] = await submit(engine)
         while not await engine.parts.repair.effects(dead=True):
             await engine.service(Wakeups).tick()

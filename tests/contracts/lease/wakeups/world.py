@@ -18,7 +18,6 @@ from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
 from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.carriers.opening import make_senders
 from windlass.contracts.lease.wakeups.carriers.port import Consumer, Message
-from windlass.contracts.lease.wakeups.messages import Messages
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wire.wakeup import Route
 from windlass.core.queue import QueueConfig
@@ -48,7 +47,7 @@ class World(kit.World[UUID]):
         await engine.queues.put(queue, delivery=delivery, limits=QueueConfig())
         route = await ask_route(side.call, queue)
         world = cls(engine, clock, side, route)
-        senders = make_senders(side.options, engine.service(Messages))
+        senders = make_senders(side.options)
         try:
             async with engine.service(Wakeups).carrying(senders, loop=False):
                 yield world

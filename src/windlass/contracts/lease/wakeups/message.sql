@@ -1,8 +1,7 @@
 -- name: put_messages
 -- Adds messages for workers. An id that exists is the same message.
 insert into windlass.message (id, namespace, queue, body, visible_at, created_at)
-select u.id, u.namespace, u.queue, u.body, windlass.now(), windlass.now()
-  from unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) as u(id, namespace, queue, body)
+select u.id, $1, $2, u.body, windlass.now(), windlass.now() from unnest($3::uuid[], $4::bytea[]) as u(id, body)
 on conflict (id) do nothing
 
 -- name: receive_messages

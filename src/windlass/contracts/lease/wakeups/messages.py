@@ -13,8 +13,16 @@ from windlass.contracts.lease.wakeups.table import Stored, WakeupTable
 from windlass.engine.commit.committer import Committer
 from windlass.engine.engine import Engine
 from windlass.store.notify import PendingNotifications
+from windlass.store.transaction import Transaction
 
 RECHECK_MIN_S = 0.05  # a message that another worker is just receiving still looks visible
+
+
+async def put_messages(tx: Transaction, namespace: str, queue: str, messages: Sequence[tuple[UUID, bytes]]) -> None:
+    """Store messages and notify the waiters of their queue. Each has an id and a body. An id that exists already is the
+    same message: one that no worker has received yet is not stored twice."""
+    await WakeupTable(tx.session).put_messages(namespace, queue, messages)
+    await tx.wake(PendingNotifications(wakeup_messages={(namespace, queue)}))
 
 
 class Messages:
@@ -25,14 +33,6 @@ class Messages:
         self._store, self._notifications, self._stopwatch = parts.store, parts.notifications, parts.stopwatch
         self._acks: Committer[tuple[UUID, int], bool] = Committer(self._ack, retry_for_s=0.0)
         engine.on_close(self.close)
-
-    async def put(self, messages: Sequence[tuple[UUID, str, str, bytes]]) -> None:
-        """Each entry has id, namespace, queue and body. An id that exists already is the same message."""
-        async with self._store.begin() as tx:
-            await WakeupTable(tx.session).put_messages(messages)
-            await tx.wake(
-                PendingNotifications(wakeup_messages={(namespace, queue) for _, namespace, queue, _ in messages})
-            )
 
     async def receive(
         self, namespace: str, queue: str, *, limit: int, visibility_s: float, wait_s: float = 0.0

@@ -1,10 +1,11 @@
 """Wake-ups: sends a message with the id of each claimable task to the workers of its queue, which claim by id.
 
 Claimable tasks are read from the database, not remembered: every change that makes a task claimable notifies its queue.
-One transaction records that a task was announced, together with the outbox effect that sends the message, so a server
-that stops in between leaves a task that the next scan finds. A queue has a limited number of messages in flight, and
-none for a task whose claim would be refused. A task that no worker claims is announced again, less and less often,
-until a worker reports that it waited and received nothing: then the messages are taken for lost, and sent again.
+One transaction records that a task was announced, and writes its message: into PostgreSQL, or for another carrier as an
+outbox effect that sends it. A server that stops before the commit leaves a task that the next scan finds. A queue has a
+limited number of messages in flight, and none for a task whose claim would be refused. A task that no worker claims is
+announced again, less and less often, until a worker reports that it waited and received nothing: then the messages are
+taken for lost, and sent again.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from uuid import UUID
 
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.wakeups import rules
+from windlass.contracts.lease.wakeups.addresses import POSTGRES
 from windlass.contracts.lease.wakeups.carriers.drivers import Sender
+from windlass.contracts.lease.wakeups.messages import put_messages
 from windlass.contracts.lease.wakeups.rules import WAKEUP, WakeupMessage
 from windlass.contracts.lease.wakeups.table import DeadMessage, Unannounced, WakeupTable
+from windlass.contracts.lease.wire.wakeup import message_of
 from windlass.core.delivery import QueueSettings, type_of
 from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
 from windlass.core.position import Position
@@ -71,8 +75,8 @@ class Wakeups(DirtyQueues):
 
     @asynccontextmanager
     async def carrying(self, senders: Mapping[str, Sender], *, loop: bool = True) -> AsyncIterator[None]:
-        """Send wake-ups for the queues of these carriers until the block ends. Without `loop`, the caller calls
-        `tick`."""
+        """Send wake-ups for the queues of PostgreSQL and of these carriers until the block ends. Without `loop`, the
+        caller calls `tick`."""
         self._senders = senders
         self._effects[WAKEUP] = self.send
         self._stale = True
@@ -118,7 +122,8 @@ class Wakeups(DirtyQueues):
                     await wakeups.lock_wakeups(*key)
                 if moved:
                     await wakeups.resend_wakeups(moved)
-            self.queues = {k: settings for k, settings in known.items() if _wakeup(settings).carrier in self._senders}
+            carriers = {POSTGRES, *self._senders}
+            self.queues = {k: settings for k, settings in known.items() if _wakeup(settings).carrier in carriers}
             self._elsewhere = known.keys() - self.queues.keys()
 
     async def _announce(self, namespace: str, queue: str) -> int:
@@ -126,7 +131,7 @@ class Wakeups(DirtyQueues):
         async with self._store.begin() as tx:
             found, next_in_s = await self._select_tasks(tx, namespace, queue)
             if found:
-                await _write(tx, namespace, queue, found, wakeup)
+                await _write_messages(tx, namespace, queue, found, wakeup)
         if found:
             self._dirty.add((namespace, queue))  # there may be more
         if next_in_s is not None:
@@ -176,8 +181,11 @@ class Wakeups(DirtyQueues):
         if settings is None:
             return  # the queue no longer sends wake-ups
         wakeup = _wakeup(settings)
-        id_ = rules.message_id(effect.task_id, effect.attempt)
-        message = WakeupMessage(id_, effect.id, *key, wakeup, effect.task_id)
+        if wakeup.carrier == POSTGRES:  # the queue had another carrier when this effect was written
+            async with self._store.begin() as tx:
+                await put_messages(tx, *key, [_message(effect.task_id, effect.attempt)])
+            return
+        message = WakeupMessage(effect.id, *key, wakeup, effect.task_id)
         line = wakeup.carrier, message.address  # one line each: an unreachable address delays no other
         if line not in self._lines:
             self._lines[line] = _Line(wakeup.carrier, self._senders[wakeup.carrier], self._stopwatch)
@@ -287,13 +295,23 @@ class _Line:
         await self._batches.close()
 
 
-async def _write(tx: Transaction, namespace: str, queue: str, found: Sequence[Unannounced], wakeup: Wakeup) -> None:
-    """Record that these tasks are announced, and the effects that send their messages."""
+async def _write_messages(
+    tx: Transaction, namespace: str, queue: str, found: Sequence[Unannounced], wakeup: Wakeup
+) -> None:
+    """Record that these tasks are announced, and write their messages, or the effects that send them."""
     sent = [(one.id, one.attempt, one.times + 1) for one in found]
     again = [(id_, attempt, times, rules.resend_after_s(wakeup, times)) for id_, attempt, times in sent]
     await WakeupTable(tx.session).put_wakeups(namespace, queue, again)
+    if wakeup.carrier == POSTGRES:
+        await put_messages(tx, namespace, queue, [_message(one.id, one.attempt) for one in found])
+        return
     await tx.outbox.insert_outbox([rules.wake_up(namespace, queue, *one) for one in sent])
     await tx.wake(PendingNotifications(effects=True))
+
+
+def _message(task_id: UUID, attempt: int) -> tuple[UUID, bytes]:
+    """The id and the body of a message in PostgreSQL."""
+    return rules.message_id(task_id, attempt), message_of(task_id)
 
 
 async def _fitting(

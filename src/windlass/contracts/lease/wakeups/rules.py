@@ -25,9 +25,8 @@ REFUSED_AGAIN_S = 1.0  # after a claim that came too early; the next scan decide
 
 
 class WakeupMessage(msgspec.Struct, frozen=True):
-    """A message to send. `id` is the same for all messages of one attempt; `effect_id` is new with each message."""
+    """A message to send. `effect_id` is new with each message, and the same when the outbox sends one twice."""
 
-    id: UUID
     effect_id: UUID
     namespace: str
     queue: str
@@ -48,7 +47,7 @@ def wake_up(namespace: str, queue: str, task_id: UUID, attempt: int, times: int)
 
 
 def message_id(task_id: UUID, attempt: int) -> UUID:
-    """The id by which a carrier can recognize a message that it already has."""
+    """The id of a message in PostgreSQL: the same for all messages of one attempt."""
     return derived_id("message", task_id, attempt)
 
 

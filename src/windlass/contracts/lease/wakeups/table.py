@@ -171,10 +171,10 @@ class WakeupTable:
 
     # ----------------------------------------------------------------------------------------- messages of PostgreSQL
 
-    async def put_messages(self, messages: Sequence[tuple[UUID, str, str, bytes]]) -> None:
-        """Each entry has id, namespace, queue and body. Sorted, so that concurrent inserts cannot deadlock."""
-        ordered = sorted(messages)
-        await self._session.fetch("put_messages", *(list(column) for column in zip(*ordered, strict=True)))
+    async def put_messages(self, namespace: str, queue: str, messages: Sequence[tuple[UUID, bytes]]) -> None:
+        """Each entry has id and body. Sorted, so that concurrent inserts cannot deadlock."""
+        ids, bodies = zip(*sorted(messages), strict=True)
+        await self._session.fetch("put_messages", namespace, queue, list(ids), list(bodies))
 
     async def receive_messages(self, namespace: str, queue: str, limit: int, visibility_s: float) -> list[Stored]:
         rows = await self._session.fetch("receive_messages", namespace, queue, limit, visibility_s)

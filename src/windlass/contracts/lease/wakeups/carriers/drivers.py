@@ -48,9 +48,6 @@ class Driver(NamedTuple):
     setting: str
     sides: Callable[[], Sides]
 
-    def is_set_up(self, options: CarrierOptions) -> bool:
-        return getattr(options, self.setting) is not None
-
 
 def _nats() -> Sides:
     from windlass.contracts.lease.wakeups.carriers.nats import NatsConsumer, NatsSender

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windlass.contracts.lease.wakeups.addresses import POSTGRES
 from windlass.contracts.lease.wakeups.carriers.drivers import DRIVERS, CarrierSender
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
-from windlass.contracts.lease.wakeups.carriers.postgres import PostgresSender
-from windlass.contracts.lease.wakeups.messages import Messages
 
 if TYPE_CHECKING:
     from windlass.contracts.lease.server.lambda_function import Lambda
 
 
-def make_senders(options: CarrierOptions, messages: Messages) -> dict[str, CarrierSender]:
-    """The senders of this server, by carrier name."""
-    senders: dict[str, CarrierSender] = {POSTGRES: PostgresSender(messages)}
-    senders |= {name: driver.sides().sender(options) for name, driver in DRIVERS.items() if driver.is_set_up(options)}
-    return senders
+def make_senders(options: CarrierOptions) -> dict[str, CarrierSender]:
+    """The senders of this server, by carrier name. PostgreSQL needs none: the planner writes its messages."""
+    drivers = {name: driver for name, driver in DRIVERS.items() if getattr(options, driver.setting) is not None}
+    return {name: driver.sides().sender(options) for name, driver in drivers.items()}
 
 
 def make_lambda(options: CarrierOptions) -> Lambda | None:
