@@ -16,18 +16,9 @@ import msgspec
 
 from windlass.contracts.lease import rules
 from windlass.contracts.lease.delivery import Wakeup
-from windlass.contracts.lease.rules import (
-    Caller,
-    ClaimById,
-    Emit,
-    LeaseCredential,
-    LeaseReport,
-    NotClaimed,
-    PublishBatch,
-    SignalCancel,
-)
+from windlass.contracts.lease.rules import Caller, ClaimById, LeaseCredential, LeaseReport, NotClaimed
 from windlass.contracts.lease.table import ClaimableTask, ClaimLookup, HolderTable, LeaseState, finish_at_once
-from windlass.core.attempt import Heartbeat, HeartbeatAnswer, final_state
+from windlass.core.attempt import HeartbeatAnswer, final_state
 from windlass.core.command import Claimed, storable
 from windlass.core.delivery import Delivery, type_of
 from windlass.core.queue import QueueName, Usage
@@ -58,10 +49,6 @@ class Held(msgspec.Struct, frozen=True):
 Answer = Held | NotClaimed
 
 
-class HolderHeartbeat(Heartbeat[LeaseCredential], frozen=True, gc=False):
-    """A heartbeat of a lease holder."""
-
-
 class Holders:
     """Claims, heartbeats and reports of lease holders, for one engine."""
 
@@ -70,8 +57,8 @@ class Holders:
         self._engine, self._store, self._randomness = engine, parts.store, parts.randomness
         self._decider, self._lock_waits = parts.decider, parts.lock_waits
         self._claims: Committer[ClaimById, Answer] = Committer(self._claim, pause=pause)
-        self._heartbeats: Committer[HolderHeartbeat, HeartbeatAnswer] = Committer(
-            self._commit_heartbeats, batch_max=HEARTBEATS_MAX, pause=pause
+        self._heartbeats: Committer[LeaseCredential, HeartbeatAnswer] = Committer(
+            self._extend, batch_max=HEARTBEATS_MAX, pause=pause
         )
         self._ends: Committer[LeaseReport, Task | State] = Committer(self._finish, pause=pause)
         self._commands = parts.decider.line(pause=pause)
@@ -100,9 +87,9 @@ class Holders:
     async def extend(self, credential: LeaseCredential) -> HeartbeatAnswer:
         """Extend a lease. LeaseLost tells the worker to stop."""
         credential = credential.checked()
-        answer = await self._heartbeats.call(HolderHeartbeat(credential))
+        answer = await self._heartbeats.call(credential)
         if answer.starts_grace:
-            await self._commands.call(SignalCancel(credential))
+            await self._commands.call(rules.SignalCancel(credential))
         return answer
 
     async def finish(self, report: LeaseReport) -> State:
@@ -119,11 +106,11 @@ class Holders:
 
     async def emit(self, credential: LeaseCredential, events: tuple[EventReport, ...]) -> None:
         """Record events. When this returns they are on their way."""
-        await self._commands.call(Emit(credential.checked(), events))
+        await self._commands.call(rules.Emit(credential.checked(), events))
 
     async def publish(self, credential: LeaseCredential, batch: BatchReport, prefixes: tuple[str, ...]) -> UUID:
         """Record a batch and send its message. Returns the id of the record."""
-        await self._commands.call(PublishBatch(credential.checked(), batch, prefixes))
+        await self._commands.call(rules.PublishBatch(credential.checked(), batch, prefixes))
         return batch.id_of(credential.task_id, credential.attempt)
 
     # ----------------------------------------------------------------------------------------- effects
@@ -216,12 +203,12 @@ class Holders:
         plain = [report for report in ends if report.outcome is Outcome.SUCCEEDED and not report.events]
         return await self._decider.carry_out_mostly(ends, plain, finish_at_once)
 
-    async def _commit_heartbeats(self, heartbeats: list[HolderHeartbeat]) -> list[HeartbeatAnswer | WindlassError]:
-        if not heartbeats:
+    async def _extend(self, credentials: list[LeaseCredential]) -> list[HeartbeatAnswer | WindlassError]:
+        if not credentials:
             return []
         async with self._store.single() as tx:
-            holds = await HolderTable(tx.session).extend_held_leases([heartbeat.credential for heartbeat in heartbeats])
-        return [_answer(heartbeat, hold) for heartbeat, hold in zip(heartbeats, holds, strict=True)]
+            states = await HolderTable(tx.session).extend_held_leases(credentials)
+        return [_heartbeat_answer(credential, state) for credential, state in zip(credentials, states, strict=True)]
 
 
 def lease_ms(delivery: Delivery) -> int:
@@ -246,10 +233,10 @@ def _held_task(found: ClaimableTask, task: Task, delivery: Delivery, now: dateti
     return Held(task, found.payload, found.wire, began_at + timedelta(milliseconds=lease_ms(delivery)), now)
 
 
-def _answer(heartbeat: HolderHeartbeat, hold: LeaseState | None) -> HeartbeatAnswer | WindlassError:
-    if hold is None:
-        return NotFound(f"there is no task {heartbeat.credential.task_id}", task_id=heartbeat.credential.task_id)
-    if hold.expires_at is None:
-        not_current = f"attempt {heartbeat.credential.attempt} under this token is not the current one"
-        return rules.stale(hold.state, hold.attempt, "the lease is over" if hold.holds else not_current)
-    return HeartbeatAnswer(hold.now, hold.expires_at, hold.cancel)
+def _heartbeat_answer(credential: LeaseCredential, lease: LeaseState | None) -> HeartbeatAnswer | WindlassError:
+    if lease is None:
+        return NotFound(f"there is no task {credential.task_id}", task_id=credential.task_id)
+    if lease.expires_at is None:
+        not_current = f"attempt {credential.attempt} under this token is not the current one"
+        return rules.stale(lease.state, lease.attempt, "the lease is over" if lease.holds else not_current)
+    return HeartbeatAnswer(lease.now, lease.expires_at, lease.cancel)

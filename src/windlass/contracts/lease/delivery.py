@@ -8,15 +8,9 @@ from typing import Annotated, Self
 
 from msgspec import Meta
 
-from windlass.contracts.lease.wakeups.addresses import (
-    ADDRESS_MAX,
-    CarrierName,
-    address_at,
-    check_address,
-    check_carrier,
-)
+from windlass.contracts.lease.wakeups.addresses import ADDRESS_MAX, CARRIERS, CarrierName
 from windlass.core.delivery import MS_MAX, Delivery, Ms, Outgoing, Url, Word
-from windlass.core.validation import check_url
+from windlass.core.validation import check_text, check_url
 from windlass.errors import Invalid
 
 INVOKE = "invoke"
@@ -48,9 +42,12 @@ class Wakeup(Delivery, frozen=True, tag="wakeup", kw_only=True):
     max_attempts = LEASE_ATTEMPTS
 
     def checked(self) -> Self:
-        check_carrier("delivery.carrier", self.carrier)
+        if self.carrier not in CARRIERS:
+            raise Invalid(f"must be {', '.join(CARRIERS)}", field="delivery.carrier")
         if self.address is not None:
-            check_address("delivery.address", self.carrier, self.address)
+            check_text("delivery.address", self.address, ADDRESS_MAX)
+            if not CARRIERS[self.carrier].fits(self.address):
+                raise Invalid(CARRIERS[self.carrier].error, field="delivery.address")
         for name in self.secrets:
             if not _VARIABLE.fullmatch(name):
                 raise Invalid("must be names of environment variables, such as SHOP_TOKEN", field="delivery.secrets")
@@ -60,7 +57,7 @@ class Wakeup(Delivery, frozen=True, tag="wakeup", kw_only=True):
 
     def address_of(self, namespace: str, queue: str) -> str:
         """The address of a queue at its carrier; empty for PostgreSQL, which uses the name of the queue."""
-        return address_at(self.carrier, self.address, namespace, queue)
+        return CARRIERS[self.carrier].default_address(namespace, queue) if self.address is None else self.address
 
 
 class Invoke(Delivery, frozen=True, tag="invoke", kw_only=True):

@@ -8,15 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.contracts.lease.rules import (
-    Caller,
-    ClaimById,
-    DatasetContext,
-    Emit,
-    LeaseCredential,
-    LeaseReport,
-    PublishBatch,
-)
+from windlass.contracts.lease import rules
 from windlass.core.delivery import Delivery
 from windlass.core.queue import QueueConfig, QueueName
 from windlass.core.states import State
@@ -76,7 +68,7 @@ class HolderTable:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def claim_at_once(self, claims: Sequence[ClaimById]) -> list[ClaimLookup]:
+    async def claim_at_once(self, claims: Sequence[rules.ClaimById]) -> list[ClaimLookup]:
         """Start the tasks that need no decision. Returns what was found for each claim, in order; each task once."""
         rows = await self._session.fetch(
             "claim_at_once", [c.task_id for c in claims], [c.lease_id for c in claims], [c.worker for c in claims],
@@ -109,7 +101,7 @@ class HolderTable:
         if begun:
             await self._session.fetch("insert_leases", *map(list, zip(*begun, strict=True)), lease_ms)
 
-    async def extend_held_leases(self, credentials: Sequence[LeaseCredential]) -> list[LeaseState | None]:
+    async def extend_held_leases(self, credentials: Sequence[rules.LeaseCredential]) -> list[LeaseState | None]:
         """What each credential found; None if there is no task that the caller may know of."""
         callers = [one.caller for one in credentials]
         rows = await self._session.fetch(
@@ -125,7 +117,7 @@ class HolderTable:
         return {id_: (attempt or 0, outputs_of(wire)) for id_, attempt, wire in rows}  # no attempt has the number 0
 
 
-async def finish_at_once(tx: Transaction, reports: Sequence[LeaseReport]) -> set[UUID]:
+async def finish_at_once(tx: Transaction, reports: Sequence[rules.LeaseReport]) -> set[UUID]:
     """End the successful attempts that need no decision. Returns the ids of their tasks."""
     shown = [report.credential for report in reports]
     rows = await tx.session.fetch(
@@ -139,24 +131,24 @@ async def finish_at_once(tx: Transaction, reports: Sequence[LeaseReport]) -> set
 
 
 async def load_dataset_context(
-    session: Session, commands: Sequence[LeaseReport | Emit | PublishBatch]
-) -> DatasetContext:
-    batches = [command for command in commands if isinstance(command, PublishBatch)]
-    reports = [command for command in commands if not isinstance(command, PublishBatch) and command.events]
+    session: Session, commands: Sequence[rules.LeaseReport | rules.Emit | rules.PublishBatch]
+) -> rules.DatasetContext:
+    batches = [command for command in commands if isinstance(command, rules.PublishBatch)]
+    reports = [command for command in commands if not isinstance(command, rules.PublishBatch) and command.events]
     if not batches and not reports:
-        return DatasetContext()  # most reports have no events
+        return rules.DatasetContext()  # most reports have no events
     datasets = DatasetTable(session)
-    return DatasetContext(
+    return rules.DatasetContext(
         await HolderTable(session).holds({command.task_id for command in (*batches, *reports)}),
         await datasets.known_events({event.id_of(report.task_id) for report in reports for event in report.events}),
         await datasets.known_publishes({c.batch.id_of(c.task_id, c.credential.attempt) for c in batches}),
     )
 
 
-register_loader(DatasetContext, load_dataset_context)
+register_loader(rules.DatasetContext, load_dataset_context)
 
 
-def _reaches(callers: Sequence[Caller]) -> list[str | None]:
+def _reaches(callers: Sequence[rules.Caller]) -> list[str | None]:
     """The namespaces that each caller is bound to; None for all."""
     return [None if caller.namespaces is None else records.as_json(list(caller.namespaces)) for caller in callers]
 

@@ -18,6 +18,7 @@ from windlass.contracts.lease.wakeups.carriers.aws import AwsClient
 from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS, CarrierOptions
 from windlass.contracts.lease.wakeups.messages import put_messages
 from windlass.contracts.lease.wakeups.rules import WakeupMessage
+from windlass.contracts.lease.wire import wakeup as wire
 from windlass.contracts.lease.wire.wakeup import Route, message_of
 from windlass.engine.engine import Engine
 from windlass.errors import Invalid, NotFound, Unavailable, WindlassError
@@ -30,7 +31,11 @@ class Internal:
     """`/internal` of a server, without the server: what it answers, and whether it does."""
 
     def __init__(self, engine: Engine) -> None:
-        self._posts, self.away = WakeupRoutes(engine).posts, False
+        routes, self.away = WakeupRoutes(engine), False
+        self._posts = {
+            wire.ROUTE: routes.route, wire.RECEIVE: routes.receive, wire.EXTEND: routes.extend, wire.ACK: routes.ack,
+            wire.NACK: routes.nack, wire.DEAD_LETTER: routes.dead_letter, wire.IDLE: routes.report_idle,
+        }  # fmt: skip
 
     async def __call__(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         if self.away:

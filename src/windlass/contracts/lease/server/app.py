@@ -57,7 +57,7 @@ async def fetch(call: Call) -> wire.FetchAnswer:
 
 async def receive(call: Call) -> wakeup.Messages:
     """A long poll. It ends when the caller disconnects, so that no message is delivered to a caller that has left."""
-    poll = call.service.wakeups.posts[wakeup.RECEIVE](call.body, call.caller)
+    poll = call.service.wakeups.receive(call.body, call.caller)
     return await while_connected(poll, call.receive, call.closing) or NO_MESSAGES
 
 
@@ -70,9 +70,11 @@ def _task(
     return _post(name, handler, summary, body, answer, large=large)
 
 
-def _wakeup(path: str, summary: str, body: type, answer: type) -> Route:
+def _wakeup(
+    path: str, method: Callable[..., Awaitable[object]], summary: str, body: type, answer: type = wakeup.Kept
+) -> Route:
     async def handler(call: Call) -> object:
-        return await call.service.wakeups.posts[path](call.body, call.caller)
+        return await method(call.service.wakeups, call.body, call.caller)
 
     return _post(path.removeprefix("/internal/"), handler, summary, body, answer)
 
@@ -101,14 +103,17 @@ TABLES = (
               query=wire.FetchQuery, answer=wire.FetchAnswer, errors=(400, 404, 503)),
     ]),
     Table("wakeups", [
-        _wakeup(wakeup.ROUTE, "Get the carrier of a queue's wake-ups.", wakeup.QueueRef, wakeup.Route),
+        _wakeup(wakeup.ROUTE, WakeupRoutes.route, "Get the carrier of a queue's wake-ups.", wakeup.QueueRef,
+                wakeup.Route),
         _post("wakeups/receive", receive, "Wait for messages that are carried by PostgreSQL.", wakeup.Receive,
               wakeup.Messages),
-        _wakeup(wakeup.EXTEND, "Extend the visibility timeout of a message.", wakeup.Extend, wakeup.Kept),
-        _wakeup(wakeup.ACK, "Acknowledge a message.", wakeup.Held, wakeup.Kept),
-        _wakeup(wakeup.NACK, "Return a message, to be delivered again.", wakeup.Nack, wakeup.Kept),
-        _wakeup(wakeup.IDLE, "Report that no message arrived from NATS or SQS.", wakeup.QueueRef, wakeup.Kept),
-        _wakeup(wakeup.DEAD_LETTER, "Dead-letter a message that cannot be processed.", wakeup.DeadLetter, wakeup.Kept),
+        _wakeup(wakeup.EXTEND, WakeupRoutes.extend, "Extend the visibility timeout of a message.", wakeup.Extend),
+        _wakeup(wakeup.ACK, WakeupRoutes.ack, "Acknowledge a message.", wakeup.Held),
+        _wakeup(wakeup.NACK, WakeupRoutes.nack, "Return a message, to be delivered again.", wakeup.Nack),
+        _wakeup(wakeup.IDLE, WakeupRoutes.report_idle, "Report that no message arrived from NATS or SQS.",
+                wakeup.QueueRef),
+        _wakeup(wakeup.DEAD_LETTER, WakeupRoutes.dead_letter, "Dead-letter a message that cannot be processed.",
+                wakeup.DeadLetter),
     ]),
 )  # fmt: skip
 ROUTES = [route for table in TABLES for route in table.routes]

@@ -9,18 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from windlass.contracts.lease.claim_by_id import Held
 from windlass.contracts.lease.rules import OTHER_DELIVERY, NotClaimed
-from windlass.contracts.lease.wire.messages import (
-    ClaimedAnswer,
-    Event,
-    FetchAnswer,
-    Job,
-    NotClaimedAnswer,
-    Reason,
-    RefusedAnswer,
-    ReportStatus,
-    TaskDetails,
-    TaskStatus,
-)
+from windlass.contracts.lease.wire import messages as wire
 from windlass.contracts.lease.wire.status import STATUS as ERROR_STATUS
 from windlass.core.states import Instant, State
 from windlass.core.submission import wire_fields
@@ -30,8 +19,8 @@ from windlass.errors import Conflict, Forbidden, Invalid, LeaseLost, WindlassErr
 from windlass.net.status import known_code, public_message
 
 NOT_READY = "NotReady"
-QUEUED: TaskStatus = "Queued"
-STATUS: dict[State, TaskStatus] = {
+QUEUED: wire.TaskStatus = "Queued"
+STATUS: dict[State, wire.TaskStatus] = {
     State.BLOCKED: QUEUED,
     State.QUEUED: QUEUED,
     State.SLEEPING: QUEUED,
@@ -42,13 +31,13 @@ STATUS: dict[State, TaskStatus] = {
     State.CANCELLED: "Canceled",
     State.SKIPPED: "Canceled",
 }
-REPORTED: dict[State, ReportStatus] = {
+REPORTED: dict[State, wire.ReportStatus] = {
     State.SUCCEEDED: "Completed",
     State.FAILED: "Failed",
     State.CANCELLED: "Canceled",
     State.SKIPPED: "Canceled",
 }
-NOT_CLAIMED: dict[State, tuple[Reason, str | UnsetType]] = {
+NOT_CLAIMED: dict[State, tuple[wire.Reason, str | UnsetType]] = {
     State.BLOCKED: ("AlreadyRunning", NOT_READY),
     State.QUEUED: ("AlreadyRunning", NOT_READY),
     State.SLEEPING: ("AlreadyRunning", NOT_READY),
@@ -61,16 +50,18 @@ NOT_CLAIMED: dict[State, tuple[Reason, str | UnsetType]] = {
 }
 
 
-def details(task: Task, payload: bytes, wire: bytes | None) -> dict[str, Any]:
-    """The fields of TaskDetails. A submission can set those that only this contract has in `wire`."""
-    fields = wire_fields(wire)
-    job, operator = fields.get("job"), fields.get("operator")
-    named = isinstance(job, dict) and isinstance(job.get("dag_name"), str) and isinstance(job.get("name"), str)
-    inputs, outputs = fields.get("inputs"), fields.get("outputs")
+def details(task: Task, payload: bytes, wire_json: bytes | None) -> dict[str, Any]:
+    """The fields of wire.TaskDetails. A submission can set those that only this contract has in `wire`."""
+    fields = wire_fields(wire_json)
+    operator, inputs, outputs = (fields.get(name) for name in ("operator", "inputs", "outputs"))
+    try:
+        job = msgspec.convert(fields.get("job"), wire.Job)
+    except msgspec.ValidationError:
+        job = wire.Job(task.namespace, task.kind)
     return {
         "task_id": task.id,
         "attempt": task.attempt,
-        "job": Job(job["dag_name"], job["name"]) if named and isinstance(job, dict) else Job(task.namespace, task.kind),
+        "job": job,
         "operator": operator if isinstance(operator, str) and operator else task.kind,
         "config": config_of(payload),
         "inputs": Raw(msgspec.json.encode(inputs if isinstance(inputs, list) else [])),
@@ -89,29 +80,29 @@ def config_of(payload: bytes) -> Raw:
     return Raw(payload) if payload.lstrip()[:1] == b"{" else Raw(b'{"value":' + payload + b"}")
 
 
-def claimed(held: Held, scratch_uri: str) -> ClaimedAnswer:
+def claimed(held: Held, scratch_uri: str) -> wire.ClaimedAnswer:
     task = held.task
     assert task.lease_id is not None, task.id
-    return ClaimedAnswer(
+    return wire.ClaimedAnswer(
         attempt=task.attempt,
         lease_token=task.lease_id,
         lease_expires_at=held.expires_at,
-        task=TaskDetails(**details(task, held.payload, held.wire)),
+        task=wire.TaskDetails(**details(task, held.payload, held.wire)),
         scratch_uri=scratch_of(scratch_uri, task.id, task.attempt),
         server_time=held.now,
     )
 
 
-def not_claimed(why: NotClaimed, now: Instant | None) -> NotClaimedAnswer:
+def not_claimed(why: NotClaimed, now: Instant | None) -> wire.NotClaimedAnswer:
     if why.state is None:
-        return NotClaimedAnswer(reason="NotFound")
+        return wire.NotClaimedAnswer(reason="NotFound")
     if why.waits_for == OTHER_DELIVERY:
-        return NotClaimedAnswer(reason="NotFound", detail="OtherDelivery")
+        return wire.NotClaimedAnswer(reason="NotFound", detail="OtherDelivery")
     reason, detail = NOT_CLAIMED[why.state]
     if detail != NOT_READY:
-        return NotClaimedAnswer(reason=reason, detail=detail)
+        return wire.NotClaimedAnswer(reason=reason, detail=detail)
     left_s = None if why.until is None or now is None else max(0.0, (why.until - now).total_seconds())
-    return NotClaimedAnswer(
+    return wire.NotClaimedAnswer(
         reason=reason,
         detail=detail,
         waits_for=why.waits_for,
@@ -119,12 +110,12 @@ def not_claimed(why: NotClaimed, now: Instant | None) -> NotClaimedAnswer:
     )
 
 
-def fetched(task: Task, payload: bytes, wire: bytes | None) -> FetchAnswer:
+def fetched(task: Task, payload: bytes, wire_json: bytes | None) -> wire.FetchAnswer:
     cancelled = task.cancel is not None and not task.terminal
-    return FetchAnswer(status="Canceled" if cancelled else STATUS[task.state], **details(task, payload, wire))
+    return wire.FetchAnswer(status="Canceled" if cancelled else STATUS[task.state], **details(task, payload, wire_json))
 
 
-def reported_events(events: list[Event] | None) -> tuple[EventReport, ...]:
+def reported_events(events: list[wire.Event] | None) -> tuple[EventReport, ...]:
     """The events of a request. Raises Invalid, which names the first invalid one."""
     reports = tuple(
         EventReport(e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key, e.start, e.end) for e in events or ()
@@ -137,12 +128,12 @@ def reported_events(events: list[Event] | None) -> tuple[EventReport, ...]:
 # --------------------------------------------------------------------------------------------- refusals
 
 
-def refused(error: WindlassError) -> tuple[int, RefusedAnswer]:
+def refused(error: WindlassError) -> tuple[int, wire.RefusedAnswer]:
     """The status and body of an error. An error about a task has the state of the task."""
     status, word = ERROR_STATUS[known_code(error)]
     field, state, attempt = (error.details.get(name) for name in ("field", "state", "current_attempt"))
     about_task = isinstance(error, LeaseLost | Conflict)
-    return status, RefusedAnswer(
+    return status, wire.RefusedAnswer(
         error=word,
         message=public_message(error),
         field=str(field) if field and isinstance(error, Invalid | Forbidden) and status != 413 else UNSET,
@@ -151,5 +142,5 @@ def refused(error: WindlassError) -> tuple[int, RefusedAnswer]:
     )
 
 
-def plain_error(_status: int, code: str, message: str) -> RefusedAnswer:
-    return RefusedAnswer(error=code, message=message)
+def plain_error(_status: int, code: str, message: str) -> wire.RefusedAnswer:
+    return wire.RefusedAnswer(error=code, message=message)

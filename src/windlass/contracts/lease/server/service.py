@@ -15,22 +15,7 @@ from windlass.contracts.lease.claim_by_id import Held, Holders
 from windlass.contracts.lease.rules import OTHER_DELIVERY, Caller, LeaseCredential, LeaseReport, NotClaimed
 from windlass.contracts.lease.server import forms
 from windlass.contracts.lease.wakeups.planner import Wakeups
-from windlass.contracts.lease.wire.messages import (
-    AcceptedAnswer,
-    ClaimedAnswer,
-    ClaimRequest,
-    CompleteAnswer,
-    CompleteRequest,
-    ErrorDetails,
-    EventsRequest,
-    Fenced,
-    FetchAnswer,
-    HeartbeatAnswer,
-    HeartbeatRequest,
-    NotClaimedAnswer,
-    PublishAnswer,
-    PublishRequest,
-)
+from windlass.contracts.lease.wire import messages as wire
 from windlass.core.failure import Category, Failure
 from windlass.core.states import State
 from windlass.core.task import Outcome
@@ -58,7 +43,13 @@ AUDIT_MAX = 100
 _OUTCOMES = {"Completed": Outcome.SUCCEEDED, "Failed": Outcome.FAILED, "Canceled": Outcome.CANCELLED}
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (ClaimRequest, HeartbeatRequest, EventsRequest, PublishRequest, CompleteRequest)
+    for kind in (
+        wire.ClaimRequest,
+        wire.HeartbeatRequest,
+        wire.EventsRequest,
+        wire.PublishRequest,
+        wire.CompleteRequest,
+    )
 }
 
 
@@ -69,8 +60,8 @@ class Service:
         self._engine, self._holders, self._scratch_uri = engine, engine.service(Holders), scratch_uri
         self.room_bytes, self.advice = engine.parts.objects.room_bytes, engine.parts.objects.advice
 
-    async def claim(self, body: bytes, caller: Caller) -> ClaimedAnswer | NotClaimedAnswer:
-        request = _read(ClaimRequest, body)
+    async def claim(self, body: bytes, caller: Caller) -> wire.ClaimedAnswer | wire.NotClaimedAnswer:
+        request = _read(wire.ClaimRequest, body)
         check_name("worker_id", request.worker_id)
         task_id = _task_id(request.task_id)
         if not await self._reaches(task_id, caller):
@@ -102,7 +93,7 @@ class Service:
             return True
         return all(map(caller.reaches, (await self._engine.tasks.namespaces([task_id])).values()))
 
-    async def fetch(self, task_id: str, caller: Caller) -> FetchAnswer:
+    async def fetch(self, task_id: str, caller: Caller) -> wire.FetchAnswer:
         view = await self._engine.tasks.get(_task_id(task_id))
         if not caller.reaches(view.task.namespace):
             raise NotFound(f"there is no task {view.task.id}")
@@ -111,33 +102,33 @@ class Service:
         payload = await (whole if running else self._engine.parts.objects.load)(view.payload)
         return forms.fetched(view.task, payload, view.wire)
 
-    async def heartbeat(self, body: bytes, caller: Caller) -> HeartbeatAnswer:
-        request = _read(HeartbeatRequest, body)
+    async def heartbeat(self, body: bytes, caller: Caller) -> wire.HeartbeatAnswer:
+        request = _read(wire.HeartbeatRequest, body)
         answer = await self._holders.extend(_credential(request, caller))
         assert answer.expires_at is not None, answer
         cancel = answer.cancel
-        return HeartbeatAnswer(
+        return wire.HeartbeatAnswer(
             lease_expires_at=answer.expires_at,
             status="Running" if cancel is None else "Canceled",
             cancel_reason=UNSET if cancel is None else cancel.reason,
             server_time=answer.now,
         )
 
-    async def events(self, body: bytes, caller: Caller) -> AcceptedAnswer:
-        request = _read(EventsRequest, body)
+    async def events(self, body: bytes, caller: Caller) -> wire.AcceptedAnswer:
+        request = _read(wire.EventsRequest, body)
         await self._holders.emit(_credential(request, caller), forms.reported_events(request.events))
-        return AcceptedAnswer(accepted=len(request.events))
+        return wire.AcceptedAnswer(accepted=len(request.events))
 
-    async def publish(self, body: bytes, caller: Caller) -> PublishAnswer:
-        request = _read(PublishRequest, body)
+    async def publish(self, body: bytes, caller: Caller) -> wire.PublishAnswer:
+        request = _read(wire.PublishRequest, body)
         credential = _credential(request, caller)
         batch = BatchReport(request.dataset_uuid, request.dataset_version, request.batch_uri, request.record_count)
         batch.check()
         prefixes = prefixes_of(self._scratch_uri, batch.dataset_uuid, credential.task_id, credential.attempt)
-        return PublishAnswer(publish_id=await self._holders.publish(credential, batch, prefixes))
+        return wire.PublishAnswer(publish_id=await self._holders.publish(credential, batch, prefixes))
 
-    async def complete(self, body: bytes, caller: Caller) -> CompleteAnswer:
-        request = _read(CompleteRequest, body)
+    async def complete(self, body: bytes, caller: Caller) -> wire.CompleteAnswer:
+        request = _read(wire.CompleteRequest, body)
         report = _report(request, caller)
         try:
             state = await self._finish(report)
@@ -146,7 +137,7 @@ class Service:
                 "ignored: attempt %s of task %s by %s: %s", request.attempt, request.task_id, caller.subject, error
             )
             raise
-        return CompleteAnswer(status=forms.REPORTED[state])
+        return wire.CompleteAnswer(status=forms.REPORTED[state])
 
     async def _finish(self, report: LeaseReport) -> State:
         if not too_long(report.result):
@@ -157,12 +148,12 @@ class Service:
             return await self._holders.finish(replace(report, result=text))
 
 
-def _credential(request: Fenced | CompleteRequest, caller: Caller) -> LeaseCredential:
+def _credential(request: wire.Fenced | wire.CompleteRequest, caller: Caller) -> LeaseCredential:
     task_id = _task_id(request.task_id)
     return LeaseCredential(task_id, attempt=request.attempt or 0, token=request.lease_token, caller=caller)
 
 
-def _report(request: CompleteRequest, caller: Caller) -> LeaseReport:
+def _report(request: wire.CompleteRequest, caller: Caller) -> LeaseReport:
     outcome, credential = _OUTCOMES[request.status], _credential(request, caller)
     if outcome is not Outcome.CANCELLED:
         if request.attempt is None or request.lease_token is None:
@@ -183,7 +174,7 @@ def _report(request: CompleteRequest, caller: Caller) -> LeaseReport:
     return LeaseReport(credential, outcome, result, detail=detail, events=events)
 
 
-def _not_committed(request: CompleteRequest) -> dict[str, object]:
+def _not_committed(request: wire.CompleteRequest) -> dict[str, object]:
     """The first outputs and events of an attempt that did not succeed, for people to read."""
     reported = {"outputs": request.outputs, "events": request.events}
     return {
@@ -191,11 +182,11 @@ def _not_committed(request: CompleteRequest) -> dict[str, object]:
     }
 
 
-def _failure(request: CompleteRequest, outcome: Outcome) -> Failure:
+def _failure(request: wire.CompleteRequest, outcome: Outcome) -> Failure:
     message = clean_text("error_message", request.error_message or "")
     if outcome is Outcome.CANCELLED:
         return Failure(Category.CANCELLED, message)
-    more = request.error or ErrorDetails()
+    more = request.error or wire.ErrorDetails()
     return Failure(
         Category(more.category), message or "the worker did not say why", more.reason, more.stack_trace, more.retryable,
         more.retry_after_s,
@@ -216,4 +207,4 @@ def _read(kind: type[T], body: bytes) -> T:
 
 def _only_text(request: object) -> bool:
     """Whether this is a failure or a cancel: its other fields are for people, so text may be repaired."""
-    return isinstance(request, CompleteRequest) and request.status != "Completed"
+    return isinstance(request, wire.CompleteRequest) and request.status != "Completed"

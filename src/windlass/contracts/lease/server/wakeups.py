@@ -7,7 +7,6 @@ Callers are authenticated before; these routes check the namespaces of a caller.
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
@@ -34,17 +33,8 @@ class WakeupRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.posts: dict[str, Callable[[bytes, Caller], Awaitable[object]]] = {
-            wire.ROUTE: self._route,
-            wire.RECEIVE: self._receive,
-            wire.EXTEND: self._extend,
-            wire.ACK: self._ack,
-            wire.NACK: self._nack,
-            wire.DEAD_LETTER: self._dead_letter,
-            wire.IDLE: self._report_idle,
-        }
 
-    async def _route(self, body: bytes, caller: Caller) -> wire.Route:
+    async def route(self, body: bytes, caller: Caller) -> wire.Route:
         request = _named(_read(body, wire.QueueRef), caller)
         wakeup = await self._engine.queues.delivery(request.queue, Wakeup, namespace=request.namespace)
         if wakeup is None:
@@ -55,7 +45,7 @@ class WakeupRoutes:
             max_deliveries=wakeup.max_deliveries, trusted=wakeup.trusted, secrets=list(wakeup.secrets),
         )  # fmt: skip
 
-    async def _receive(self, body: bytes, caller: Caller) -> wire.Messages:
+    async def receive(self, body: bytes, caller: Caller) -> wire.Messages:
         request = _named(_read(body, wire.Receive), caller)
         if request.wait_s > 0:
             await self._engine.hear()
@@ -70,26 +60,26 @@ class WakeupRoutes:
             await self._engine.service(Wakeups).report_idle(request.namespace, request.queue)
         return wire.Messages([wire.Received(m.id, m.deliveries, m.body.decode("utf-8", "replace")) for m in found])
 
-    async def _report_idle(self, body: bytes, caller: Caller) -> wire.Kept:
+    async def report_idle(self, body: bytes, caller: Caller) -> wire.Kept:
         """A worker of another carrier received nothing."""
         request = _named(_read(body, wire.QueueRef), caller)
         await self._engine.service(Wakeups).report_idle(request.namespace, request.queue)
         return wire.Kept(True)
 
-    async def _extend(self, body: bytes, caller: Caller) -> wire.Kept:
+    async def extend(self, body: bytes, caller: Caller) -> wire.Kept:
         held = await self._held(body, wire.Extend, caller)
         return wire.Kept(
             held is not None
             and await self._engine.service(Messages).extend(held.message_id, held.deliveries, held.visibility_s)
         )
 
-    async def _ack(self, body: bytes, caller: Caller) -> wire.Kept:
+    async def ack(self, body: bytes, caller: Caller) -> wire.Kept:
         held = await self._held(body, wire.Held, caller)
         return wire.Kept(
             held is not None and await self._engine.service(Messages).ack(held.message_id, held.deliveries)
         )
 
-    async def _nack(self, body: bytes, caller: Caller) -> wire.Kept:
+    async def nack(self, body: bytes, caller: Caller) -> wire.Kept:
         held = await self._held(body, wire.Nack, caller)
         return wire.Kept(
             held is not None
@@ -105,7 +95,7 @@ class WakeupRoutes:
         namespace = await self._engine.service(Messages).namespace_of(held.message_id)
         return held if namespace is None or caller.reaches(namespace) else None
 
-    async def _dead_letter(self, body: bytes, caller: Caller) -> wire.Kept:
+    async def dead_letter(self, body: bytes, caller: Caller) -> wire.Kept:
         request = _named(_read(body, wire.DeadLetter), caller)
         check_text("message_id", request.message_id, wire.MESSAGE_ID_MAX)
         try:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Literal, NamedTuple, get_args
 
-from windlass.core.validation import check_text, is_url
-from windlass.errors import Invalid
+from windlass.core.validation import is_url
 
 CarrierName = Literal["postgres", "nats", "sqs"]
 POSTGRES: CarrierName = "postgres"
@@ -57,19 +56,3 @@ CARRIERS: dict[CarrierName, Carrier] = {
     ),
 }
 assert tuple(CARRIERS) == get_args(CarrierName), CARRIERS
-
-
-def check_carrier(field: str, name: str) -> None:
-    if name not in CARRIERS:
-        raise Invalid(f"must be {', '.join(CARRIERS)}", field=field)
-
-
-def check_address(field: str, name: CarrierName, address: str) -> None:
-    check_text(field, address, ADDRESS_MAX)
-    if not CARRIERS[name].fits(address):
-        raise Invalid(CARRIERS[name].error, field=field)
-
-
-def address_at(name: CarrierName, configured: str | None, namespace: str, queue: str) -> str:
-    """The address of a queue at its carrier."""
-    return CARRIERS[name].default_address(namespace, queue) if configured is None else configured
