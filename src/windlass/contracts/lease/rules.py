@@ -167,9 +167,6 @@ def claim(task: Task, request: ClaimById, now: Instant) -> Transition:
     return replace(begun, history=(entry,))
 
 
-# --------------------------------------------------------------------------------------------- heartbeats
-
-
 class SignalCancel(msgspec.Struct, frozen=True):
     """The answer to a heartbeat carries a cancel: the grace of the lease holder begins."""
 

@@ -1,6 +1,6 @@
-"""The cases of the lease contract. Numbers are part of what people quote: new ones are added at the end.
+"""The cases of the lease contract. People quote their numbers, so add new cases at the end.
 
-The worker under test has one operator, `conformance`, which docs/howto/check-a-worker.md lays out.
+The worker under test has one operator, `conformance`: see docs/howto/check-a-worker.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AWAY = Reply(503, {"error": "unavailable", "message": "the dispatcher is away"})
 CONFLICT = Reply(409, {"error": "conflict", "message": "it has ended otherwise"})
 STOP_S, QUIET_S = 5.0, 1.0  # how soon an operator must stop, and how long it must be silent then
 LONG = 1.5  # leases
-SPEAK = ("events", "task-complete")  # what carries events
+WITH_EVENTS = ("events", "task-complete")  # calls that carry events
 
 
 def events(count: int) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def claims(trial: Trial) -> None:
     if not isinstance(claim.body.get("worker_id"), str) or not claim.body["worker_id"]:
         raise Broken("the claim has no worker_id")
     trial.ends(task, "Completed")
-    expect("what was said first", "task-claim", trial.server.about(task)[0].name)
+    expect("the first call", "task-claim", trial.server.about(task)[0].name)
 
 
 @required(
@@ -116,7 +116,7 @@ def passes_events(trial: Trial) -> None:
     given = events(3)
     task, _ = trial.submit(LONG / 2, events=given)
     trial.ends(task, "Completed")
-    calls = [call for call in trial.server.about(task) if call.name in SPEAK]
+    calls = [call for call in trial.server.about(task) if call.name in WITH_EVENTS]
     expect("the last call", "task-complete", calls[-1].name)
     expect("events", [0, 1, 2], _cursors(calls))
 
@@ -284,7 +284,7 @@ def repeats_events(trial: Trial) -> None:
     trial.server.answer_with("events", AWAY, 2)
     task, _ = trial.submit(LONG / 2, events=events(1))
     trial.ends(task, "Completed")
-    calls = [call for call in trial.server.about(task) if call.name in SPEAK and call.status == 200]
+    calls = [call for call in trial.server.about(task) if call.name in WITH_EVENTS and call.status == 200]
     expect("events that were accepted", [0], _cursors(calls))
 
 

@@ -24,7 +24,8 @@ from windlass.testing.conformance.watch import Watch
 PREFIX = "/internal/"
 TERMINAL = ("Completed", "Failed", "Canceled")
 FENCED = ("heartbeat", "events", "buffer-publish", "task-complete")
-STALE = Reply(409, {"error": "stale_lease", "message": "the attempt is not yours any more"})
+STALE = Reply(409, {"error": "stale_lease", "message": "another worker holds the lease"})
+NO_TASK = Reply(404, {"error": "task_not_found", "message": "there is no such task"})
 RECEIVE_MAX_S = 20.0
 
 
@@ -139,8 +140,7 @@ class StandIn(Watch):
     def about(self, task: Task) -> list[Call]:
         """All calls about a task in order, without `task-fetch`."""
         with self.lock:
-            calls = [call for call in self.calls if call.task_id() == task.id]
-            return [call for call in calls if call.name != "task-fetch"]
+            return [call for call in self.calls if call.task_id() == task.id and call.name != "task-fetch"]
 
     def names(self) -> str:
         with self.lock:
@@ -163,7 +163,8 @@ class StandIn(Watch):
         with self.lock:
             self.calls.append(call)
             plan = self._plans.next(name)
-            reply = plan.answer if plan is not None and not plan.lose else self._carry_out(name, body)
+            if plan is None or plan.lose:
+                reply = self._carry_out(name, body)
             if plan is not None:
                 reply = plan.answer
             call.status = reply.status
@@ -186,37 +187,38 @@ class StandIn(Watch):
     def _stale(self, name: str, body: dict[str, Any]) -> Reply | None:
         task = self.tasks.get(str(body.get("task_id")))
         if task is None:
-            return Reply(404, {"error": "task_not_found", "message": "there is no such task"})
-        if task.lost or task.status == "Queued":
-            return STALE
-        if body.get("attempt") != task.attempt or body.get("lease_token") != task.token:
-            return STALE
-        return STALE if name != "task-complete" and not task.held else None
+            return NO_TASK
+        current = (body.get("attempt"), body.get("lease_token")) == (task.attempt, task.token)
+        over = task.lost or task.status == "Queued" or (name != "task-complete" and not task.held)
+        return STALE if over or not current else None
 
     def _on_task_claim(self, body: dict[str, Any]) -> Reply:
         task = self.tasks.get(str(body.get("task_id")))
         if task is None or task.status != "Queued":
             return Reply(200, {"status": "NotClaimed", "reason": _reason(task)})
-        now = datetime.now(UTC)
         task.status, task.attempt, task.token = "Running", task.attempt + 1, str(uuid4())
         self.most_held = max(self.most_held, sum(one.held for one in self.tasks.values()))
         return Reply(200, {
-            "status": "Claimed", "attempt": task.attempt, "lease_token": task.token,
-            "lease_expires_at": (now + timedelta(seconds=self.lease_s)).isoformat(), "server_time": now.isoformat(),
-            "task": _details(task),
+            "status": "Claimed", "attempt": task.attempt, "lease_token": task.token, "task": _details(task),
+            **self._lease_times(),
         })  # fmt: skip
 
     def _on_task_fetch(self, body: dict[str, Any]) -> Reply:
         task = self.tasks.get(str(body.get("task_id")))
         if task is None:
-            return Reply(404, {"error": "task_not_found", "message": "there is no such task"})
+            return NO_TASK
         return Reply(200, {**_details(task), "status": "Canceled" if task.cancelled else task.status})
 
     def _on_heartbeat(self, body: dict[str, Any]) -> Reply:
-        task, now = self.tasks[str(body["task_id"])], datetime.now(UTC)
-        until = now + timedelta(seconds=self.lease_s)
-        status = "Canceled" if task.cancelled else "Running"
-        return Reply(200, {"status": status, "lease_expires_at": until.isoformat(), "server_time": now.isoformat()})
+        cancelled = self.tasks[str(body["task_id"])].cancelled
+        return Reply(200, {"status": "Canceled" if cancelled else "Running", **self._lease_times()})
+
+    def _lease_times(self) -> dict[str, str]:
+        now = datetime.now(UTC)
+        return {
+            "lease_expires_at": (now + timedelta(seconds=self.lease_s)).isoformat(),
+            "server_time": now.isoformat(),
+        }
 
     def _on_events(self, body: dict[str, Any]) -> Reply:
         return Reply(200, {"status": "Accepted", "accepted": len(body.get("events") or ())})
@@ -252,39 +254,32 @@ class StandIn(Watch):
         return Reply(200, {"messages": messages})
 
     def _on_wakeups_extend(self, body: dict[str, Any]) -> Reply:
-        wakeup = self._held(body)
-        if wakeup is not None:
-            wakeup.hidden_until_s = time.monotonic() + self.visibility_s
-        return Reply(200, {"kept": wakeup is not None})
+        return self._settle(body, hidden_s=self.visibility_s)
 
     def _on_wakeups_ack(self, body: dict[str, Any]) -> Reply:
-        return self._end("ack", body)
+        return self._settle(body, "ack")
 
     def _on_wakeups_nack(self, body: dict[str, Any]) -> Reply:
-        wakeup = self._held(body)
-        if wakeup is not None:
-            wakeup.hidden_until_s = time.monotonic() + float(body.get("delay_s") or 0)
-        return self._end("nack", body)
+        return self._settle(body, "nack", hidden_s=float(body.get("delay_s") or 0))
 
     def _on_wakeups_unheard(self, _body: dict[str, Any]) -> Reply:
         return Reply(200, {"kept": True})
 
     def _on_wakeups_bury(self, body: dict[str, Any]) -> Reply:
-        return self._end("bury", body)
+        return self._settle(body, "bury")
 
-    def _end(self, how: str, body: dict[str, Any]) -> Reply:
-        wakeup = self._held(body)
+    def _settle(self, body: dict[str, Any], how: str = "", hidden_s: float = 0.0) -> Reply:
+        """Settle or hide a message, unless it was delivered again."""
+        held = (body.get("message_id"), body.get("deliveries"))
+        wakeup = next((one for one in self.wakeups if (one.id, one.deliveries) == held), None)
         if wakeup is not None:
-            wakeup.ends.append(how)
+            wakeup.hidden_until_s = time.monotonic() + hidden_s
+            wakeup.ends += [how] if how else []
         return Reply(200, {"kept": wakeup is not None})
 
     def _waiting(self) -> list[Wakeup]:
         now_s = time.monotonic()
         return [one for one in self.wakeups if not one.over and one.hidden_until_s <= now_s]
-
-    def _held(self, body: dict[str, Any]) -> Wakeup | None:
-        mine = (one for one in self.wakeups if one.id == body.get("message_id"))
-        return next((one for one in mine if one.deliveries == body.get("deliveries")), None)
 
 
 def _read(request: Request) -> dict[str, Any]:

@@ -62,8 +62,6 @@ class Watch:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
-    # ----------------------------------------------------------------------------------------- processes
-
     def _members(self) -> Iterator[tuple[int, int]]:
         """Each process of the program with the number of its threads."""
         below = [(self._top, 0)]
@@ -75,8 +73,6 @@ class Watch:
             for thread in threads:
                 below += [(int(child), depth + 1) for child in _text(f"/proc/{pid}/task/{thread}/children").split()]
 
-    # ----------------------------------------------------------------------------------------- memory
-
     def _too_much_memory(self, pids: list[int]) -> str | None:
         """Tries cheap upper bounds first, and reads exact numbers only if those exceed the limit."""
         if self._memory is None or sum(_virtual(pid) for pid in pids) <= self._memory:
@@ -87,8 +83,6 @@ class Watch:
         if shared + sum(_proportional(pid) for pid in pids) <= self._memory:
             return None  # RSS counts pages that processes share after a fork once for each
         return f"it used more than {self._memory} bytes of memory, all of its processes together"
-
-    # ----------------------------------------------------------------------------------------- files
 
     def _too_many_files(self, pids: list[int]) -> str | None:
         """On the machine's disk nothing else limits the number and the total size of files."""

@@ -53,13 +53,7 @@ class Files(NamedTuple):
 def make_authority(now: datetime, days: int) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Windlass development CA")
-    builder = (
-        _begun(name, name, key.public_key(), now, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    return Pair(builder.sign(key, hashes.SHA256()), key)
+    return Pair(_builder(name, name, key.public_key(), now, days, signs=True).sign(key, hashes.SHA256()), key)
 
 
 def issue_server(authority: Pair, hosts: Sequence[str], now: datetime, days: int) -> Pair:
@@ -85,20 +79,22 @@ def _issue(
 ) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
-        _begun(_name(name), authority.certificate.subject, key.public_key(), now, days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
+        _builder(_name(name), authority.certificate.subject, key.public_key(), now, days, signs=False)
         .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
         .add_extension(x509.SubjectAlternativeName(others), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
     )
     return Pair(builder.sign(authority.key, hashes.SHA256()), key)
 
 
-def _begun(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int, *, signs: bool
 ) -> x509.CertificateBuilder:
+    """A certificate with the extensions that all of ours have. `signs`: it is that of an authority."""
+    usage = x509.KeyUsage(
+        digital_signature=not signs, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=signs, crl_sign=signs, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -107,6 +103,9 @@ def _begun(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - SKEW)
         .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
@@ -114,13 +113,6 @@ def _name(common: str) -> x509.Name:
     return x509.Name(
         [x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION), x509.NameAttribute(NameOID.COMMON_NAME, common)]
     )
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=signs, crl_sign=signs, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
 
 
 def _host(text: str) -> x509.GeneralName:

@@ -48,9 +48,6 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
     cancel_grace_s: float
 
 
-# --------------------------------------------------------------------------------------------- claim
-
-
 class ClaimRequest(Struct, frozen=True, kw_only=True):
     """Claim this task. `claim_id` is random: a repeat with the same one gets the attempt that the first call started,
     if its answer was lost."""
@@ -82,9 +79,6 @@ class NotClaimedAnswer(Struct, frozen=True, kw_only=True):
     retry_after_s: float | UnsetType = UNSET
 
 
-# --------------------------------------------------------------------------------------------- fetch
-
-
 class FetchQuery(Struct, frozen=True):
     """The task to fetch."""
 
@@ -95,9 +89,6 @@ class FetchAnswer(TaskDetails, frozen=True, kw_only=True):
     """A task without its lease token."""
 
     status: TaskStatus
-
-
-# --------------------------------------------------------------------------------------------- heartbeat
 
 
 class Fenced(Struct, frozen=True, kw_only=True):
@@ -119,9 +110,6 @@ class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
     status: Literal["Running", "Canceled"]
     cancel_reason: str | UnsetType = UNSET
     server_time: datetime
-
-
-# --------------------------------------------------------------------------------------------- events
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -162,9 +150,6 @@ class PublishAnswer(Struct, frozen=True, kw_only=True):
 
     status: Literal["Accepted"] = "Accepted"
     publish_id: UUID
-
-
-# --------------------------------------------------------------------------------------------- complete
 
 
 class Output(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -35,18 +35,15 @@ class _Urls:
         if "://" in address:
             return address
         if address not in self._known:
-            self._known[address] = await self._find_or_create(address)
+            try:
+                found = await self._client.call("get_queue_url", QueueName=address)
+            except ClientError as error:
+                if code_of(error) not in MISSING:
+                    raise CarrierAway(f"SQS: {error}") from None
+                kept = {"MessageRetentionPeriod": str(KEPT_S)}
+                found = await self._client.call("create_queue", QueueName=address, Attributes=kept)
+            self._known[address] = str(found["QueueUrl"])
         return self._known[address]
-
-    async def _find_or_create(self, name: str) -> str:
-        try:
-            found = await self._client.call("get_queue_url", QueueName=name)
-        except ClientError as error:
-            if code_of(error) not in MISSING:
-                raise CarrierAway(f"SQS: {error}") from None
-            kept = {"MessageRetentionPeriod": str(KEPT_S)}
-            found = await self._client.call("create_queue", QueueName=name, Attributes=kept)
-        return str(found["QueueUrl"])
 
     def forget(self, error: ClientError) -> CarrierAway:
         """Forget the URLs if the queue is missing. Returns the error to raise, so that the call is tried again."""
