@@ -85,7 +85,7 @@ class Holders:
         return held
 
     async def extend(self, credential: LeaseCredential) -> HeartbeatAnswer:
-        """Extend a lease. LeaseLost tells the worker to stop."""
+        """Extend a lease. Raises LeaseLost: the worker has to stop."""
         credential = credential.checked()
         answer = await self._heartbeats.call(credential)
         if answer.starts_grace:
@@ -116,7 +116,7 @@ class Holders:
     # ----------------------------------------------------------------------------------------- effects
 
     async def route(self, effect: Effect) -> None:
-        """Route an event to those who wait for its dataset. Nothing can wait for one yet, so it is only marked."""
+        """Route an event to the tasks that wait for its dataset. No task can wait for one yet, so it is only marked."""
         async with self._store.single() as tx:
             await DatasetTable(tx.session).event_routed(UUID(str(effect.body["event_id"])))
 

@@ -150,14 +150,18 @@ def admits(config: QueueConfig, usage: Usage, task: Task, now: Instant) -> NotCl
 
 def began(usage: Usage, task: Task, now: Instant) -> Usage:
     """The usage of a queue after one more of its tasks has started."""
-    kind, key = task.kind, task.concurrency_key
-    by_key = {**usage.running_by_key, key: usage.running_by_key.get(key, 0) + 1} if key else usage.running_by_key
-    return Usage(
-        usage.running + 1,
-        {**usage.running_by_kind, kind: usage.running_by_kind.get(kind, 0) + 1},
-        by_key,
-        (*usage.starts, (now, 1)),
-    )
+    key = task.concurrency_key
+    return with_started(usage, Usage(1, {task.kind: 1}, {key: 1} if key else {}), now)
+
+
+def with_started(usage: Usage, started: Usage, now: Instant) -> Usage:
+    """The usage of a queue after more of its tasks have started: they take slots and their share of the rate."""
+    by_kind, by_key = dict(usage.running_by_kind), dict(usage.running_by_key)
+    for counts, more in ((by_kind, started.running_by_kind), (by_key, started.running_by_key)):
+        for name, count in more.items():
+            counts[name] = counts.get(name, 0) + count
+    starts = (*usage.starts, (now, started.running)) if started.running else usage.starts
+    return Usage(usage.running + started.running, by_kind, by_key, starts)
 
 
 def claim(task: Task, request: ClaimById, now: Instant) -> Transition:

@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 
 from windlass.contracts.lease.delivery import Wakeup
-from windlass.contracts.lease.wakeups.rules import message_id, resend_after_s, wake_up, with_announced
+from windlass.contracts.lease.rules import with_started
+from windlass.contracts.lease.wakeups.rules import message_id, resend_after_s, wake_up
 from windlass.core.queue import Usage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,5 +44,5 @@ def test_what_is_about_to_be_claimed_has_its_place() -> None:
     running = Usage(2, {"a": 2}, {"k": 1}, ((NOW, 1),))
     announced = Usage(3, {"a": 1, "b": 2}, {"k": 1, "m": 1})
 
-    assert with_announced(running, announced, NOW) == Usage(5, {"a": 3, "b": 2}, {"k": 2, "m": 1}, ((NOW, 1), (NOW, 3)))
-    assert with_announced(running, Usage(), NOW) == running
+    assert with_started(running, announced, NOW) == Usage(5, {"a": 3, "b": 2}, {"k": 2, "m": 1}, ((NOW, 1), (NOW, 3)))
+    assert with_started(running, Usage(), NOW) == running

@@ -234,7 +234,7 @@ def repeats_report(trial: Trial) -> None:
     trial.wait("task-complete", 3, task)
     reports = [call.body for call in trial.server.made("task-complete", task)]
     if any(before != after for before, after in pairwise(reports)):
-        raise Broken("the repeated report says something else")
+        raise Broken("the repeated report differs from the first")
     trial.acks(wakeup)
 
 

@@ -75,12 +75,12 @@ class Watch:
 
     def _too_much_memory(self, pids: list[int]) -> str | None:
         """Tries cheap upper bounds first, and reads exact numbers only if those exceed the limit."""
-        if self._memory is None or sum(_virtual(pid) for pid in pids) <= self._memory:
+        if self._memory is None or sum(_pages(pid) for pid in pids) * PAGE <= self._memory:
             return None
         shared = sum({inode: size for pid in pids for inode, size in _shared(pid)}.values())
-        if shared + sum(_resident(pid) for pid in pids) <= self._memory:
+        if shared + sum(_anonymous(pid, "status", "RssAnon") for pid in pids) <= self._memory:
             return None
-        if shared + sum(_proportional(pid) for pid in pids) <= self._memory:
+        if shared + sum(_anonymous(pid, "smaps_rollup", "Pss_Anon") for pid in pids) <= self._memory:
             return None  # RSS counts pages that processes share after a fork once for each
         return f"it used more than {self._memory} bytes of memory, all of its processes together"
 
@@ -121,21 +121,15 @@ def _listed(folder: str) -> list[str]:
     return []
 
 
-def _virtual(pid: int) -> int:
-    return int((_text(f"/proc/{pid}/statm") or "0").split()[0]) * PAGE
+def _pages(pid: int) -> int:
+    """Pages of virtual memory."""
+    return int((_text(f"/proc/{pid}/statm") or "0").split()[0])
 
 
-def _kib(text: str, name: str) -> int:
-    return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(f"{name}:")), 0)
-
-
-def _resident(pid: int) -> int:
+def _anonymous(pid: int, file: str, name: str) -> int:
     """Anonymous memory only: the kernel can drop pages of files."""
-    return _kib(_text(f"/proc/{pid}/status"), "RssAnon")
-
-
-def _proportional(pid: int) -> int:
-    return _kib(_text(f"/proc/{pid}/smaps_rollup"), "Pss_Anon")
+    lines = _text(f"/proc/{pid}/{file}").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def _mapped(pid: int) -> Iterator[tuple[str, int, str]]:

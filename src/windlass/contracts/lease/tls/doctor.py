@@ -48,12 +48,12 @@ def _file(name: str, file: Path, now: datetime) -> Finding:
 
 def _judge(begins_at: datetime, ends_at: datetime, now: datetime) -> tuple[Level, str]:
     if ends_at <= now:
-        return Level.WRONG, f"ran out on {ends_at:%Y-%m-%d}: nobody is let in"
+        return Level.WRONG, f"expired on {ends_at:%Y-%m-%d}: all callers are refused"
     if begins_at > now:
-        return Level.WRONG, f"is good from {begins_at:%Y-%m-%d %H:%M} UTC only: is the clock right?"
+        return Level.WRONG, f"is not valid before {begins_at:%Y-%m-%d %H:%M} UTC: check the clock"
     if ends_at - now < SOON:
-        return Level.NOTE, f"runs out on {ends_at:%Y-%m-%d}"
-    return Level.OK, f"is good until {ends_at:%Y-%m-%d}"
+        return Level.NOTE, f"expires on {ends_at:%Y-%m-%d}"
+    return Level.OK, f"is valid until {ends_at:%Y-%m-%d}"
 
 
 def _key(certificate: Path, key: Path) -> Finding:

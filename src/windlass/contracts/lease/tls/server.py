@@ -71,13 +71,13 @@ class CertifiedProtocol(LimitedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        shown = transport.get_extra_info("ssl_object")
-        plain = shown.getpeercert() if shown is not None else None
+        tls = transport.get_extra_info("ssl_object")
+        plain = tls.getpeercert() if tls is not None else None
         if not plain:  # the handshake refuses these already; check again
             transport.abort()
             return
         self.good_until_s = ssl.cert_time_to_seconds(plain["notAfter"])
-        self.app_state = {**self.app_state, CALLER: caller_of(plain, shown.getpeercert(binary_form=True))}
+        self.app_state = {**self.app_state, CALLER: caller_of(plain, tls.getpeercert(binary_form=True))}
 
     def data_received(self, data: bytes) -> None:
         if time.time() > self.good_until_s:

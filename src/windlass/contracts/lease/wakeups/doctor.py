@@ -60,7 +60,12 @@ async def _functions(names: list[str], options: CarrierOptions) -> AsyncIterator
             try:
                 retries = await client.retries(name)
             except WindlassError as error:
-                yield Finding("lambda", Level.NOTE, f"{name} cannot be checked: {error.message}", "see what AWS says")
+                yield Finding(
+                    "lambda",
+                    Level.NOTE,
+                    f"{name} cannot be checked: {error.message}",
+                    "check the permissions of this server at AWS",
+                )
                 continue
             if retries:
                 yield Finding(

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.rules import with_started
 from windlass.contracts.lease.wakeups import rules
 from windlass.contracts.lease.wakeups.addresses import POSTGRES
 from windlass.contracts.lease.wakeups.carriers.drivers import Sender
@@ -155,7 +156,7 @@ class Wakeups(DirtyQueues):
             self._full_s[key] = min(2 * full_s, FULL_AGAIN_MAX_S)
             return [], full_s
         self._full_s.pop(key, None)
-        admission = admit(config, rules.with_announced(usage, announced, now), room, now)
+        admission = admit(config, with_started(usage, announced, now), room, now)
         while True:
             after = self._after.get(key, FIRST_LANE)
             lanes = await wakeups.ready_lanes(namespace, queue, after, LANES_MAX)

@@ -14,9 +14,8 @@ import msgspec
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.core.effects import register_effect
 from windlass.core.ids import derived_id
-from windlass.core.queue import Usage
 from windlass.core.retry import capped_power
-from windlass.core.states import Effect, Instant
+from windlass.core.states import Effect
 
 WAKEUP = "wakeup"
 register_effect(WAKEUP, repeatable=True)
@@ -55,13 +54,3 @@ def resend_after_s(wakeup: Wakeup, times: int) -> float:
     """Seconds from the `times`-th message to the next, unless a worker reports that it received nothing."""
     first_s = wakeup.resend_ms / 1000
     return capped_power(first_s, 2.0, times - 1, max(first_s, wakeup.resend_max_ms / 1000))
-
-
-def with_announced(usage: Usage, announced: Usage, now: Instant) -> Usage:
-    """The usage with announced tasks counted as running: both take slots and their share of the rate."""
-    by_kind, by_key = dict(usage.running_by_kind), dict(usage.running_by_key)
-    for counts, more in ((by_kind, announced.running_by_kind), (by_key, announced.running_by_key)):
-        for name, count in more.items():
-            counts[name] = counts.get(name, 0) + count
-    starts = (*usage.starts, (now, announced.running)) if announced.running else usage.starts
-    return Usage(usage.running + announced.running, by_kind, by_key, starts)

@@ -80,7 +80,7 @@ class InternalConsumer(ServerCalls):
         return [Message(str(m.message_id), m.body.encode(), m.deliveries, m.message_id) for m in answer.messages]
 
     async def report_idle(self) -> None:
-        """Nothing to do: the server that answered `receive` knows."""
+        """Nothing to do: the server that answered `receive` notices it."""
 
     async def extend(self, message: Message) -> bool:
         request = wire.Extend(message.receipt, message.deliveries, self.visibility_s)
