@@ -62,12 +62,8 @@ class Holders:
         )
         self._ends: Committer[LeaseReport, Task | State] = Committer(self._finish, pause=pause)
         self._commands = parts.decider.line(pause=pause)
-        parts.outgoing.settled.append(self.settled)
+        parts.outgoing.settled.append(self._heartbeats.settled)
         engine.on_close(self.close)
-
-    async def settled(self) -> None:
-        """Wait until all heartbeats received so far are stored."""
-        await self._heartbeats.settled()
 
     async def close(self) -> None:
         for line in (self._claims, self._heartbeats, self._ends, self._commands):

@@ -101,13 +101,8 @@ def not_claimed(why: NotClaimed, now: Instant | None) -> wire.NotClaimedAnswer:
     reason, detail = NOT_CLAIMED[why.state]
     if detail != NOT_READY:
         return wire.NotClaimedAnswer(reason=reason, detail=detail)
-    left_s = None if why.until is None or now is None else max(0.0, (why.until - now).total_seconds())
-    return wire.NotClaimedAnswer(
-        reason=reason,
-        detail=detail,
-        waits_for=why.waits_for,
-        retry_after_s=UNSET if left_s is None else left_s,
-    )
+    left_s = UNSET if why.until is None or now is None else max(0.0, (why.until - now).total_seconds())
+    return wire.NotClaimedAnswer(reason=reason, detail=detail, waits_for=why.waits_for, retry_after_s=left_s)
 
 
 def fetched(task: Task, payload: bytes, wire_json: bytes | None) -> wire.FetchAnswer:

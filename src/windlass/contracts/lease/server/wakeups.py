@@ -50,12 +50,9 @@ class WakeupRoutes:
         if request.wait_s > 0:
             await self._engine.hear()
         found = await self._engine.service(Messages).receive(
-            request.namespace,
-            request.queue,
-            limit=request.limit,
-            visibility_s=request.visibility_s,
+            request.namespace, request.queue, limit=request.limit, visibility_s=request.visibility_s,
             wait_s=request.wait_s,
-        )
+        )  # fmt: skip
         if not found and request.wait_s > 0:
             await self._engine.service(Wakeups).report_idle(request.namespace, request.queue)
         return wire.Messages([wire.Received(m.id, m.deliveries, m.body.decode("utf-8", "replace")) for m in found])

@@ -32,7 +32,7 @@ class Messages:
         parts = engine.parts
         self._store, self._notifications, self._stopwatch = parts.store, parts.notifications, parts.stopwatch
         self._acks: Committer[tuple[UUID, int], bool] = Committer(self._ack, retry_for_s=0.0)
-        engine.on_close(self.close)
+        engine.on_close(self._acks.close)
 
     async def receive(
         self, namespace: str, queue: str, *, limit: int, visibility_s: float, wait_s: float = 0.0
@@ -84,9 +84,6 @@ class Messages:
         async with self._store.single() as tx:
             gone = await WakeupTable(tx.session).ack_messages(held)
         return [id_ in gone for id_, _ in held]
-
-    async def close(self) -> None:
-        await self._acks.close()
 
     async def nack(self, id_: UUID, deliveries: int, delay_s: float) -> bool:
         """Deliver a message again after `delay_s`."""

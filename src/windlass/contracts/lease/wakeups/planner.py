@@ -27,7 +27,7 @@ from windlass.contracts.lease.wire.wakeup import message_of
 from windlass.core.delivery import QueueSettings, type_of
 from windlass.core.fairness import FIRST_LANE, Lane, fitting, share
 from windlass.core.position import Position
-from windlass.core.queue import Admission, QueueName, admit
+from windlass.core.queue import QueueName, admit
 from windlass.core.states import Effect
 from windlass.core.validation import clean_text
 from windlass.engine.commit.committer import Committer
@@ -161,9 +161,12 @@ class Wakeups(DirtyQueues):
             after = self._after.get(key, FIRST_LANE)
             lanes = await wakeups.ready_lanes(namespace, queue, after, LANES_MAX)
             self._after[key] = lanes[-1] if len(lanes) == LANES_MAX else FIRST_LANE
-            found = await _fitting(tx, namespace, queue, lanes, admission)
-            if found:
-                return found, None
+            picks = share(lanes, admission.total, admission, "") if admission.total else []
+            if picks:  # of their tasks, announce those that could be claimed if all were claimed at once
+                due = await wakeups.unannounced_tasks(namespace, queue, picks, admission.total, admission.full_kinds)
+                fit = [due[position] for position in fitting([one.lane for one in due], picks, admission)]
+                if fit:
+                    return fit, None
             if self._after[key] == FIRST_LANE:
                 at = await wakeups.next_wakeup(namespace, queue, lanes)
                 soonest = min((at for at in (at, admission.next_at) if at is not None), default=None)
@@ -313,18 +316,6 @@ async def _write_messages(
 def _message(task_id: UUID, attempt: int) -> tuple[UUID, bytes]:
     """The id and the body of a message in PostgreSQL."""
     return rules.message_id(task_id, attempt), message_of(task_id)
-
-
-async def _fitting(
-    tx: Transaction, namespace: str, queue: str, lanes: Sequence[Lane], admission: Admission
-) -> list[Unannounced]:
-    """The tasks of these lanes to announce: those that could be claimed if all were claimed at once."""
-    picks = share(lanes, admission.total, admission, "") if admission.total else []
-    if not picks:
-        return []
-    wakeups = WakeupTable(tx.session)
-    found = await wakeups.unannounced_tasks(namespace, queue, picks, admission.total, admission.full_kinds)
-    return [found[position] for position in fitting([one.lane for one in found], picks, admission)]
 
 
 def _moved(before: QueueSettings | None, after: QueueSettings) -> bool:

@@ -69,7 +69,10 @@ class Attempt:
         if self._lost is not None:
             return None
         forwarding = asyncio.create_task(self._messages.forward())
-        self._operator = asyncio.ensure_future(self._operate(self._task_for_operator(), self._messages))
+        # The operator gets no lease, and a producer id that is the same in every attempt.
+        task = {name: value for name, value in self.claimed.task.items() if not name.startswith("lease_")}
+        task["producer_id"] = str(self.claimed.task_id)
+        self._operator = asyncio.ensure_future(self._operate(task, self._messages))
         forwarding.add_done_callback(self._stop_if_it_failed)
         try:
             report = await self._outcome(self._operator)
@@ -93,11 +96,6 @@ class Attempt:
         except Exception as error:  # a defect of ours, not of the operator: reported too, so that people see it
             log.exception("task %s: attempt %s could not be run", *self._names)
             return _failed(f"the wrapper could not run the operator: {line_of(error)}", retryable=None)
-
-    def _task_for_operator(self) -> dict[str, Any]:
-        """The task without its lease, and with a producer id that is the same in every attempt."""
-        task = {name: value for name, value in self.claimed.task.items() if not name.startswith("lease_")}
-        return {**task, "producer_id": str(self.claimed.task_id)}
 
     async def _was_cancelled_before_start(self) -> bool:
         if self.claimed.ours:  # our dispatcher gives out no cancelled task

@@ -139,14 +139,8 @@ class Dispatcher:
             return NotClaimed(str(answer.get("reason", "NotFound")), str(answer.get("detail") or ""))
         try:
             task = {**answer["task"], **{name: answer[name] for name in EXTRAS if name in answer}}
-            return Claimed(
-                task_id,
-                int(answer["attempt"]),
-                str(answer["lease_token"]),
-                task,
-                _lease_s(answer),
-                "server_time" in answer,
-            )
+            attempt, token, ours = int(answer["attempt"]), str(answer["lease_token"]), "server_time" in answer
+            return Claimed(task_id, attempt, token, task, _lease_s(answer), ours)
         except (KeyError, TypeError, ValueError) as error:
             raise Away(f"the answer to a claim cannot be read: {type(error).__name__}: {error}") from None
 
