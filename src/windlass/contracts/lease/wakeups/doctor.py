@@ -64,7 +64,7 @@ async def _functions(names: list[str], options: CarrierOptions) -> AsyncIterator
                     "lambda",
                     Level.NOTE,
                     f"{name} cannot be checked: {error.message}",
-                    "check the permissions of this server at AWS",
+                    "check that AWS answers and lets this server read it",
                 )
                 continue
             if retries:
