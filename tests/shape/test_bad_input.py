@@ -601,7 +601,7 @@ async def readable(scene: Scene) -> None:
             await scene.engine.tasks.timeline(row.task.id)
             await scene.engine.tasks.why_waiting(row.task.id)
     async with scene.engine.store.begin() as tx:
-        await tx.queues.list_queues("default")
+        await tx.queues.get_settings("default", None)
     async with scene.engine.store.views() as views:
         await views.list_leases("default")
 

@@ -33,11 +33,11 @@ class Session:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.broken = False  # the driver may learn of the end of its connection later than from our error
+        self.broken = False  # the driver may notice that its connection is closed only after our error
 
     @property
     def connection(self) -> Any:
-        """The driver's own, for code of the user that shares our transaction."""
+        """The driver's connection, for code of the user that shares our transaction."""
         return self._connection
 
     async def fetch(self, query: str, *args: object) -> Sequence[Row]:
@@ -50,6 +50,11 @@ class Session:
             raise
         return rows
 
+    async def fetchval(self, query: str, *args: object) -> Any:
+        """Run a named query that gives one row, and return its first column."""
+        [row] = await self.fetch(query, *args)
+        return row[0]
+
     async def execute(self, command: str) -> None:
         try:
             with translated():
@@ -58,8 +63,9 @@ class Session:
             self.broken = True
             raise
 
-    async def begin(self) -> None:
-        await self.execute("begin")
+    async def limit_lock_wait(self, lock_wait_ms: int) -> None:
+        """Let no later statement of the transaction wait longer than this for a lock: it raises LockHeld."""
+        await self.execute(f"set local lock_timeout = {lock_wait_ms}")
 
     async def commit(self) -> None:
         try:
@@ -73,8 +79,8 @@ class Session:
 
 
 class Pool:
-    """Connections to one database, made when first needed, the last used first. Ours because taking and giving back
-    costs a microsecond, where the driver's pool takes as long as a small query."""
+    """Connections to one database, opened when first needed; the last used is used first. Not the driver's pool, since
+    that takes as long as a small query; this one takes a microsecond."""
 
     def __init__(self, dsn: str, *, pooled: bool, size: int) -> None:
         self._dsn, self.pooled, self._size = dsn, pooled, size
@@ -97,7 +103,7 @@ class Pool:
                     await self._in_line()
 
     def release(self, session: Session) -> None:
-        """Back to the others, unless it broke or was left in the middle of something."""
+        """Return a connection to the pool, or close it if it broke or is inside a transaction."""
         connection = session._connection
         if session.broken or connection.is_closed() or connection.is_in_transaction() or self._closed:
             connection.terminate()

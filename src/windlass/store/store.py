@@ -1,7 +1,6 @@
 """The store: one PostgreSQL database, seen as units of work.
 
-`begin` gives a transaction; what it wakes is announced to this process when it has been committed (NOTIFY tells the
-others). Knows connections and transactions; the statements are in the tables beside it, the rules in `core`.
+`begin` gives a transaction. After its commit, this process gets its notifications directly, the others by NOTIFY.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from windlass.core.states import Transition
 from windlass.errors import Unavailable
@@ -59,7 +58,7 @@ class Store:
         session = await self.session()
         try:
             tx = Transaction(session, counted=self.observer is not None)
-            await session.begin()
+            await session.execute("begin")
             try:
                 yield tx
             except BaseException:
@@ -69,11 +68,11 @@ class Store:
             await session.commit()
         finally:
             self.release(session)
-        self._tell(tx)
+        self._publish(tx)
 
     @asynccontextmanager
     async def single(self) -> AsyncIterator[Transaction]:
-        """For exactly one statement, which commits itself where that is safe: it saves two round trips."""
+        """For exactly one statement. Without a pooler it commits itself, which saves two round trips."""
         if self.pooled:
             async with self.begin() as tx:
                 yield tx
@@ -84,10 +83,10 @@ class Store:
             yield tx
         finally:
             self.release(session)
-        self._tell(tx)
+        self._publish(tx)
 
-    def _tell(self, tx: Transaction) -> None:
-        """After the commit: announce its notifications, and count it."""
+    def _publish(self, tx: Transaction) -> None:
+        """After the commit, send its notifications and its metrics."""
         if tx.wakes:
             self.announce(tx.wakes)
         if self.observer is not None:
@@ -103,7 +102,7 @@ class Store:
             yield Views(tx.session)
 
     async def check_schema(self) -> None:
-        """Raise a clear error unless the database has just the schema that this version wants."""
+        """Raise Rejected unless the database has the schema of this version."""
         connection = await self._pool.dedicated()
         try:
             with translated():
@@ -115,12 +114,12 @@ class Store:
     async def listen(
         self, receive: Callable[[PendingNotifications], None], ready: Callable[[], None] = lambda: None
     ) -> None:
-        """Call `receive` with what other processes announce, for ever. After a gap, everything is announced."""
+        """Call `receive` with the notifications of other processes, for ever. After a gap, it gets `everything`."""
         while True:
             try:
                 await self._listen_once(receive, ready)
             except Unavailable as error:
-                log.warning("not listening for wake-ups, trying again: %s", error)
+                log.warning("cannot listen for notifications, trying again: %s", error)
                 await asyncio.sleep(RECONNECT_S)
 
     async def _listen_once(self, receive: Callable[[PendingNotifications], None], ready: Callable[[], None]) -> None:
@@ -129,11 +128,8 @@ class Store:
             closed = asyncio.Event()
             connection.add_termination_listener(lambda _: closed.set())
 
-            def on_message(_connection: Any, _pid: int, _channel: str, message: str) -> None:
-                receive(parse(message))
-
             with translated():
-                await connection.add_listener("windlass", on_message)
+                await connection.add_listener("windlass", lambda *message: receive(parse(message[-1])))
             receive(PendingNotifications(everything=True))
             ready()
             await closed.wait()

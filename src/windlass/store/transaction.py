@@ -1,8 +1,8 @@
-"""The unit of work: load under lock, apply what the rules decided, commit. Speaks the domain; SQL is in the .sql files.
+"""The unit of work: load under lock, apply what the rules decided, commit.
 
-`apply` writes the transitions of a batch with one statement per table. It decides nothing: what it writes is what a
-rule returned, under the row locks that were taken in this same transaction. Notifications are collected here and sent
-with the commit. The tables of the kernel are attributes; a contract makes its own from `tx.session`.
+`apply` writes the transitions of a batch with one statement per table. It decides nothing: it writes what a rule
+returned, under row locks of the same transaction. Notifications are collected here and sent with the commit. The tables
+of the kernel are attributes; a contract makes its own from `tx.session`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import cast
+from typing import Generic, TypeVar, cast
 from uuid import UUID
 
 from windlass.core.command import Complete
@@ -23,6 +23,7 @@ from windlass.core.task import Task
 from windlass.store.errors import Duplicate
 from windlass.store.notify import PendingNotifications, wakes_of
 from windlass.store.pool import Session
+from windlass.store.table import Table
 from windlass.store.tables.access import AccessTable
 from windlass.store.tables.gauge import GaugeView
 from windlass.store.tables.kind import KindTable
@@ -39,70 +40,60 @@ from windlass.store.tables.task import Finished, TaskTable, Written
 from windlass.store.tables.worker import WorkerTable
 from windlass.store.writers import write_records
 
+T = TypeVar("T", bound=Table)
+
+
+class TableAttribute(Generic[T]):
+    """A table of a transaction. It is made at each use, since most transactions use one or two of them."""
+
+    def __init__(self, table: type[T]) -> None:
+        self._table = table
+
+    def __get__(self, tx: Transaction, _owner: type[Transaction]) -> T:
+        return self._table(tx.session)
+
 
 class Transaction:
     """One transaction. Get it from `Store.begin`."""
 
-    __slots__ = (
-        "access",
-        "counted",
-        "finished",
-        "gauges",
-        "heartbeats",
-        "kinds",
-        "leases",
-        "moves",
-        "objects",
-        "outbox",
-        "queues",
-        "retention",
-        "runs",
-        "schedules",
-        "session",
-        "started",
-        "steps",
-        "tasks",
-        "wakes",
-        "workers",
-    )
+    __slots__ = ("counted", "finished", "moves", "session", "wakes")
+
+    access = TableAttribute(AccessTable)
+    gauges = TableAttribute(GaugeView)
+    heartbeats = TableAttribute(HeartbeatTable)
+    kinds = TableAttribute(KindTable)
+    leases = TableAttribute(LeaseTable)
+    objects = TableAttribute(ObjectTable)
+    outbox = TableAttribute(OutboxTable)
+    queues = TableAttribute(QueueTable)
+    retention = TableAttribute(RetentionTable)
+    runs = TableAttribute(RunTable)
+    schedules = TableAttribute(ScheduleTable)
+    steps = TableAttribute(StepTable)
+    tasks = TableAttribute(TaskTable)
+    workers = TableAttribute(WorkerTable)
 
     def __init__(self, session: Session, *, counted: bool = True) -> None:
         self.session = session
-        self.counted = counted  # whether anybody wants to know what was finished
+        self.counted = counted  # whether metrics need the successful attempts
         self.wakes = PendingNotifications()
         self.moves: list[Transition] = []
         self.finished: list[Finished] = []
-        self.tasks = TaskTable(session)
-        self.runs = RunTable(session)
-        self.leases = LeaseTable(session)
-        self.heartbeats = HeartbeatTable(session)
-        self.queues = QueueTable(session)
-        self.outbox = OutboxTable(session)
-        self.objects = ObjectTable(session)
-        self.retention = RetentionTable(session)
-        self.gauges = GaugeView(session)
-        self.access = AccessTable(session)
-        self.steps = StepTable(session)
-        self.schedules = ScheduleTable(session)
-        self.kinds = KindTable(session)
-        self.workers = WorkerTable(session)
 
     async def now(self) -> datetime:
-        [[now]] = await self.session.fetch("now")
-        assert isinstance(now, datetime), now
+        now: datetime = await self.session.fetchval("now")
         return now
 
     async def due_work(self) -> tuple[bool, bool, bool]:
-        """Whether leases have run out, timers rang, effects are due."""
+        """Whether leases have expired, timers are due, effects are due."""
         [[leases, timers, effects]] = await self.session.fetch("due_work")
         return leases, timers, effects
 
     async def limit_waits(self, lock_wait_ms: int) -> None:
-        """From here on no statement of this transaction waits longer than this for a lock: LockHeld instead."""
-        await self.session.execute(f"set local lock_timeout = {lock_wait_ms}")
+        await self.session.limit_lock_wait(lock_wait_ms)
 
     async def apply(self, moves: Sequence[Transition]) -> None:
-        """Write what the rules decided. `moves` may contain several for one task, in their order."""
+        """Write what the rules decided. A task may have several moves, in their order."""
         changed = [move for move in moves if move.changed]
         if changed:
             wakes, freed = wakes_of(changed)
@@ -115,20 +106,19 @@ class Transaction:
         self.wakes.effects = self.wakes.effects or any(move.effects for move in moves)
 
     async def complete(self, reports: Sequence[Complete]) -> set[UUID]:
-        """End the attempts that returned, where there is nothing to decide; returns the ids of their tasks."""
+        """End attempts that succeeded, where there is nothing to decide. Returns the ids of their tasks."""
         done = await self.tasks.complete_at_once(reports, self.counted)
         self.wakes.queues |= done.woken
         self.finished += done.finished
         return done.ids
 
     async def add(self, submissions: Sequence[Submission]) -> None:
-        """Add tasks that are new. Raises Duplicate if one is there already: then nothing was added."""
-        added = await self.add_missing(submissions)
-        if len(added) < len(submissions):
+        """Add new tasks. Raises Duplicate if one exists; roll back then."""
+        if len(await self.add_missing(submissions)) < len(submissions):
             raise Duplicate
 
     async def add_plain(self, submissions: Sequence[Submission]) -> Written:
-        """The same for tasks that are plain: see `is_plain`."""
+        """The same for plain tasks: see `is_plain`."""
         first = submissions[0]
         if len(submissions) == 1:
             self.wakes.queues.add((first.namespace, first.queue))
@@ -141,7 +131,7 @@ class Transaction:
         return await self.tasks.insert_plain_tasks(batch)
 
     async def add_started(self, submissions: Sequence[Submission], begun: Task, delivery: str) -> tuple[bool, Written]:
-        """Add plain tasks, begun at once if no older task is passed by; otherwise queued, and their queue notified."""
+        """Add plain tasks, as running if they overtake no older task; otherwise queue them and notify their queue."""
         started, written = await self.tasks.insert_started_tasks(submissions, begun, delivery)
         if not started:
             self.wakes.queues.add((submissions[0].namespace, submissions[0].queue))
@@ -154,7 +144,7 @@ class Transaction:
         upstream: frozenset[UUID] = frozenset(),
         blocked: frozenset[UUID] = frozenset(),
     ) -> set[UUID]:
-        """Add those that are not there yet; returns their ids."""
+        """Add the tasks that do not exist yet. Returns their ids."""
         self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
         return await self.tasks.insert_tasks(submissions, upstream, blocked)
 
@@ -193,8 +183,8 @@ _NO_OPTIONS = _options(Submission(kind=""))
 
 
 def is_plain(submissions: Sequence[Submission]) -> bool:
-    """Whether they use nothing but a payload, and share all else. A policy that was asked for counts, also where it is
-    equal to the default."""
+    """Whether they have no options and share queue, kind and namespace. A given policy is an option, even if it equals
+    the default."""
     first = submissions[0]
     return all(
         s.queue == first.queue and s.kind == first.kind and s.namespace == first.namespace

@@ -199,7 +199,7 @@ async def test_one_that_can_never_be_delivered_is_given_up_at_once(
     ended = await task(engine, claimed.task.id)
     assert (ended.state, ended.error.reason) == (State.FAILED, "EFFECT_UNDELIVERABLE")  # type: ignore[union-attr]
     async with engine.store.views() as views:
-        [dead] = await views.dead_effects("default", 10)
+        [dead] = await views.list_effects("default", True, None, 10)
     assert (dead.task_id, dead.tries, "no such address" in str(dead.error)) == (claimed.task.id, 1, True)
 
 

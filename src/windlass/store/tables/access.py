@@ -10,8 +10,8 @@ import msgspec
 
 from windlass.core.access import ApiKey, Role
 from windlass.core.position import NOWHERE, Position
-from windlass.store.pool import Session
 from windlass.store.records import Row
+from windlass.store.table import Table
 
 
 class Namespace(msgspec.Struct, frozen=True):
@@ -19,45 +19,40 @@ class Namespace(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-class AccessTable:
+class AccessTable(Table):
     """Keys and namespaces within a transaction."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def insert_key(
         self, id_: UUID, hashed: bytes, hint: str, *, name: str, role: Role, namespace: str | None
     ) -> ApiKey:
-        [[created_at]] = await self._session.fetch("insert_key", id_, hashed, hint, name, role.value, namespace)
+        [[created_at]] = await self.session.fetch("insert_key", id_, hashed, hint, name, role.value, namespace)
         return ApiKey(id_, name, role, namespace, hint, created_at)
 
     async def find_key(self, hashed: bytes) -> ApiKey | None:
-        return _one(await self._session.fetch("find_key", hashed))
+        return _one(await self.session.fetch("find_key", hashed))
 
     async def live_keys(self, hashes: Collection[bytes]) -> set[bytes]:
-        return {row[0] for row in await self._session.fetch("live_keys", sorted(hashes))}
+        return {row[0] for row in await self.session.fetch("live_keys", sorted(hashes))}
 
     async def get_key(self, key_id: UUID) -> ApiKey | None:
-        return _one(await self._session.fetch("get_key", key_id))
+        return _one(await self.session.fetch("get_key", key_id))
 
     async def list_keys(self, namespace: str | None, after: Position | None, limit: int) -> list[ApiKey]:
-        return [_key(row) for row in await self._session.fetch("list_keys", namespace, *(after or NOWHERE), limit)]
+        return [_key(row) for row in await self.session.fetch("list_keys", namespace, *(after or NOWHERE), limit)]
 
     async def count_keys(self) -> tuple[int, int]:
         """Those that may still be used, and of these those of admins in all namespaces."""
-        [[every, admins]] = await self._session.fetch("count_keys")
+        [[every, admins]] = await self.session.fetch("count_keys")
         return int(every), int(admins)
 
     async def revoke_key(self, key_id: UUID) -> ApiKey | None:
-        return _one(await self._session.fetch("revoke_key", key_id))
+        return _one(await self.session.fetch("revoke_key", key_id))
 
     async def insert_namespace(self, name: str) -> None:
-        await self._session.fetch("insert_namespace", name)
+        await self.session.fetch("insert_namespace", name)
 
     async def list_namespaces(self, name: str | None, after: str | None, limit: int) -> list[Namespace]:
-        return [Namespace(*row) for row in await self._session.fetch("list_namespaces", name, after, limit)]
+        return [Namespace(*row) for row in await self.session.fetch("list_namespaces", name, after, limit)]
 
 
 def _one(rows: Sequence[Row]) -> ApiKey | None:

@@ -125,10 +125,6 @@ select q.namespace, q.name, q.signing_secret, q.previous_secret from windlass.qu
 update windlass.queue q set signing_secret = $3, previous_secret = $4 where q.namespace = $1 and q.name = $2
 returning pg_notify('windlass', 'settings')
 
--- name: list_queues
--- Returns the config of every configured queue.
-select q.name, q.config from windlass.queue q where q.namespace = $1 order by q.name
-
 -- name: queues_delivered
 -- Returns the settings of all queues with one of these deliveries, in all namespaces.
 select q.namespace, q.name, q.config, q.delivery, q.policy, q.signing_secret,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from windlass.store.pool import Session
+from windlass.store.table import Table
 
 
 class QueueGauge(msgspec.Struct, frozen=True):
-    """Tasks of all namespaces in one queue and one state; `oldest_s` is how long the first in line has been due."""
+    """Tasks of all namespaces in one queue and one state; `oldest_s` is for how long the oldest has been due."""
 
     queue: str
     state: str
@@ -16,23 +16,17 @@ class QueueGauge(msgspec.Struct, frozen=True):
     oldest_s: float
 
 
-class GaugeView:
+class GaugeView(Table):
     """Reads only."""
 
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def queue_gauges(self) -> tuple[QueueGauge, ...]:
-        return tuple(QueueGauge(*row) for row in await self._session.fetch("queue_gauges"))
+        return tuple(QueueGauge(*row) for row in await self.session.fetch("queue_gauges"))
 
     async def worker_gauges(self) -> dict[str, int]:
-        return {row[0]: row[1] for row in await self._session.fetch("worker_gauges")}
+        return {row[0]: row[1] for row in await self.session.fetch("worker_gauges")}
 
     async def dead_letter_gauges(self, queues_max: int) -> dict[str, int]:
-        return {row[0]: row[1] for row in await self._session.fetch("dead_letter_gauges", queues_max)}
+        return {row[0]: row[1] for row in await self.session.fetch("dead_letter_gauges", queues_max)}
 
     async def schedule_lag(self) -> float:
-        [[lag_s]] = await self._session.fetch("schedule_lag")
-        return float(lag_s)
+        return float(await self.session.fetchval("schedule_lag"))

@@ -32,7 +32,3 @@ update windlass.outbox o set available_at = windlass.now() where o.id = $1 and o
 -- Returns whether a task, or a step that it recorded, refers to an object (primary keys).
 select exists (select from windlass.task t where t.id = $1 and (t.payload = $2 or t.result = $2))
     or exists (select from windlass.step s where s.task_id = $1 and s.result = $2)
-
--- name: task_namespace
--- Returns the namespace of a task.
-select t.namespace from windlass.task t where t.id = $1

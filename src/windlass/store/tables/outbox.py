@@ -1,4 +1,4 @@
-"""The outbox: effects that were written with the change that decided them."""
+"""The outbox: effects, written in the transaction that decides them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from uuid import UUID
 
 from windlass.core.states import Effect
 from windlass.store import records
-from windlass.store.pool import Session
+from windlass.store.table import Table
 
 
-class OutboxTable:
+class OutboxTable(Table):
     """The outbox within a transaction."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def insert_outbox(self, effects: Sequence[Effect]) -> None:
         if effects:
-            await self._session.fetch(
+            await self.session.fetch(
                 "insert_outbox", [e.id for e in effects], [e.kind for e in effects], [e.namespace for e in effects],
                 [e.task_id for e in effects], [e.attempt for e in effects], [records.as_json(e.body) for e in effects],
             )  # fmt: skip
@@ -28,35 +23,35 @@ class OutboxTable:
     async def take_effects(
         self, kinds: Sequence[str], limit: int, hold_s: float, some: Sequence[str] = (), some_s: float = 0.0
     ) -> list[tuple[Effect, int]]:
-        """Effects to carry out, each with the number of this try. Nobody else takes them for `hold_s`, those of `some`
-        kinds for `some_s`."""
-        rows = await self._session.fetch("take_effects", kinds, limit, hold_s, list(some), some_s)
+        """Take due effects, each with the number of this try. No other process takes them for `hold_s`, or `some_s` for
+        those of the kinds in `some`."""
+        rows = await self.session.fetch("take_effects", kinds, limit, hold_s, list(some), some_s)
         return [records.effect_from(row) for row in rows]
 
     async def lock_effects(self, kind: str, limit: int) -> list[Effect]:
-        return [records.effect_from(row)[0] for row in await self._session.fetch("lock_effects", kind, limit)]
+        return [records.effect_from(row)[0] for row in await self.session.fetch("lock_effects", kind, limit)]
 
     async def delete_effects(self, ids: Iterable[UUID]) -> None:
-        await self._session.fetch("delete_effects", list(ids))
+        await self.session.fetch("delete_effects", list(ids))
 
     async def delay_effect(self, effect_id: UUID, delay_s: float, error: str) -> None:
-        await self._session.fetch("delay_effect", effect_id, delay_s, error)
+        await self.session.fetch("delay_effect", effect_id, delay_s, error)
 
     async def put_off_effect(self, effect_id: UUID, delay_s: float, error: str, longest_s: float) -> bool:
-        """Whether it has been put off for too long."""
-        rows = await self._session.fetch("put_off_effect", effect_id, delay_s, error, longest_s)
+        """Returns whether the effect is older than `longest_s`."""
+        rows = await self.session.fetch("put_off_effect", effect_id, delay_s, error, longest_s)
         return bool(rows and rows[0][0])
 
     async def delay_effects(self, ids: Sequence[UUID], delay_s: float) -> None:
-        await self._session.fetch("delay_effects", ids, delay_s)
+        await self.session.fetch("delay_effects", ids, delay_s)
 
     async def revive_effect(self, effect_id: UUID) -> bool:
-        """Whether it was dead, and will be tried again."""
-        return bool(await self._session.fetch("revive_effect", effect_id))
+        """Returns whether the effect was dead; it will be tried again."""
+        return bool(await self.session.fetch("revive_effect", effect_id))
 
     async def discard_effect(self, effect_id: UUID) -> bool:
-        """Whether it was dead, and is gone."""
-        return bool(await self._session.fetch("discard_effect", effect_id))
+        """Returns whether the effect was dead; it is deleted."""
+        return bool(await self.session.fetch("discard_effect", effect_id))
 
     async def dead_letter_effect(self, effect_id: UUID, error: str) -> None:
-        await self._session.fetch("dead_letter_effect", effect_id, error)
+        await self.session.fetch("dead_letter_effect", effect_id, error)

@@ -1,4 +1,4 @@
-"""Outgoing attempts: heartbeats, silence, and the keys of their tokens."""
+"""Attempts that the engine delivers: their heartbeats, and the keys that sign their tokens."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import msgspec
 from windlass.core.states import State
 from windlass.core.task import Cancel, Outcome
 from windlass.store import records
-from windlass.store.pool import Session
+from windlass.store.table import Table
 
 
 class AttemptStatus(msgspec.Struct, frozen=True, gc=False):
-    """What a heartbeat has to know of a task: whose turn it is, whether nobody has found it
-    silent (`alive`), and whether that need not be written again (`covered`)."""
+    """What the answer to a heartbeat needs of a task. `alive`: the attempt was not found silent. `covered`: the stored
+    expiry is late enough, so that the heartbeat need not be written."""
 
     id: UUID
     namespace: str
@@ -31,73 +31,67 @@ class AttemptStatus(msgspec.Struct, frozen=True, gc=False):
     covered: bool
 
 
-class HeartbeatTable:
+class HeartbeatTable(Table):
     """Heartbeats within a transaction."""
 
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def open_dispatch(self, lease_id: UUID) -> None:
-        await self._session.fetch("open_dispatch", lease_id)
+        await self.session.fetch("open_dispatch", lease_id)
 
     async def insert_heartbeats(self, attempts: Sequence[tuple[UUID, int]], timeout_ms: int, slack_ms: int) -> None:
-        await self._session.fetch(
+        await self.session.fetch(
             "insert_heartbeats", [a[0] for a in attempts], [a[1] for a in attempts], timeout_ms, slack_ms
         )
 
     async def delivered(self, task_id: UUID, attempt: int, dispatch_timeout_s: float) -> None:
-        await self._session.fetch("delivered", task_id, attempt, dispatch_timeout_s)
+        await self.session.fetch("delivered", task_id, attempt, dispatch_timeout_s)
 
     async def attempt_statuses(
         self, attempts: Sequence[tuple[UUID, int]]
     ) -> tuple[list[AttemptStatus | None], datetime | None]:
-        """The state of each attempt, in their order, None if there is no such task; and the time."""
-        rows = await self._session.fetch("attempt_statuses", [a[0] for a in attempts], [a[1] for a in attempts])
+        """The status of each attempt in order, None if there is no such task; and the time."""
+        rows = await self.session.fetch("attempt_statuses", [a[0] for a in attempts], [a[1] for a in attempts])
         return [None if row[1] is None else _attempt_status(row) for row in rows], rows[0][-1] if rows else None
 
     async def keep_alive(self, heartbeats: Sequence[tuple[UUID, int, datetime | None]]) -> set[tuple[UUID, int]]:
-        """Returns those of these attempts that were kept alive. Each may be given once."""
-        rows = await self._session.fetch(
+        """Write heartbeats, at most one per attempt. Returns the attempts that are still alive."""
+        rows = await self.session.fetch(
             "keep_alive", [h[0] for h in heartbeats], [h[1] for h in heartbeats], [h[2] for h in heartbeats]
         )
         return {(row[0], row[1]) for row in rows}
 
     async def silent_attempts(self, limit: int) -> list[tuple[UUID, int]]:
-        return [(row[0], row[1]) for row in await self._session.fetch("silent_attempts", limit)]
+        return [(row[0], row[1]) for row in await self.session.fetch("silent_attempts", limit)]
 
     async def forget_heartbeats(self, attempts: Sequence[tuple[UUID, int]]) -> None:
         if attempts:
-            await self._session.fetch("forget_heartbeats", [a[0] for a in attempts], [a[1] for a in attempts])
+            await self.session.fetch("forget_heartbeats", [a[0] for a in attempts], [a[1] for a in attempts])
 
     async def undelivered(self, effect: str, namespace: str, queue: str, limit: int) -> int:
-        [[count]] = await self._session.fetch("undelivered", effect, namespace, queue, limit)
-        return int(count)
+        return int(await self.session.fetchval("undelivered", effect, namespace, queue, limit))
 
     async def shortest_lease_ms(self) -> int | None:
-        """Of the queues whose workers claim tasks by id."""
-        [[shortest]] = await self._session.fetch("shortest_lease")
-        return None if shortest is None else int(shortest)
+        """The shortest lease of the queues whose workers claim tasks by id."""
+        shortest: int | None = await self.session.fetchval("shortest_lease")
+        return shortest
 
     async def rotate_secret(self, namespace: str, queue: str, secret: str, overlap_s: float) -> None:
-        await self._session.fetch("rotate_secret", namespace, queue, secret, overlap_s)
+        await self.session.fetch("rotate_secret", namespace, queue, secret, overlap_s)
 
     async def token_keys(self, life_s: float) -> list[tuple[UUID, bytes]]:
-        """The key that signs, then the one before it if its tokens may still be valid."""
-        return [(row[0], row[1]) for row in await self._session.fetch("token_keys", life_s)]
+        """The key that signs, and the one before it if its tokens may still be valid."""
+        return [(row[0], row[1]) for row in await self.session.fetch("token_keys", life_s)]
 
     async def lock_token_keys(self) -> None:
-        await self._session.fetch("lock_token_keys")
+        await self.session.fetch("lock_token_keys")
 
     async def insert_token_key(self, id_: UUID, secret: bytes) -> None:
-        await self._session.fetch("insert_token_key", id_, secret)
+        await self.session.fetch("insert_token_key", id_, secret)
 
     async def token_secrets(self) -> list[tuple[UUID, bytes]]:
-        return [(row[0], row[1]) for row in await self._session.fetch("token_secrets")]
+        return [(row[0], row[1]) for row in await self.session.fetch("token_secrets")]
 
     async def set_token_secret(self, id_: UUID, secret: bytes) -> None:
-        await self._session.fetch("set_token_secret", id_, secret)
+        await self.session.fetch("set_token_secret", id_, secret)
 
 
 def _attempt_status(row: records.Row) -> AttemptStatus:

@@ -8,56 +8,50 @@ from uuid import UUID
 from windlass.core.position import NOWHERE, Position
 from windlass.core.run import Edge
 from windlass.core.states import State
-from windlass.store.pool import Session
+from windlass.store.table import Table
 
 
-class RunTable:
+class RunTable(Table):
     """Runs and edges within a transaction."""
 
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def insert_runs(self, runs: dict[UUID, str]) -> None:
-        await self._session.fetch("insert_runs", list(runs), list(runs.values()))
+        await self.session.fetch("insert_runs", list(runs), list(runs.values()))
 
     async def lock_runs(self, ids: Iterable[UUID]) -> dict[UUID, str]:
-        rows = await self._session.fetch("lock_runs", sorted(ids))
-        return {row[0]: row[1] for row in rows}
+        return {row[0]: row[1] for row in await self.session.fetch("lock_runs", sorted(ids))}
 
     async def lock_free_runs(self, ids: Iterable[UUID]) -> set[UUID]:
         """Lock those that can be locked at once."""
-        return {row[0] for row in await self._session.fetch("lock_free_runs", sorted(ids))}
+        return {row[0] for row in await self.session.fetch("lock_free_runs", sorted(ids))}
 
     async def lock_runs_patiently(self, ids: Iterable[UUID], lock_wait_ms: int) -> None:
-        """Wait for the locks, but not for ever: StoreBusy after a while."""
-        await self._session.execute(f"set local lock_timeout = {lock_wait_ms}")
+        """Wait for the locks, but not longer than this: LockHeld."""
+        await self.session.limit_lock_wait(lock_wait_ms)
         await self.lock_runs(ids)
 
     async def mark_upstream(self, ids: Iterable[UUID]) -> set[UUID]:
-        """Those that have not ended, and now know that somebody waits for them."""
-        return {row[0] for row in await self._session.fetch("mark_upstream", sorted(ids))}
+        """Mark the tasks that have not ended as having dependents, and return their ids."""
+        return {row[0] for row in await self.session.fetch("mark_upstream", sorted(ids))}
 
     async def upstream_states(self, ids: Iterable[UUID]) -> dict[UUID, tuple[State, UUID | None]]:
-        rows = await self._session.fetch("upstream_states", sorted(ids))
+        rows = await self.session.fetch("upstream_states", sorted(ids))
         return {row[0]: (State(row[1]), row[2]) for row in rows}
 
     async def insert_edges(self, edges: Sequence[tuple[UUID, UUID, UUID, bool]]) -> None:
-        """(task, upstream, run, any outcome) each."""
-        await self._session.fetch("insert_edges", *map(list, zip(*edges, strict=True)))
+        """An edge is (task, upstream, run, any outcome)."""
+        await self.session.fetch("insert_edges", *map(list, zip(*edges, strict=True)))
 
     async def ended_edges(self, upstream_ids: Iterable[UUID]) -> list[Edge]:
-        rows = await self._session.fetch("ended_edges", sorted(upstream_ids))
+        rows = await self.session.fetch("ended_edges", sorted(upstream_ids))
         return [Edge(row[0], row[1], State(row[2]), row[3]) for row in rows]
 
     async def delete_edges(self, edges: Sequence[Edge]) -> None:
-        await self._session.fetch("delete_edges", [e.task_id for e in edges], [e.upstream_id for e in edges])
+        await self.session.fetch("delete_edges", [e.task_id for e in edges], [e.upstream_id for e in edges])
 
     async def open_edges(self, task_ids: Iterable[UUID]) -> dict[UUID, int]:
-        return {row[0]: row[1] for row in await self._session.fetch("open_edges", sorted(task_ids))}
+        return {row[0]: row[1] for row in await self.session.fetch("open_edges", sorted(task_ids))}
 
     async def run_task_ids(self, run_id: UUID, after: Position | None, limit: int) -> list[Position]:
-        """Ids with the time at which each task was made."""
-        rows = await self._session.fetch("run_task_ids", run_id, *(after or NOWHERE), limit)
+        """The time of creation and the id of each task."""
+        rows = await self.session.fetch("run_task_ids", run_id, *(after or NOWHERE), limit)
         return [(row[0], row[1]) for row in rows]

@@ -54,7 +54,3 @@ select t.created_at, t.id from windlass.task t
  where t.run_id = $1 and (t.created_at, t.id) > {from_position($2, $3)}
    and t.finished_at is null
  order by t.created_at, t.id limit $4
-
--- name: run_counts
--- Counts the tasks of a run by state.
-select t.state, count(*) from windlass.task t where t.run_id = $1 group by t.state

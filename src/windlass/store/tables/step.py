@@ -1,6 +1,6 @@
 """Steps and signals of workflows: their table, their writers, and the loader of their context.
 
-What is written was decided by a rule of `core` under the lock of the task's row.
+The rules of `core` decide what is written, under the lock of the task's row.
 """
 
 from __future__ import annotations
@@ -15,23 +15,19 @@ from windlass.core.task import Task
 from windlass.store import records
 from windlass.store.contexts import register_loader
 from windlass.store.pool import Session
+from windlass.store.table import Table
 from windlass.store.writers import register_writer
 
 Key = tuple[UUID, str, int]
 
 
-class StepTable:
+class StepTable(Table):
     """Steps and signals within a transaction."""
 
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def put_steps(self, steps: Sequence[Step]) -> None:
-        """Of several about one step, the last counts."""
+        """Write the last of the records of each step."""
         last = list({step.key: step for step in steps}.values())
-        await self._session.fetch(
+        await self.session.fetch(
             "put_steps", [s.task_id for s in last], [s.name for s in last], [s.occurrence for s in last],
             [s.position for s in last], [s.kind for s in last], [s.state for s in last], [s.attempt for s in last],
             [s.recorded_at for s in last], [s.took_s for s in last], [s.failures for s in last],
@@ -42,46 +38,41 @@ class StepTable:
     async def known_steps(self, keys: Collection[Key]) -> list[Step]:
         if not keys:
             return []
-        rows = await self._session.fetch(
-            "known_steps", [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys]
-        )
-        return [records.step_from(row) for row in rows]
+        return [records.step_from(row) for row in await self.session.fetch("known_steps", *zip(*keys, strict=True))]
 
     async def task_steps(self, task_ids: Collection[UUID]) -> list[Step]:
-        return [records.step_from(row) for row in await self._session.fetch("task_steps", list(task_ids))]
+        return [records.step_from(row) for row in await self.session.fetch("task_steps", list(task_ids))]
 
     async def insert_signals(self, signals: Sequence[Signal]) -> None:
-        await self._session.fetch(
+        await self.session.fetch(
             "insert_signals", [s.id for s in signals], [s.task_id for s in signals], [s.name for s in signals],
             [s.sent_at for s in signals], [s.payload for s in signals],
         )  # fmt: skip
 
     async def sent_signals(self, ids: Collection[UUID]) -> set[UUID]:
-        """Those that are there, consumed or not."""
-        return {row[0] for row in await self._session.fetch("sent_signals", list(ids))} if ids else set()
+        """Those of these signals that exist, consumed or not."""
+        return {row[0] for row in await self.session.fetch("sent_signals", list(ids))} if ids else set()
 
     async def pending_signals(self, wanted: Collection[tuple[UUID, str]]) -> list[Signal]:
         if not wanted:
             return []
-        rows = await self._session.fetch("pending_signals", [w[0] for w in wanted], [w[1] for w in wanted])
-        return [Signal(*row) for row in rows]
+        return [Signal(*row) for row in await self.session.fetch("pending_signals", *zip(*wanted, strict=True))]
 
     async def consume_signals(self, consumed: Sequence[ConsumeSignal]) -> None:
-        await self._session.fetch("consume_signals", [c.signal.id for c in consumed])
+        await self.session.fetch("consume_signals", [c.signal.id for c in consumed])
 
     async def awaited_signals(self, wanted: Collection[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         if not wanted:
             return set()
-        rows = await self._session.fetch("awaited_signals", [w[0] for w in wanted], [w[1] for w in wanted])
-        return {(row[0], row[1]) for row in rows}
+        return {(row[0], row[1]) for row in await self.session.fetch("awaited_signals", *zip(*wanted, strict=True))}
 
     async def child_tasks(self, ids: Collection[UUID]) -> list[Task]:
         if not ids:
             return []
-        return [records.task_from(row) for row in await self._session.fetch("child_tasks", list(ids))]
+        return [records.task_from(row) for row in await self.session.fetch("child_tasks", list(ids))]
 
     async def begin_fork(self, task_id: UUID) -> None:
-        await self._session.fetch("begin_fork", task_id)
+        await self.session.fetch("begin_fork", task_id)
 
 
 async def load_step_command_context(

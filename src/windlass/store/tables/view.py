@@ -1,4 +1,4 @@
-"""What people see: tasks, lists, counts, timelines, and why a task waits. Reads only, and takes no locks."""
+"""Reads for people: tasks, lists, counts, timelines, and why a task waits. Takes no locks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from windlass.core.states import Entry, State
 from windlass.core.step import Step
 from windlass.core.task import Task
 from windlass.store import records
-from windlass.store.pool import Session
+from windlass.store.table import Table
 from windlass.store.tables.queue import QueueTable
 
 
 class TaskRow(msgspec.Struct, frozen=True):
-    """A task in a list, with what was submitted; a payload that is too long for a list is None."""
+    """A task in a list, with its submission; a payload that is too long for a list is None."""
 
     task: Task
     created_at: datetime
@@ -35,13 +35,13 @@ class TaskRow(msgspec.Struct, frozen=True):
 
 
 class TaskView(TaskRow, frozen=True):
-    """A task with what was submitted."""
+    """A task with its submission."""
 
     payload: bytes
 
 
 class Created(msgspec.Struct, frozen=True):
-    """Tasks that were submitted from one instant on, until before another; None is open."""
+    """When tasks were submitted: from `since` on, and before `before`. None sets no limit."""
 
     since: datetime | None = None
     before: datetime | None = None
@@ -51,18 +51,8 @@ ALWAYS = Created()
 LISTED_PAYLOAD_MAX_BYTES = 64 * 1024
 
 
-class DeadEffect(msgspec.Struct, frozen=True):
-    id: UUID
-    kind: str
-    task_id: UUID
-    tries: int
-    error: str | None
-    dead_at: datetime
-
-
 class EffectView(msgspec.Struct, frozen=True):
-    """An effect in the outbox: what, for which task and attempt, how often it was tried, and how that went. One with
-    `dead_at` was given up: a dead effect."""
+    """An effect in the outbox. One with `dead_at` was given up: a dead effect."""
 
     id: UUID
     kind: str
@@ -76,18 +66,11 @@ class EffectView(msgspec.Struct, frozen=True):
     error: str | None
 
 
-class Views:
+class Views(Table):
     """Read views within one transaction."""
 
-    __slots__ = ("_queues", "session")
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self._queues = QueueTable(session)
-
     async def now(self) -> datetime:
-        [[now]] = await self.session.fetch("now")
-        assert isinstance(now, datetime), now
+        now: datetime = await self.session.fetchval("now")
         return now
 
     async def get_task(self, task_id: UUID) -> TaskView | None:
@@ -131,7 +114,7 @@ class Views:
         return {State(row[0]): row[1] for row in await self.session.fetch("count_tasks", namespace)}
 
     async def run_counts(self, run_id: UUID) -> dict[State, int]:
-        return {State(row[0]): row[1] for row in await self.session.fetch("run_counts", run_id)}
+        return (await self.runs_counts([run_id])).get(run_id, {})
 
     async def get_run(self, run_id: UUID) -> tuple[UUID, str, datetime] | None:
         rows = await self.session.fetch("get_run", run_id)
@@ -166,17 +149,11 @@ class Views:
 
     async def task_history(self, task_id: UUID) -> list[Entry]:
         rows = await self.session.fetch("task_history", task_id)
-        return [
-            Entry(task_id, at, attempt, what, worker, None if detail is None else msgspec.json.decode(detail))
-            for _, at, attempt, what, worker, detail in rows
-        ]
+        return [_entry(row) for row in rows]
 
     async def task_report(self, task_id: UUID) -> Entry | None:
         rows = await self.session.fetch("task_report", task_id)
-        if not rows:
-            return None
-        attempt, at, worker, detail = rows[0]
-        return Entry(task_id, at, attempt, "reported", worker, None if detail is None else msgspec.json.decode(detail))
+        return _entry(rows[0]) if rows else None
 
     async def last_heartbeat(self, task_id: UUID) -> datetime | None:
         rows = await self.session.fetch("last_heartbeat", task_id)
@@ -189,30 +166,30 @@ class Views:
         return [row[0] for row in await self.session.fetch("waiting_for", task_id)]
 
     async def capable_workers(self, task: Task, requires: Sequence[str], delivery: str) -> int:
-        rows: Any = await self.session.fetch(
-            "capable_workers", task.namespace, task.queue, task.kind, requires, delivery
-        )
-        return int(rows[0][0])
+        args = task.namespace, task.queue, task.kind, requires, delivery
+        return int(await self.session.fetchval("capable_workers", *args))
 
     async def unheard_cancels(self, lease_id: UUID) -> bool:
-        [[unheard]] = await self.session.fetch("unheard_cancels", lease_id)
-        return bool(unheard)
+        return bool(await self.session.fetchval("unheard_cancels", lease_id))
 
     async def list_leases(self, namespace: str) -> list[Lease]:
         return [records.lease_from(row) for row in await self.session.fetch("list_leases", namespace)]
 
-    async def dead_effects(self, namespace: str, limit: int) -> list[DeadEffect]:
-        return [DeadEffect(*row) for row in await self.session.fetch("dead_effects", namespace, limit)]
-
     async def queue_settings(self, namespace: str, names: Sequence[str] | None = None) -> dict[str, QueueSettings]:
-        return await self._queues.get_settings(namespace, names)
+        return await QueueTable(self.session).get_settings(namespace, names)
 
     async def queues_delivered(self, types: Sequence[str]) -> dict[QueueName, QueueSettings]:
-        return await self._queues.queues_delivered(types)
+        return await QueueTable(self.session).queues_delivered(types)
 
     async def queue_state(self, namespace: str, queue: str) -> tuple[QueueConfig, Usage]:
-        config = await self._queues.get_queue(namespace, queue)
-        return config, await self._queues.queue_usage(namespace, queue, config)
+        queues = QueueTable(self.session)
+        config = await queues.get_queue(namespace, queue)
+        return config, await queues.queue_usage(namespace, queue, config)
+
+
+def _entry(row: records.Row) -> Entry:
+    task_id, at, attempt, what, worker, detail = row
+    return Entry(task_id, at, attempt, what, worker, None if detail is None else msgspec.json.decode(detail))
 
 
 def _viewed(row: records.Row) -> tuple[Any, ...]:

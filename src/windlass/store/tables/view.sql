@@ -54,7 +54,7 @@ select h.task_id, h.at, h.attempt, h.what, h.worker, h.detail from windlass.hist
 
 -- name: task_report
 -- Returns what a worker last reported besides the result when an attempt ended (index history_task).
-select h.attempt, h.at, h.worker, h.detail from windlass.history h
+select h.task_id, h.at, h.attempt, h.what, h.worker, h.detail from windlass.history h
  where h.task_id = $1 and h.what = 'reported' order by h.at desc limit 1
 
 -- name: waiting_for
@@ -80,11 +80,6 @@ select exists (
 select l.id, l.namespace, l.worker, l.queues, l.kinds, l.labels, l.ttl_s, l.expires_at, l.host, l.pid, l.version,
        l.delivery
   from windlass.lease l where l.namespace = $1 and l.expires_at > windlass.now() order by l.id
-
--- name: dead_effects
--- Returns dead effects, newest first.
-select o.id, o.kind, o.task_id, o.tries, o.error, o.dead_at from windlass.outbox o
- where o.namespace = $1 and o.dead_at is not null order by o.dead_at desc limit $2
 
 -- name: get_run
 -- Returns one run.
