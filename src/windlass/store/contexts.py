@@ -1,7 +1,7 @@
-"""Loaders of what commands need besides their tasks (`core.context`), by the class of the context.
+"""Loaders of the rows that commands need besides their tasks (`core.context`), by the class of the context.
 
-The module that owns the rows registers the loader. It is called at most once for a batch, with the commands that named
-its context, and makes at most one query for each kind of row.
+The module that owns the rows registers the loader. A batch calls it at most once, with the commands that need its
+context. It makes at most one query for each kind of row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def register_loader(kind: type[C], load: Callable[[Session, Sequence[Any]], Awai
 
 
 async def load_contexts(session: Session, commands: Sequence[Command]) -> Contexts:
-    """The contexts of a batch, read under the locks that the transaction holds; none if no command needs one."""
+    """The contexts that the commands of a batch need, read under the locks that the transaction holds."""
     by_context: dict[type[CommandContext], list[CommandWithContext]] = {}
     for command in commands:
         if isinstance(command, CommandWithContext):

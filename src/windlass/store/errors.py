@@ -1,7 +1,7 @@
-"""Turns what the database driver raises into our error tree; above `store` nobody knows the driver.
+"""Translates the errors of the database driver into ours. Above `store` nothing knows the driver.
 
-Owns one distinction that matters to callers: `CommitUnknown` means that the transaction may or may not have been
-committed. Everything we write is made to be run again in that case, with the same ids.
+`CommitUnknown` means that the transaction may or may not have been committed. Every write can be repeated with the same
+ids in that case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CommitUnknown(StoreBusy):
 
 
 class Away(StoreBusy):
-    """The connection broke, or the database is going: another statement on it makes no sense."""
+    """The connection broke, or the database is shutting down: do not use the connection again."""
 
 
 class LockHeld(StoreBusy):
@@ -33,7 +33,7 @@ class LockHeld(StoreBusy):
 
 
 class Duplicate(Conflict):
-    """A row with this id is there already."""
+    """A row with this id exists."""
 
     code = "duplicate"
 
@@ -42,11 +42,11 @@ _AWAY = (
     OSError,
     asyncio.TimeoutError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # of a connection that was closed between two statements
+    asyncpg.InternalClientError,  # the connection was closed between two statements
     asyncpg.PostgresConnectionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,
-    asyncpg.PostgresSystemError,  # its disk fails
+    asyncpg.PostgresSystemError,  # I/O errors of the server
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TransactionTimeoutError,
 )
@@ -54,18 +54,18 @@ _BUSY = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.QueryCanceledError,
-    asyncpg.InvalidCachedStatementError,  # a migration ran beside us; the driver has dropped the old plan
+    asyncpg.InvalidCachedStatementError,  # a migration ran; the driver has dropped the old plan
 )
 
 
 def translate(error: BaseException) -> WindlassError | None:
-    """Our error for the driver's, or None if it is a defect of ours that must not be hidden."""
+    """Our error for an error of the driver, or None for a defect of ours, which must not be hidden."""
     if isinstance(error, asyncpg.LockNotAvailableError):
-        return LockHeld(f"somebody holds a lock on this: {error}")
+        return LockHeld(f"another transaction holds a lock on this: {error}")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):  # another connection may lead to the new primary
-        return Away("the database takes no writes now: it is a standby, or was set to read only")
+        return Away("the database accepts no writes now: it is a standby, or set to read only")
     if isinstance(error, _BUSY):
-        return StoreBusy(f"the database could not do this now: {error}")
+        return StoreBusy(f"the database could not run this statement now: {error}")
     if isinstance(error, _AWAY):
         return Away(f"the database is away: {why_broken(error)}")
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
@@ -81,16 +81,9 @@ def translate(error: BaseException) -> WindlassError | None:
     return None
 
 
-def place_of(dsn: str) -> str:
-    """Where a database is, without who we are to it."""
-    parts = urlsplit(dsn)
-    host = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", [""])[0]
-    return f"{host}{parts.path}"
-
-
 @contextmanager
 def translated(dsn: str | None = None) -> Iterator[None]:
-    """Raise our error instead of the driver's. With `dsn`, the error names the server."""
+    """Raise our error instead of the driver's. With `dsn`, the error names the server, without the credentials."""
     try:
         yield
     except WindlassError:
@@ -100,5 +93,7 @@ def translated(dsn: str | None = None) -> Iterator[None]:
         if ours is None:
             raise
         if dsn is not None and isinstance(ours, StoreBusy):
-            ours = type(ours)(f"{ours.message} (at {place_of(dsn)})")
+            parts = urlsplit(dsn)
+            host = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", [""])[0]
+            ours = type(ours)(f"{ours.message} (at {host}{parts.path})")
         raise ours from error

@@ -1,4 +1,4 @@
-"""Facts about the health of a database. `engine.read.doctor` says what they mean."""
+"""Facts about the health of a database. `engine.read.doctor` interprets them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WorkVitals(msgspec.Struct, frozen=True):
 
 
 class Vitals(msgspec.Struct, frozen=True):
-    """`schema` is what is wrong with it, None if it is right; without the right one nothing is known of the work."""
+    """`schema` is the fault of the schema, None if it is right; with a fault, `tables` and `work` are empty."""
 
     server: ServerVitals
     receives_notifications: bool
@@ -69,27 +69,18 @@ async def read_vitals(dsn: str) -> Vitals:
 
 async def _read(connection: Any) -> Vitals:
     server = ServerVitals(**dict(await connection.fetchrow(QUERIES["server_vitals"])))
-    schema = await _schema_fault(connection)
     receives_notifications = await _receives_notifications(connection)
-    if schema is not None:
-        return Vitals(server, receives_notifications, schema)
-    tables = tuple(TableVitals(**dict(row)) for row in await connection.fetch(QUERIES["table_vitals"]))
-    row = dict(await connection.fetchrow(QUERIES["work_vitals"], claimed_types()))
-    return Vitals(
-        server, receives_notifications, None, tables, WorkVitals(**{**row, "unattended": tuple(row["unattended"])})
-    )
-
-
-async def _schema_fault(connection: Any) -> str | None:
     try:
         await migrate.check(connection)
     except Rejected as error:
-        return error.message
-    return None
+        return Vitals(server, receives_notifications, error.message)
+    tables = tuple(TableVitals(**dict(row)) for row in await connection.fetch(QUERIES["table_vitals"]))
+    work = msgspec.convert(dict(await connection.fetchrow(QUERIES["work_vitals"], claimed_types())), WorkVitals)
+    return Vitals(server, receives_notifications, None, tables, work)
 
 
 async def _receives_notifications(connection: Any) -> bool:
-    """Whether a NOTIFY comes back: through a transaction-mode pooler it does not."""
+    """Whether this connection receives a NOTIFY. Through a transaction-mode pooler it does not."""
     received = asyncio.Event()
     with contextlib.suppress(asyncpg.PostgresError, WindlassError, TimeoutError):
         await connection.add_listener(CHANNEL, lambda *_: received.set())

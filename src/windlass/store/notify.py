@@ -1,6 +1,6 @@
-"""Who has to be woken by a change: collected while a transaction runs, announced when it has been committed.
+"""Notifications: collected while a transaction runs, sent with its commit. Defines their text form.
 
-Owns the spelling of a notification. PostgreSQL folds equal messages of one transaction into one.
+PostgreSQL sends equal messages of one transaction once.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from uuid import UUID
 
 from windlass.core.states import State, Transition, Verb
 
-TAKEN = frozenset({Verb.CANCEL, Verb.TIME_OUT})  # the attempt may be over without a word of its worker
-SEPARATOR = "\x1f"  # refused in every name, so that it cannot be part of one
+ENDED_BY_ENGINE = frozenset({Verb.CANCEL, Verb.TIME_OUT})  # the attempt may end without a report of its worker
+SEPARATOR = "\x1f"  # no name may contain it
 
 
 @dataclass(slots=True)
 class PendingNotifications:
-    """Queues where something may be claimable, awaited tasks that ended, leases whose worker has to read a cancel."""
+    """Queues with tasks that may be claimed, awaited tasks that ended, leases whose worker must read a cancel."""
 
     queues: set[tuple[str, str]] = field(default_factory=set)
     tasks: set[UUID] = field(default_factory=set)
     leases: set[UUID] = field(default_factory=set)
     effects: bool = False
     wakeup_messages: set[tuple[str, str]] = field(default_factory=set)  # queues with wake-up messages to receive
-    schedules: bool = False  # one is due earlier than was known
+    schedules: bool = False  # one is due earlier than before
     everything: bool = False
 
     def __bool__(self) -> bool:
@@ -58,7 +58,7 @@ def parse(message: str) -> PendingNotifications:
 
 
 def wakes_of(moves: Iterable[Transition]) -> tuple[PendingNotifications, set[tuple[str, str]]]:
-    """What these moves make possible, and the queues in which they freed a place."""
+    """The notifications of these moves, and the queues in which a running task ended."""
     wakes, freed = PendingNotifications(), set()
     for move in moves:
         before, after = move.before, move.after
@@ -70,7 +70,7 @@ def wakes_of(moves: Iterable[Transition]) -> tuple[PendingNotifications, set[tup
             wakes.tasks.add(after.id)
         if after.state is State.RUNNING and after.cancel is not before.cancel and after.lease_id is not None:
             wakes.leases.add(after.lease_id)
-        if move.verb in TAKEN and before.state is State.RUNNING and before.lease_id is not None:
-            wakes.leases.add(before.lease_id)  # its worker need not go on until the next heartbeat
+        if move.verb in ENDED_BY_ENGINE and before.state is State.RUNNING and before.lease_id is not None:
+            wakes.leases.add(before.lease_id)  # so that its worker stops before the next heartbeat
         wakes.effects = wakes.effects or bool(move.effects)
     return wakes, freed - wakes.queues

@@ -1,19 +1,18 @@
 """Named queries, read from .sql files, so that SQL is reviewed as SQL.
 
-A query begins with `-- name: its_name`, followed by comment lines with its promise. `{task_columns}` stands for the
-columns of a task record, in the order of `core.task.Task`; `{step_columns}` and `{schedule_columns}` are like it, and
-`task_columns` has the others. What several queries share is a part (`-- part: its_name`); `{its_name($2, $3)}` stands
-for it, with these as its own $1 and $2.
+A query begins with `-- name: its_name` and a comment that describes it. `{task_columns}` stands for the columns of a
+task record, in the order of `core.task.Task`, `{step_columns}` and `{schedule_columns}` for those of their records; the
+others are in `task_columns`. Text that several queries share is a part (`-- part: its_name`). `{its_name($2, $3)}`
+inserts it, with these values for its own $1 and $2.
 
-The kernel's queries are in `store/tables`, those that repeat a rule for speed in `store/fast_paths.sql`. A package with
-tables of its own keeps its queries beside them and calls `register_queries`.
+The queries of the kernel are in `store/tables`, those that repeat a rule for speed in `store/fast_paths.sql`. A package
+with tables of its own keeps its queries beside them and calls `register_queries`.
 """
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 
 from windlass.core.schedule import Schedule
 from windlass.core.step import Step
@@ -34,24 +33,19 @@ _PARTS: dict[str, str] = {}
 def register_queries(package: str, *names: str) -> None:
     """Read the queries of a package: those of the files named, or of all its .sql files."""
     folder = files(package)
-    found = [folder / name for name in names] or [file for file in folder.iterdir() if file.name.endswith(".sql")]
-    _register(sorted(found, key=lambda file: file.name))
-
-
-def _register(sources: list[Traversable]) -> None:
-    """A name that is there twice is a mistake."""
+    found = names or [file.name for file in folder.iterdir() if file.name.endswith(".sql")]
     queries: dict[str, str] = {}
-    for file in sources:
+    for file in (folder / name for name in sorted(found)):
         _, *pieces = _NAME.split(file.read_text(encoding="utf-8"))
         for what, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
             known = _PARTS if what == "part" else queries
-            assert name not in known.keys() | QUERIES.keys(), f"{name} is there twice"
+            assert name not in known.keys() | QUERIES.keys(), f"two queries or parts are named {name}"
             known[name] = text.strip()
-    QUERIES.update({name: _written_out(text) for name, text in queries.items()})
+    QUERIES.update({name: _expand(text) for name, text in queries.items()})
 
 
-def _written_out(text: str) -> str:
-    """As the database gets it."""
+def _expand(text: str) -> str:
+    """Replace the parts and the column lists of a query by their text."""
 
     def part(use: re.Match[str]) -> str:
         given = [argument.strip() for argument in use[2].split(",")]

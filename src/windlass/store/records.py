@@ -1,6 +1,6 @@
-"""Rows to records and back. Knows which columns are structured, and how they are spelled (JSON).
+"""Converts rows to records and back. Structured columns are JSON.
 
-A row that cannot be a record is a defect, and fails loudly here rather than in a rule.
+A row that does not fit its record is a defect, and raises here rather than in a rule.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from windlass.store.task_columns import as_json as as_json
 Row = Sequence[Any]
 
 STATES: Mapping[str, State] = {state.value: state for state in State}
-_STEP_KINDS: Mapping[str, StepKind] = {kind.value: kind for kind in StepKind}
-_STEP_STATES: Mapping[str, StepState] = {state.value: state for state in StepState}
 OUTCOMES: Mapping[str | None, Outcome | None] = {None: None, **{o.value: o for o in Outcome}}
 decode_cancel = msgspec.json.Decoder(Cancel).decode
-_decode_policy = msgspec.json.Decoder(Policy).decode
+policy_from = msgspec.json.Decoder(Policy).decode
+outages_from = msgspec.json.Decoder(tuple[Outage, ...]).decode
 _decode_failure = msgspec.json.Decoder(Failure).decode
 _decode_config = msgspec.json.Decoder(QueueConfig).decode
-_decode_outages = msgspec.json.Decoder(tuple[Outage, ...]).decode
 
 WIDTH = len(TASK_COLUMNS)
 _STATE, _OUTCOME, _CANCEL, _POLICY, _ERROR = map(TASK_COLUMNS.index, ("state", "outcome", "cancel", "policy", "error"))
@@ -46,7 +44,7 @@ def task_from(row: Row) -> Task:
     values[_STATE] = STATES[values[_STATE]]
     values[_OUTCOME] = OUTCOMES[values[_OUTCOME]]
     policy = values[_POLICY]
-    values[_POLICY] = DEFAULT_POLICY if policy is None else _decode_policy(policy)
+    values[_POLICY] = DEFAULT_POLICY if policy is None else policy_from(policy)
     if values[_CANCEL] is not None:
         values[_CANCEL] = decode_cancel(values[_CANCEL])
     if values[_ERROR] is not None:
@@ -55,8 +53,8 @@ def task_from(row: Row) -> Task:
 
 
 def started_from(row: Row, lease: Lease, queue: str, lane: Lane, now: datetime) -> Task:
-    """A task that was just begun at this time, from `{started_columns}` and what is the same for all of the claim. By
-    position, which is twice as fast as by name and part of every claim; a missing column fails loudly."""
+    """A task that a claim began at this time, from `{started_columns}` and the values that the whole claim shares. By
+    position, which is twice as fast as by name; this is part of every claim."""
     (
         id_, kind, available_at, attempt, failures, losses, finished_at, deadline_at, timer_at, run_id, has_dependents,
         awaited, cancel, policy, error, result, trace, parent_id,
@@ -64,12 +62,8 @@ def started_from(row: Row, lease: Lease, queue: str, lane: Lane, now: datetime) 
     return Task(
         id_, lease.namespace, queue, kind, State.RUNNING, available_at, lane.priority, lane.key, attempt, failures,
         losses, None, lease.id, lease.worker, now, finished_at, deadline_at, timer_at, run_id, has_dependents, awaited,
-        None if cancel is None else decode_cancel(cancel),
-        DEFAULT_POLICY if policy is None else _decode_policy(policy),
-        None if error is None else _decode_failure(error),
-        result,
-        trace,
-        parent_id,
+        None if cancel is None else decode_cancel(cancel), DEFAULT_POLICY if policy is None else policy_from(policy),
+        None if error is None else _decode_failure(error), result, trace, parent_id,
     )  # fmt: skip
 
 
@@ -79,7 +73,7 @@ def step_from(row: Row) -> Step:
         error, result,
     ) = row  # fmt: skip
     return Step(
-        task_id, name, occurrence, position, _STEP_KINDS[kind], _STEP_STATES[state], attempt, recorded_at, took_s,
+        task_id, name, occurrence, position, StepKind(kind), StepState(state), attempt, recorded_at, took_s,
         failures, wake_at, child_id, None if error is None else _decode_failure(error), result,
     )  # fmt: skip
 
@@ -92,21 +86,13 @@ def lease_from(row: Row) -> Lease:
     )  # fmt: skip
 
 
-def policy_from(text: str) -> Policy:
-    return _decode_policy(text)
-
-
 def schedule_from(row: Row) -> Schedule:
     """The record in the first columns of a row."""
     fields = dict(zip(Schedule.__struct_fields__, row, strict=False))
     policy = fields["policy"]
-    fields["policy"] = None if policy is None else _decode_policy(policy)
+    fields["policy"] = None if policy is None else policy_from(policy)
     fields["overlap"] = Overlap(fields["overlap"])
     return Schedule(**fields)
-
-
-def outages_from(text: str) -> tuple[Outage, ...]:
-    return _decode_outages(text)
 
 
 def config_from(text: str | None) -> QueueConfig:
@@ -119,22 +105,17 @@ def delivery_from(text: str | None) -> Delivery:
 
 def settings_from(row: Row) -> QueueSettings:
     config, delivery, policy, secret, previous = row
-    return QueueSettings(
-        config_from(config),
-        delivery_from(delivery),
-        DEFAULT_POLICY if policy is None else _decode_policy(policy),
-        secret,
-        previous,
-    )
+    default = DEFAULT_POLICY if policy is None else policy_from(policy)
+    return QueueSettings(config_from(config), delivery_from(delivery), default, secret, previous)
 
 
 def policy_as_json(policy: Policy) -> str | None:
-    """The default policy itself is not stored: who asked for nothing gets what is set for the queue, or a later
-    default. One that was asked for is, also where it says the same."""
+    """A policy that the caller gave, also if it equals the default. Without one, NULL is stored: the task gets the
+    policy of its queue, or the default of a later release."""
     return None if policy is DEFAULT_POLICY else as_json(policy)
 
 
-LABELS = "\x1f"  # between labels where an array of arrays would be needed; refused in every name
+LABELS = "\x1f"  # joins labels, since unnest would flatten an array of arrays; no name may contain it
 
 
 def effect_from(row: Row) -> tuple[Effect, int]:
@@ -144,5 +125,5 @@ def effect_from(row: Row) -> tuple[Effect, int]:
 
 
 def tasks_with_time(rows: Sequence[Row]) -> tuple[list[Task], datetime | None]:
-    """Records from rows whose last column is the time; with no row there is no time either."""
+    """Tasks from rows whose last column is the time, and the time; None without a row."""
     return [task_from(row) for row in rows], rows[0][-1] if rows else None

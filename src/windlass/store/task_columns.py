@@ -1,6 +1,6 @@
-"""The columns of a task, by name, from the fields of `Task` and `Submission`: what a query reads, inserts and updates.
+"""The columns of a task that queries read, insert and update, from the fields of `Task` and `Submission`.
 
-A new field needs a line here only if it is not stored as it is. How a column becomes a field is in `records`.
+A new field needs a line here only if it is not stored as it is. `records` converts columns to fields.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from windlass.core.submission import Submission
 from windlass.core.task import Task
 
 TASK_COLUMNS: tuple[str, ...] = Task.__struct_fields__
-# What a claim of one lane knows of all its tasks, and so need not be read for each.
+# Columns that are the same for all tasks of a claim, and so are not read for each.
 CLAIM_COLUMNS = (
     "namespace", "queue", "state", "priority", "concurrency_key", "outcome", "lease_id", "worker", "started_at",
 )  # fmt: skip
 STARTED_COLUMNS = tuple(name for name in TASK_COLUMNS if name not in CLAIM_COLUMNS)
-# What no rule changes: `update_tasks` writes all other columns. Two of them are set by statements of their own.
+# Columns that no rule changes: `update_tasks` writes all others. Two of these are set by statements of their own.
 _CONSTANT = frozenset(
     ("namespace", "queue", "kind", "priority", "concurrency_key", "deadline_at", "run_id", "policy", "trace",
      "parent_id", "has_dependents", "awaited")
 )  # fmt: skip
 CHANGED_COLUMNS = tuple(name for name in TASK_COLUMNS if name not in _CONSTANT)
-# What `insert_tasks` computes from fields of a submission; it writes all others as they are.
+# Fields of a submission from which `insert_tasks` computes columns; it writes all others as they are.
 _COMPUTED = frozenset(("available_at", "delay_s", "requires", "policy", "after", "after_any_outcome"))
 SUBMITTED_COLUMNS = tuple(name for name in Submission.__struct_fields__ if name not in _COMPUTED)
 
@@ -56,17 +56,15 @@ def _array(type_: str, number: int) -> str:
     return f"${number}::{'text' if type_ == 'jsonb' else type_}[]"  # JSON is sent as text
 
 
-def _assignment(name: str) -> str:
-    return f"{name} = u.{name}{'::jsonb' if _TASK_TYPES[name] == 'jsonb' else ''}"
-
-
-# What these names stand for in queries. The arrays of `insert_tasks` follow six that it computes from.
+# The names that queries use for lists of columns. The arrays of `insert_tasks` follow the six that it computes from.
 PLACEHOLDERS = {
     "{task_columns}": ", ".join(f"t.{name}" for name in TASK_COLUMNS),
     "{started_columns}": ", ".join(f"t.{name}" for name in STARTED_COLUMNS),
     "{changed_columns}": ", ".join(CHANGED_COLUMNS),
     "{changed_arrays}": ", ".join(_array(_TASK_TYPES[name], i) for i, name in enumerate(CHANGED_COLUMNS, 1)),
-    "{changed_assignments}": ", ".join(_assignment(name) for name in CHANGED_COLUMNS if name != "id"),
+    "{changed_assignments}": ", ".join(
+        f"{name} = u.{name}::{_TASK_TYPES[name]}" for name in CHANGED_COLUMNS if name != "id"
+    ),
     "{submitted_columns}": ", ".join(SUBMITTED_COLUMNS),
     "{submitted_values}": ", ".join(f"u.{name}" for name in SUBMITTED_COLUMNS),
     "{submitted_arrays}": ", ".join(_array(_SUBMISSION_TYPES[name], i) for i, name in enumerate(SUBMITTED_COLUMNS, 7)),
@@ -76,7 +74,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def as_json(value: object) -> str | None:
-    """A structured column; None stays NULL."""
+    """The text of a structured column; None for NULL."""
     return None if value is None else _encode(value).decode()
 
 

@@ -1,7 +1,7 @@
-"""Writers of the records that a transition brings besides its task (`Transition.writes`), by the type of the record.
+"""Writers of the records that a transition has besides its task (`Transition.writes`), by the type of the record.
 
-The module that owns a table registers the writer of its records. The store calls it with all records of one type in a
-batch, so that they are written by one statement.
+The module that owns a table registers the writer of its records. A writer gets all records of its type in a batch and
+writes them with one statement.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _WRITERS: dict[type, Writer[object]] = {}
 
 
 def register_writer(kind: type[R], write: Writer[R]) -> None:
-    """Types are written in the order of their registration; those of one module that depend on each other are
-    registered in that order."""
+    """Types are written in the order of their registration."""
     assert kind not in _WRITERS, f"{kind.__name__} has a writer already"
     _WRITERS[kind] = write  # type: ignore[assignment]  # it gets records of its type only
 

@@ -235,7 +235,7 @@ async def test_the_rendered_script_continues_after_a_version(
     bare_database: str, connection: asyncpg.Connection
 ) -> None:
     await migrate(connection, target=1, migrations=ALL)
-    done = await asyncio.to_thread(psql, bare_database, render_sql(ALL, after=1))
+    done = await asyncio.to_thread(psql, bare_database, render_sql(ALL[1:]))
     assert (done.returncode, done.stderr) == (0, "")
     await check(connection, migrations=ALL)
 
@@ -245,7 +245,7 @@ async def test_the_rendered_script_refuses_another_beginning(
     bare_database: str, connection: asyncpg.Connection, applied: int, after: int
 ) -> None:
     await migrate(connection, target=applied, migrations=ALL)
-    done = await asyncio.to_thread(psql, bare_database, render_sql(ALL, after=after))
+    done = await asyncio.to_thread(psql, bare_database, render_sql(ALL[after:]))
     assert done.returncode != 0
     assert f"cannot follow schema version {applied}" in done.stderr
     assert await versions(connection) == [1, 2, 3][:applied]

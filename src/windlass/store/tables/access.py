@@ -1,4 +1,4 @@
-"""Keys and namespaces. A key is known here by its hash only."""
+"""Keys and namespaces. Only the hash of a key is stored."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class AccessTable(Table):
         return ApiKey(id_, name, role, namespace, hint, created_at)
 
     async def find_key(self, hashed: bytes) -> ApiKey | None:
-        return _one(await self.session.fetch("find_key", hashed))
+        return _first(await self.session.fetch("find_key", hashed))
 
     async def live_keys(self, hashes: Collection[bytes]) -> set[bytes]:
         return {row[0] for row in await self.session.fetch("live_keys", sorted(hashes))}
 
     async def get_key(self, key_id: UUID) -> ApiKey | None:
-        return _one(await self.session.fetch("get_key", key_id))
+        return _first(await self.session.fetch("get_key", key_id))
 
     async def list_keys(self, namespace: str | None, after: Position | None, limit: int) -> list[ApiKey]:
         return [_key(row) for row in await self.session.fetch("list_keys", namespace, *(after or NOWHERE), limit)]
 
     async def count_keys(self) -> tuple[int, int]:
-        """Those that may still be used, and of these those of admins in all namespaces."""
+        """The number of keys that are not revoked, and the number of them that belong to admins of all namespaces."""
         [[every, admins]] = await self.session.fetch("count_keys")
         return int(every), int(admins)
 
     async def revoke_key(self, key_id: UUID) -> ApiKey | None:
-        return _one(await self.session.fetch("revoke_key", key_id))
+        return _first(await self.session.fetch("revoke_key", key_id))
 
     async def insert_namespace(self, name: str) -> None:
         await self.session.fetch("insert_namespace", name)
@@ -55,7 +55,7 @@ class AccessTable(Table):
         return [Namespace(*row) for row in await self.session.fetch("list_namespaces", name, after, limit)]
 
 
-def _one(rows: Sequence[Row]) -> ApiKey | None:
+def _first(rows: Sequence[Row]) -> ApiKey | None:
     return _key(rows[0]) if rows else None
 
 

@@ -1,4 +1,4 @@
-"""What is declared for kinds of tasks."""
+"""The policies that apps declare for kinds of tasks."""
 
 from __future__ import annotations
 
