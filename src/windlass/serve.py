@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
     from windlass.contracts.machine.launchers.options import MachineOptions
     from windlass.net.grpc_server import Limits as GrpcLimits
-    from windlass.net.server.path_router import Application
+    from windlass.net.server.server import Application
     from windlass.net.server.server import Limits as HttpLimits
 
 # One line per contract. No module of a contract that is not here is imported.
@@ -201,7 +201,7 @@ SERVER_MODULES = (
     "windlass.contracts.stdio.host",
     "windlass.engine.cipher",
     "windlass.net.grpc_server",
-    "windlass.net.server.path_router",
+    "windlass.net.server.server",
 )
 
 
@@ -303,8 +303,7 @@ async def open_server(
     """
     from windlass import __version__
     from windlass.api.app import make_api  # an extra that a plain worker does not install
-    from windlass.net.server.path_router import PathRouter
-    from windlass.net.server.server import USUAL_LIMITS, ServerTls, listening
+    from windlass.net.server.server import USUAL_LIMITS, PathRouter, ServerTls, listening
     from windlass.net.server.tls import reloading, server_context
 
     address = settings.read_address(http)

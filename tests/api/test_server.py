@@ -148,7 +148,7 @@ async def test_tls_and_its_certificate_can_be_replaced(engine: Engine, tmp_path:
             writer.close()
     for certificate, key, says in [
         (files.certificate, None, "go together"), (files.certificate, tmp_path / "none", "cannot be read"),
-        (files.certificate, files.key, "no certificate"),
+        (files.certificate, files.key, "not a certificate"),
     ]:  # fmt: skip
         with pytest.raises(Invalid, match=says):
             async with open_server(engine, http="127.0.0.1:0", certificate=certificate, key=key):

@@ -91,9 +91,9 @@ async def test_a_store_that_does_not_list_them_is_told_of_once_and_stops_nothing
         assert [await leftovers.give_up("a/") for _ in range(2)] == [0, 0]
 
     assert [record.message for record in caplog.records] == [
-        f"uploads that broke off stay in the bucket: GET was answered {status} No by 127.0.0.1"
+        f"unfinished uploads stay in the bucket: 127.0.0.1: the answer to GET is {status} No"
     ]
-    assert await leftovers.problem() == f"GET was answered {status} No by 127.0.0.1"
+    assert await leftovers.problem() == f"127.0.0.1: the answer to GET is {status} No"
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

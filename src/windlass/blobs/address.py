@@ -1,4 +1,4 @@
-"""Which blob store a URL names, and how it is reached. Reads text; opens nothing.
+"""Parses the URL of a blob store.
 
     file:///var/lib/windlass/blobs      a folder; a plain path means the same
     memory://                           this process only, for tests
@@ -6,8 +6,8 @@
     gs://bucket/prefix                  Google Cloud Storage
     az://container/prefix?account_name=…  Azure Blob Storage
 
-Credentials come from where each vendor's tools read them (AWS_…, GOOGLE_…, AZURE_… variables, the machine's role), or
-stand as KEY:SECRET@ before the bucket. The query holds options of the driver.
+Credentials come from the sources that each vendor's tools use (AWS_…, GOOGLE_…, AZURE_… variables, the role of the
+machine), or from KEY:SECRET@ before the bucket. The query holds options of the driver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from windlass.engine.payloads.blob_port import check_key
 from windlass.errors import Invalid
 
-CLOUDS = {"s3": "s3", "gs": "gs", "az": "az"}
 SCHEMES = "file:///FOLDER, memory://, s3://BUCKET, gs://BUCKET or az://CONTAINER"
 _LOGIN = {"s3": ("access_key_id", "secret_access_key"), "az": ("account_name", "account_key")}
 _SECRET = ("key", "token", "secret", "sas", "password", "credential")
@@ -39,8 +38,11 @@ class Address(NamedTuple):
         """The URL without secrets."""
         if self.scheme == "file":
             return f"file://{quote(self.place)}"
-        kept = {name: value for name, value in sorted(self.options.items()) if not _secret(name)}
-        query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in kept.items())
+        query = "&".join(
+            f"{name}={quote(value, safe=':/')}"
+            for name, value in sorted(self.options.items())
+            if not any(word in name.lower() for word in _SECRET)
+        )
         return f"{self.scheme}://{self.place}{'/' if self.prefix else ''}{self.prefix}{'?' if query else ''}{query}"
 
 
@@ -61,26 +63,19 @@ def read_address(url: object) -> Address:
         return _folder(unquote(parts.path))
     if parts.scheme == "memory":
         return Address("memory", "", "", {})
-    if parts.scheme not in CLOUDS or not parts.hostname:
+    if parts.scheme not in {"s3", "gs", "az"} or not parts.hostname:
         raise Invalid(f"must be one of {SCHEMES}", field="blobs")
     prefix = unquote(parts.path).strip("/")
     if prefix:
         check_key(prefix, "blobs")
-    return Address(parts.scheme, parts.netloc.rpartition("@")[2], prefix, {**_login(parts.scheme, url), **options})
+    login: dict[str, str] = {}
+    if parts.username is not None:
+        if parts.scheme not in _LOGIN or parts.password is None:
+            raise Invalid("credentials must be s3://KEY:SECRET@BUCKET or az://ACCOUNT:KEY@CONTAINER", field="blobs")
+        user, password = _LOGIN[parts.scheme]
+        login = {user: unquote(parts.username), password: unquote(parts.password)}
+    return Address(parts.scheme, parts.netloc.rpartition("@")[2], prefix, {**login, **options})
 
 
 def _folder(path: str) -> Address:
     return Address("file", str(Path(path).expanduser().absolute()), "", {})
-
-
-def _login(scheme: str, url: str) -> dict[str, str]:
-    parts = urlsplit(url)
-    if parts.username is None:
-        return {}
-    if scheme not in _LOGIN or parts.password is None:
-        raise Invalid("credentials must be s3://KEY:SECRET@BUCKET or az://ACCOUNT:KEY@CONTAINER", field="blobs")
-    return dict(zip(_LOGIN[scheme], (unquote(parts.username), unquote(parts.password)), strict=True))
-
-
-def _secret(name: str) -> bool:
-    return any(word in name.lower() for word in _SECRET)

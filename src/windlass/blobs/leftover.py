@@ -1,7 +1,7 @@
-"""Multipart uploads that broke off, in S3 and compatible stores: finds and aborts them.
+"""Finds and aborts unfinished multipart uploads, in S3 and compatible stores.
 
-A process that is killed while it uploads leaves parts that no list of objects shows and that cost money forever. The
-driver (obstore) begins such uploads but cannot list them, so the two requests that do are here.
+A process that is killed while it uploads leaves parts that no list of objects shows and that cost money for ever. The
+driver (obstore) cannot list such uploads, so the two requests that list and abort them are here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from html import unescape
 from urllib.parse import quote, urlsplit
 
 from windlass.errors import Unavailable
-from windlass.net.http import Unreachable, proxy_for
+from windlass.net.http import TRANSIENT, Unreachable, proxy_for
 from windlass.net.push import Reply, post
 from windlass.net.sigv4 import EMPTY, Keys, canonical_query, sign
 
@@ -34,7 +34,6 @@ VARIABLES = {
     "AWS_ENDPOINT_URL_S3": "aws_endpoint_url_s3",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
 }
-LATER = frozenset({408, 425, 429})  # and all from 500 on
 
 
 class NotListed(Exception):
@@ -50,8 +49,8 @@ class Leftovers:
         self._warned = False
 
     async def give_up(self, path: str) -> int:
-        """Abort those of one key, or of all below a path that ends with a slash. Returns their number. Logs one warning
-        for a store that does not list them. Raises Unavailable."""
+        """Abort the uploads of one key, or of all keys below a path that ends with a slash. Returns their number. Logs
+        one warning for a store that does not list them. Raises Unavailable."""
         wanted, count = self._prefix + path, 0
         try:
             for key, upload_id in [found async for found in self._listed(wanted)]:
@@ -60,12 +59,12 @@ class Leftovers:
                     count += 1
         except NotListed as error:
             if not self._warned:
-                log.warning("uploads that broke off stay in the bucket: %s", error)
+                log.warning("unfinished uploads stay in the bucket: %s", error)
             self._warned = True
         return count
 
     async def problem(self) -> str | None:
-        """Why they cannot be found; None if they can. Raises Unavailable."""
+        """Why the uploads cannot be listed; None if they can. Raises Unavailable."""
         try:
             async for _ in self._listed(self._prefix):
                 break
@@ -102,17 +101,16 @@ class Leftovers:
         code = _text(reply.body.decode("utf-8", "replace"), "Code")
         if 200 <= reply.status < 300 or (reply.status == 404 and code == "NoSuchUpload"):
             return reply
-        why = f"{method} was answered {reply.status} {code[:100]}".strip()
-        if reply.status in LATER or (reply.status >= 500 and reply.status != 501):
+        why = f"the answer to {method} is {reply.status} {code[:100]}".strip()
+        if reply.status in TRANSIENT or (reply.status >= 500 and reply.status != 501):
             raise Unavailable(f"{urlsplit(url).hostname}: {why}")
-        raise NotListed(f"{why} by {urlsplit(url).hostname}")
+        raise NotListed(f"{urlsplit(url).hostname}: {why}")
 
 
 def find_leftovers(
     bucket: str, prefix: str, config: Mapping[str, object], variables: Mapping[str, str]
 ) -> Leftovers | str:
-    """The leftovers of a bucket, with the options of its driver or those in the environment; or why they cannot be
-    found."""
+    """The unfinished uploads of a bucket, or why they cannot be found. `config` has the options of the driver."""
     options = {name: variables[variable] for variable, name in VARIABLES.items() if variables.get(variable)}
     options |= {name: str(value) for name, value in config.items() if value is not None}
     region = options.get("region") or options.get("default_region") or "us-east-1"

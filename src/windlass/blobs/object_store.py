@@ -1,12 +1,13 @@
 """The blob store on `obstore`: a folder, memory, S3 and compatible stores, Google, Azure.
 
-Uploads in parts of a fixed size, few at a time, and downloads in pieces; a download that breaks off is resumed, an
-upload that breaks off is aborted. All errors of the driver become ours here.
+It uploads parts of a fixed size, few at a time, and downloads in pieces. It resumes a download that breaks off, and
+aborts an upload that breaks off. Errors of the driver become ours here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import glob
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,13 +32,11 @@ ONE_PUT_BYTES = 16 * 1024 * 1024
 THREADS = 16
 CHUNK_BYTES = 1024 * 1024
 GIVE_UP_S = 10.0  # to abort an upload that broke off, while its sender waits
-_CLIENT = {"connect_timeout": "5s", "timeout": "60s"}
 _RETRY = {
     "max_retries": 4,
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
-_NOBODY = (fault.PermissionDeniedError, fault.UnauthenticatedError)
 
 
 def open_store(url: str) -> ObjectStore:
@@ -55,23 +54,14 @@ def _driver(address: Address) -> Any:
         return driver.LocalStore(address.place, automatic_cleanup=True)
     if address.scheme == "memory":
         return driver.MemoryStore()
-    config: dict[str, Any] = dict(address.options)
-    client: dict[str, Any] = dict(_CLIENT)
-    if str(config.get("endpoint", "")).startswith("http://"):
+    client: Any = {"connect_timeout": "5s", "timeout": "60s"}
+    if address.options.get("endpoint", "").startswith("http://"):
         client["allow_http"] = True
-    common: dict[str, Any] = {
-        "prefix": address.prefix or None,
-        "client_options": client,
-        "retry_config": _RETRY,
-        "config": config,
-    }
-    match address.scheme:
-        case "s3":
-            return driver.S3Store(address.place, **common)
-        case "gs":
-            return driver.GCSStore(address.place, **common)
-        case _:
-            return driver.AzureStore(address.place, **common)
+    stores: Any = {"s3": driver.S3Store, "gs": driver.GCSStore, "az": driver.AzureStore}
+    return stores[address.scheme](
+        address.place, prefix=address.prefix or None, client_options=client, retry_config=_RETRY,
+        config=dict(address.options),
+    )  # fmt: skip
 
 
 class ObjectStore:
@@ -80,7 +70,13 @@ class ObjectStore:
     def __init__(self, address: Address, store: Any) -> None:
         self._address, self._store = address, store
         self._folder = Path(address.place) if address.scheme == "file" else None
-        self._parts = _parts_of(address, store)
+        # Finds the parts of aborted uploads, or says why they stay in the store for ever. Azure deletes them after a
+        # week; a folder has no such parts, see `_sweep`.
+        self._parts: Leftovers | str | None = None
+        if address.scheme == "s3":
+            self._parts = find_leftovers(address.place, address.prefix, store.config, os.environ)
+        elif address.scheme == "gs":
+            self._parts = "Google lists them for keys of another kind only"
 
     @property
     def url(self) -> str:
@@ -95,7 +91,7 @@ class ObjectStore:
         check_key(key)
         if not isinstance(content, bytes | bytearray | memoryview):
             if new:
-                raise Invalid("a stream cannot be written on condition", field="new")
+                raise Invalid("a stream cannot be written only if the object is new", field="new")
             source = _Source(content)
             await self._put_in_parts(key, source, source)
             return source.size
@@ -106,8 +102,8 @@ class ObjectStore:
         return len(content)
 
     async def _put_in_parts(self, key: str, content: Any, source: _Source | None = None) -> None:
-        """All or nothing: the driver aborts what it cannot finish. A cancelled caller waits for that too, so that
-        nothing is written any more after this has raised."""
+        """All or nothing: the driver aborts an upload that it cannot finish. A cancelled caller waits for that too, so
+        that nothing is written after this has raised."""
         writing = asyncio.create_task(self._put(key, content, use_multipart=True))
         try:
             await asyncio.shield(writing)
@@ -211,7 +207,7 @@ class ObjectStore:
 
     @contextmanager
     def _translate_errors(self, key: str) -> Iterator[None]:
-        """Turn errors of the driver into ours; they may have the vendor's answer, but no credentials."""
+        """Turn errors of the driver into ours. They may contain the vendor's answer, but no credentials."""
         try:
             yield
         except FileNotFoundError:
@@ -220,21 +216,10 @@ class ObjectStore:
             raise Conflict(f"the object {key} already exists", key=key) from None
         except fault.PreconditionError:
             raise Unavailable(f"{key} was replaced while it was read", key=key) from None
-        except (*_NOBODY, PermissionError) as error:
+        except (fault.PermissionDeniedError, fault.UnauthenticatedError, PermissionError) as error:
             raise Unavailable(f"{self.url} refuses access: {_first_line(error)}", key=key) from None
         except (fault.BaseError, OSError) as error:
             raise Unavailable(f"{self.url} cannot be reached: {_first_line(error)}", key=key) from None
-
-
-def _parts_of(address: Address, store: Any) -> Leftovers | str | None:
-    """How parts of aborted uploads are found; or why they cannot be, if they stay in the store for ever."""
-    match address.scheme:
-        case "s3":
-            return find_leftovers(address.place, address.prefix, store.config, os.environ)
-        case "gs":
-            return "Google lists them for keys of another kind only"
-        case _:  # Azure deletes them after a week; a folder has no such parts, see `_sweep`
-            return None
 
 
 @cache
@@ -243,7 +228,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _get_range(store: Any, key: str, start: int, end: int, meta: Any) -> tuple[Any, int]:
-    """An object from `start` on, and how many bytes to skip, since some servers do not support ranges."""
+    """An object from `start` on, and the number of bytes to skip, since some servers do not support ranges."""
     options: Any = {"if_match": meta["e_tag"]} if meta["e_tag"] else {}
     if (start, end) == (0, meta["size"]):
         return obstore.get(store, key, options=options), 0
@@ -300,7 +285,7 @@ def _sweep(folder: Path, keys: Sequence[str]) -> None:
     """Remove `NAME#1` beside the name: a process that was killed while it wrote leaves it, and no list shows it."""
     for key in keys:
         target = folder / key
-        for left in target.parent.glob(f"{_literal(target.name)}#*"):
+        for left in target.parent.glob(f"{glob.escape(target.name)}#*"):
             left.unlink(missing_ok=True)
         _remove_empty(target.parent, folder)
 
@@ -315,10 +300,6 @@ def _clear(folder: Path, path: str) -> None:
     for inside in sorted((one for one in top.rglob("*") if one.is_dir()), reverse=True):
         _remove_empty(inside, top)
     _remove_empty(top, folder)
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _remove_empty(folder: Path, root: Path) -> None:

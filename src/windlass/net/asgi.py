@@ -1,16 +1,15 @@
-"""Plain ASGI: reads the body of a request, writes an answer, and notices when the caller disconnects.
-
-Knows no routes and no errors of ours; `api.framework.application` does.
-"""
+"""Plain ASGI: reads the body of a request, writes an answer, and notices when the caller disconnects."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, TypeVar
 
-from windlass.net.body import BodyReader
+from windlass.errors import TooLarge
+from windlass.net.memory import room_for
 
 T = TypeVar("T")
 Scope = Mapping[str, Any]
@@ -18,6 +17,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
+UNDECLARED_STEP_BYTES = 64 * 1024  # the room that is taken at a time for a body without a declared length
 JSON: Header = (b"content-type", b"application/json")
 NO_STORE: Header = (b"cache-control", b"no-store")
 
@@ -27,16 +27,36 @@ class Gone(Exception):
 
 
 async def body_of(headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
-    """Raises TooLarge, Overloaded, Gone."""
-    reader = BodyReader(headers.get(b"content-length", b"").decode("latin-1"), limit)
-    await reader.begin()
-    while True:
+    """Read a body of at most `limit` bytes. Each part waits for room in memory first: see `net.memory`. Raises TooLarge
+    (for a declared length before anything is read), Overloaded, Gone."""
+    declared = headers.get(b"content-length", b"")
+    room = int(declared[:20]) if declared.isdigit() else 0
+    if room > limit:
+        raise TooLarge(f"the body may have at most {limit} bytes", limit=limit)
+    await room_for(room)
+    # One part, the usual case, is kept as it is. More go into one buffer, so that a long body is in memory once.
+    first, buffer, size, more = b"", None, 0, True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Gone
-        await reader.add(message.get("body", b""))
-        if not message.get("more_body", False):
-            return reader.whole()
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        if size > limit:
+            raise TooLarge(f"the body may have at most {limit} bytes", limit=limit)
+        if size > room:
+            step = max(len(part), min(UNDECLARED_STEP_BYTES, limit - room))
+            room += step
+            await room_for(step)
+        if buffer is not None:
+            buffer.write(part)
+        elif not first:
+            first = part
+        elif part:
+            buffer, first = io.BytesIO(first), b""
+            buffer.seek(0, io.SEEK_END)
+            buffer.write(part)
+    return first if buffer is None else buffer.getvalue()
 
 
 async def pieces_of(receive: Receive) -> AsyncGenerator[bytes, None]:
@@ -69,7 +89,7 @@ class Response:
     ) -> None:
         self.content, self.status = content, status
         self.headers: list[Header] = [(b"content-type", media.encode()), *headers]
-        self.watch: Callable[[], AbstractContextManager[None]] = nullcontext  # is open while the answer is sent
+        self.watch: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while the answer is sent
 
     async def send(self, _receive: Receive, send: Send) -> None:
         await respond(send, self.status, self.content, self.headers)
@@ -89,14 +109,14 @@ class StreamingResponse(Response):
         self._pieces = pieces
 
     async def send(self, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        await while_connected(self._send_pieces(send), receive)
+        async def send_pieces() -> None:
+            async with aclosing(self._pieces) as pieces:
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
-    async def _send_pieces(self, send: Send) -> None:
-        async with aclosing(self._pieces) as pieces:
-            async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await while_connected(send_pieces(), receive)
 
 
 async def while_connected(work: Awaitable[T], receive: Receive, closing: asyncio.Event | None = None) -> T | None:

@@ -1,7 +1,4 @@
-"""How a client tries again: exponential pauses with jitter, never shorter than what the server asked for.
-
-Knows nothing of what is tried. A failure that may pass is a `Transient`.
-"""
+"""Retries of clients: exponential pauses with jitter, never shorter than the server's Retry-After."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ JITTER = 0.3
 
 
 class Transient(Exception):
-    """A failure that may pass. `retry_after_s` is the pause that the server asked for."""
+    """A failure that may not occur again. `retry_after_s` is the pause that the server wants."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -54,13 +51,13 @@ def retry(
 ) -> T:
     """Call until it raises no Transient. Raises the last one when another try would start after `until`.
 
-    `until` is an instant of `time.monotonic`. `wait` sleeps; it returns something true to give up at once.
+    `until` is an instant of `time.monotonic`. `wait` sleeps; it returns a true value to give up at once.
     """
-    for left in range(tries_max - 1, -1, -1):
+    while True:
         try:
             return call()
         except Transient as error:
+            tries_max -= 1
             pause_s = backoff.next_s(error.retry_after_s)
-            if not left or time.monotonic() + pause_s > until or wait(pause_s):
+            if tries_max <= 0 or time.monotonic() + pause_s > until or wait(pause_s):
                 raise
-    raise AssertionError("tries_max must be positive")

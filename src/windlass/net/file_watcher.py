@@ -1,4 +1,4 @@
-"""Files that may be replaced while they are in use, such as certificates that live for days only."""
+"""Notices when files in use are replaced, such as short-lived certificates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from pathlib import Path
 
 
 class Watched:
-    """Tells once of each time that one of them was replaced. One that is not there is a state like any other."""
+    """Files that may be replaced. A missing file is a state like any other."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._files = tuple(files)
-        self._stamps = self._looked()
+        self._stamps = [*map(_stamp, self._files)]
 
     def replaced(self) -> bool:
-        before, self._stamps = self._stamps, self._looked()
+        """Whether a file was replaced since the last call."""
+        before, self._stamps = self._stamps, [*map(_stamp, self._files)]
         return self._stamps != before
-
-    def _looked(self) -> list[tuple[int, int] | None]:
-        return [_stamp(file) for file in self._files]
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

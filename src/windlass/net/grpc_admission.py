@@ -71,25 +71,20 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         guard = self._guards.get(service, FREE)
         try:
             known = await guard.admit(method, dict(details.invocation_metadata or ()))
-            self._check_calls(known)
         except WindlassError as error:
             return _refusing(guard.refuse, error)
         except Exception:
             log.exception("the admission to %s failed", details.method)
             return _refusing(guard.refuse, WindlassError("a defect of the server; it has been logged"))
+        calls, most = (self._calls, self._calls_max) if known else (self._free_calls, FREE_CALLS_MAX)
+        if calls >= most:
+            detail = f"{calls} {'with' if known else 'without'} a key (grpc_calls bounds those with one)"
+            self._throttle.warn("too many gRPC calls at once", detail)
+            return _refusing(guard.refuse, Overloaded("too many calls are open"))
         key = details.method, known
         if key not in self._made:
             self._made[key] = self._kept(handler, guard) if known else self._free(handler, guard.refuse)
         return self._made[key]
-
-    def _check_calls(self, known: bool) -> None:
-        calls, most = (self._calls, self._calls_max) if known else (self._free_calls, FREE_CALLS_MAX)
-        if calls >= most:
-            self._throttle.warn(
-                "too many gRPC calls at once",
-                f"{calls} {'with' if known else 'without'} a key (grpc_calls bounds those with one)",
-            )
-            raise Overloaded("too many calls are open")
 
     # ----------------------------------------------------------------------------------------- callers with a key
 
@@ -131,9 +126,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         encode = handler.response_serializer
         if not handler.request_streaming:
-            assert not handler.response_streaming, "a kind of method that no service of ours has"
+            assert not handler.response_streaming, "no service of ours has such a method"
             return grpc.unary_unary_rpc_method_handler(one_to_one, None, encode)
-        assert handler.response_streaming, "a kind of method that no service of ours has"
+        assert handler.response_streaming, "no service of ours has such a method"
         many = many_generated if inspect.isasyncgenfunction(behave) else many_to_many
         return grpc.stream_stream_rpc_method_handler(many, None, encode)
 
@@ -163,12 +158,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await refuse(context, refused)
             raise AssertionError("a refusal ends the call")
 
-        made = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        return made(call, None, handler.response_serializer)
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(call, None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(call, None, handler.response_serializer)
 
     async def _first(self, given: AsyncIterator[bytes], peer: str) -> bytes:
         address = peer.rpartition(":")[0]
@@ -182,7 +174,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     size = len(raw)
                     if size <= FREE_MAX_BYTES:
                         return raw
-                    raw = b""  # as the frame of an error would
+                    raw = b""  # or the frame of the error would keep it
                     self._throttle.warn("a gRPC message without a key is too long", f"{size} bytes from {address}")
                     raise TooLarge(f"without a key, a message may have at most {FREE_MAX_BYTES} bytes")
         except TimeoutError:

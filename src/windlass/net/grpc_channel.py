@@ -1,4 +1,4 @@
-"""Channels to our gRPC servers: their options, the key that a caller shows, and statuses as errors of ours."""
+"""Channels to our gRPC servers: their options, the key of a caller, and our error for a status."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from urllib.parse import urlsplit
 
 import grpc
 
+from windlass import errors
 from windlass.core.validation import LARGE_MAX_BYTES
-from windlass.errors import (
-    Conflict,
-    Forbidden,
-    Invalid,
-    InvalidState,
-    LeaseLost,
-    NotFound,
-    Overloaded,
-    TooLarge,
-    Unauthenticated,
-    Unavailable,
-    WindlassError,
-)
+from windlass.errors import WindlassError
 from windlass.net.problem import BY_CODE, error_from
 
 MESSAGE_ROOM_BYTES = 8 * 1024 * 1024  # for many small values, or beside one large value
@@ -38,14 +27,14 @@ OPTIONS = [
 
 # Statuses without a code of ours come from gRPC itself or from a proxy.
 WITHOUT_CODE: dict[grpc.StatusCode, type[WindlassError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: Invalid,
-    grpc.StatusCode.NOT_FOUND: NotFound,
-    grpc.StatusCode.ALREADY_EXISTS: Conflict,
-    grpc.StatusCode.FAILED_PRECONDITION: InvalidState,
-    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
-    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
-    grpc.StatusCode.ABORTED: LeaseLost,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.Invalid,
+    grpc.StatusCode.NOT_FOUND: errors.NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: errors.Conflict,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.InvalidState,
+    grpc.StatusCode.PERMISSION_DENIED: errors.Forbidden,
+    grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
+    grpc.StatusCode.ABORTED: errors.LeaseLost,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Overloaded,
 }
 
 
@@ -62,7 +51,7 @@ def bearer_key(metadata: Any) -> str:
     """The key in the metadata of a call. Raises Unauthenticated if there is none."""
     scheme, _, key = dict(metadata or ()).get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key:
-        raise Unauthenticated("send a key in the metadata: authorization: Bearer KEY")
+        raise errors.Unauthenticated("send a key in the metadata: authorization: Bearer KEY")
     return str(key)
 
 
@@ -72,5 +61,6 @@ def error_of(error: Any) -> WindlassError:
     if code in BY_CODE:
         return error_from(code, error.details() or "")
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in (error.details() or ""):
-        return TooLarge(f"{error.details()}; a server takes more with WINDLASS_BLOBS and WINDLASS_PAYLOAD_MAX_BYTES")
-    return WITHOUT_CODE.get(error.code(), Unavailable)(f"{error.code().name}: {error.details()}")
+        settings = "WINDLASS_BLOBS and WINDLASS_PAYLOAD_MAX_BYTES"
+        return errors.TooLarge(f"{error.details()}; a server takes more with {settings}")
+    return WITHOUT_CODE.get(error.code(), errors.Unavailable)(f"{error.code().name}: {error.details()}")

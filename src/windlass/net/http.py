@@ -1,6 +1,6 @@
 """The synchronous HTTP client, on urllib3: for threads, in bounded time and memory.
 
-Redirects are not followed: only the caller knows whether its request is meant for another server. What is worth
+It follows no redirects: only the caller knows whether its request is meant for another server. A failure that is worth
 another try is a `Transient`; see `backoff`. `http_threads` is the same for an event loop.
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import msgspec
@@ -33,14 +33,14 @@ TRANSIENT = frozenset({408, 425, 429})  # and all from 500 on
 
 
 class Readable(Protocol):
-    """A body that is read piece by piece. With an attribute `reply_wait_s`, the client waits so long for an answer to
-    the headers before it sends the body."""
+    """A body that is read piece by piece. If it has an attribute `reply_wait_s`, the client first waits that long for
+    an answer to the headers."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
 
 class Unreachable(Transient):
-    """There is no answer, or not one of HTTP."""
+    """There is no answer, or it is not HTTP."""
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(f"{host}: {reason}" if host else reason)
@@ -48,7 +48,7 @@ class Unreachable(Transient):
 
 
 class ConnectFailed(Unreachable):
-    """There is no connection, so nothing was sent."""
+    """The connection failed, so nothing was sent."""
 
 
 class TimedOut(Unreachable):
@@ -79,7 +79,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def transient(self) -> bool:
-        """Whether the same request may be answered otherwise later."""
+        """Whether the same request may get another answer later."""
         return self.status in TRANSIENT or self.status >= 500
 
     def retry_after_s(self, most: float = RETRY_AFTER_MAX_S) -> float:
@@ -197,7 +197,7 @@ class Client:
         from windlass.net.http_connection import StaleConnection, root_cause
 
         timeout = Timeout(total=timeout_s) if deadline else Timeout(connect=timeout_s, read=timeout_s)
-        manager = self._manager(_split(url), deadline)
+        manager = self._manager(url, deadline)
         options: dict[str, Any] = {"redirect": False, "preload_content": False, "decode_content": False}
         while True:
             try:
@@ -210,10 +210,13 @@ class Client:
                 if not again:  # each stale connection is dropped, so this ends
                     raise
 
-    def _manager(self, where: SplitResult, deadline: bool) -> PoolManager:
+    def _manager(self, url: str, deadline: bool) -> PoolManager:
         from windlass.net.http_connection import make_manager
 
-        proxy = proxy_for(where.scheme, where.hostname or "") if self._proxies else None
+        where = urlsplit(url)
+        if where.scheme not in {"http", "https"} or not where.hostname or where.username is not None:
+            raise ValueError(f"{where.scheme}://{where.netloc.rpartition('@')[2]} is not the address of a web server")
+        proxy = proxy_for(where.scheme, where.hostname) if self._proxies else None
         key = (where.scheme, proxy, deadline)
         with self._lock:
             if key not in self._managers:
@@ -227,7 +230,7 @@ class Client:
 
 def proxy_for(scheme: str, host: str) -> str | None:
     """HOST:PORT of the proxy that the environment names for this host (HTTP_PROXY, HTTPS_PROXY, NO_PROXY), or None.
-    This machine is never reached through a proxy, since few people remember to say so in NO_PROXY."""
+    This machine is never reached through a proxy, even if NO_PROXY does not name it."""
     proxy = getproxies().get(scheme)
     if not proxy or host in LOOPBACK or proxy_bypass(host):
         return None
@@ -255,19 +258,12 @@ def _translated(url: str, timeout_s: float) -> Iterator[None]:
         raise Unreachable(host, why_broken(cause)) from None
 
 
-def _split(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
-        raise ValueError(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]} is no address of a web server")
-    return parts
-
-
 def _lower(response: BaseHTTPResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.headers.items()}
 
 
 def _read(response: BaseHTTPResponse, limit: int) -> bytearray | None:
-    """All of it, or None if that is more than `limit`. urllib3 raises an error if it ends too early."""
+    """The body, or None if it is longer than `limit`. urllib3 raises an error if it ends too early."""
     if (response.length_remaining or 0) > limit:
         return None
     content = bytearray()

@@ -74,10 +74,6 @@ class _Lane:
         if not self._line and self.used + size <= self.limit:
             self.used += size
             return size
-        await self._wait(size)
-        return size
-
-    async def _wait(self, size: int) -> None:
         self._throttle.warn(
             "bodies of requests wait for memory", f"{self.used} of {self.limit} bytes are in use (request_memory_bytes)"
         )
@@ -96,6 +92,7 @@ class _Lane:
             if isinstance(error, TimeoutError):
                 raise Overloaded("other requests use up the memory for bodies") from None
             raise
+        return size
 
     def give(self, size: int) -> None:
         self.used -= size

@@ -1,4 +1,4 @@
-"""Where a list goes on, as bytes: the time in microseconds, then the id. Each wire spells them in its own way."""
+"""The position in a list as bytes: the time in microseconds, then the id. Each wire encodes them in its own way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def position_bytes(position: Position) -> bytes:
 
 
 def read_position(content: bytes) -> Position | None:
-    """None for what is no position."""
+    """The position, or None if the bytes are not one."""
     try:
         [microseconds] = struct.unpack(">q", content[:8])
         at = _EPOCH + microseconds * _MICROSECOND

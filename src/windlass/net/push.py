@@ -1,7 +1,7 @@
-"""The asynchronous HTTP client: to an address that was checked first, without redirects, in bounded time.
+"""The asynchronous HTTP client: calls only addresses that were checked, follows no redirects, in bounded time.
 
-Small on purpose: to resolve a name, check the address and let a library resolve it again would check nothing. The reply
-is a status, headers, and the beginning of a body.
+Not a library, since that would resolve the name again after the check. The reply is a status, headers, and the
+beginning of a body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 async def resolve(url: str, targets: Targets | None) -> list[str]:
-    """The addresses of a URL's host, all of which may be called. Raises Forbidden, and Unreachable if it has none."""
+    """The addresses of the host of a URL. Raises Forbidden if one may not be called, Unreachable if there is none."""
     parts = split(url)
     assert parts.hostname, url
     if targets is not None:
@@ -115,7 +115,8 @@ async def _exchange(
 ) -> Reply:
     connection = h11.Connection(h11.CLIENT)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    sent = [("Host", _host(parts)), ("Content-Length", str(len(body))), ("Connection", "close"), *headers.items()]
+    host = parts.netloc.rpartition("@")[2]
+    sent = [("Host", host), ("Content-Length", str(len(body))), ("Connection", "close"), *headers.items()]
     for event in (h11.Request(method=method, target=target, headers=sent), h11.Data(data=body), h11.EndOfMessage()):
         writer.write(connection.send(event) or b"")
     await writer.drain()
@@ -139,7 +140,3 @@ async def _exchange(
 
 def _port(parts: SplitResult) -> int:
     return parts.port or PORTS[parts.scheme]
-
-
-def _host(parts: SplitResult) -> str:
-    return parts.netloc.rpartition("@")[2]

@@ -1,4 +1,4 @@
-"""The header Retry-After: a number of seconds, or a moment by the clock of the server."""
+"""The header Retry-After: a number of seconds, or a date by the clock of the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 
 
 def retry_after_s(header: str | None, now: datetime | str | None, *, most: float, otherwise: float = 0.0) -> float:
-    """Within reason, and `otherwise` for nothing and for nonsense. `now` may be the text of a Date header."""
+    """At most `most`; `otherwise` if the header is missing or invalid. `now` may be the text of a Date header."""
     text = header or ""
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), most)

@@ -1,7 +1,7 @@
-"""How a push is signed: HMAC-SHA256 over its id, its time and its body, under the header names of Standard Webhooks.
+"""Signatures of pushes, as in Standard Webhooks: HMAC-SHA256 over the id, the time and the body.
 
-A secret is `whsec_` and base64, as that specification spells it. Who sends during a rotation signs with both secrets,
-who receives accepts either. Time is an argument: what is too old (or too new) may be a copy that somebody sends again.
+A secret is `whsec_` and base64. During a rotation the sender signs with both secrets, and the receiver accepts either.
+A signature that is too old or too new is refused, since the message may be a replay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY_MIN_BYTES = 16
 
 
 def signing_key(secret: str) -> bytes:
-    """The key that a secret spells."""
+    """The key in a secret. Raises Invalid."""
     if not isinstance(secret, str) or not secret.startswith(PREFIX):
         raise Invalid(f"must be text that begins with {PREFIX}", field="secret")
     try:
@@ -34,7 +34,7 @@ def signing_key(secret: str) -> bytes:
 
 
 def signed_headers(secrets: Sequence[str], message_id: str, at_s: int, body: bytes) -> dict[str, str]:
-    """The headers of a signed push; with two secrets, it carries a signature of each."""
+    """The headers of a signed push, with one signature for each secret."""
     made = " ".join(f"v1,{_signature(signing_key(secret), message_id, str(at_s), body)}" for secret in secrets)
     return {ID: message_id, TIMESTAMP: str(at_s), SIGNATURE: made}
 
@@ -47,11 +47,11 @@ def check_signature(
     if not (message_id and at and signatures):
         raise Unauthenticated("the request is not signed")
     if not (at.isascii() and at.isdigit() and len(at) < 16) or abs(now_s - int(at)) > tolerance_s:
-        raise Unauthenticated("the time of the signature is not close to now")
+        raise Unauthenticated("the time of the signature is too far from now")
     given = [part.removeprefix("v1,").encode() for part in signatures.split() if part.startswith("v1,")]
     wanted = [_signature(key, message_id, at, body).encode() for key in keys]
     if not any([hmac.compare_digest(ours, theirs) for ours in wanted for theirs in given]):  # noqa: C419 (all are compared)
-        raise Unauthenticated("the signature does not fit")
+        raise Unauthenticated("the signature does not match")
     return message_id
 
 

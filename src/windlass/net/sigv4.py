@@ -1,7 +1,7 @@
 """Signature Version 4, with which S3 and compatible stores (R2, MinIO, …) authenticate a request.
 
-Standard library only, since programs on machines have no library of a cloud. The time is an argument; S3 wants it in
-the signature. Tested with the examples that Amazon publishes.
+Standard library only: programs on machines are installed without boto3 and obstore. Tested with the examples that
+Amazon publishes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EMPTY = hashlib.sha256(b"").hexdigest()
 
 
 class Keys(NamedTuple):
-    """Who signs, and for which region."""
+    """The credentials that sign, and the region."""
 
     access_key: str
     secret_key: str
@@ -25,7 +25,7 @@ class Keys(NamedTuple):
     session_token: str = ""
 
     def __repr__(self) -> str:
-        return "Keys(…)"  # they end up in messages and traces otherwise
+        return "Keys(…)"  # keeps secrets out of messages and traces
 
 
 def sign(
@@ -39,7 +39,7 @@ def sign(
     at: datetime,
     service: str = "s3",
 ) -> dict[str, str]:
-    """The headers of the request with its signature among them."""
+    """The headers of the request, including its signature."""
     where, moment = urlsplit(url), at.strftime("%Y%m%dT%H%M%SZ")
     scope = f"{moment[:8]}/{keys.region}/{service}/aws4_request"
     sent = {**headers, "Host": where.netloc, "x-amz-content-sha256": digest, "x-amz-date": moment}

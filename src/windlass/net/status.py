@@ -46,7 +46,7 @@ def known_code(error: WindlassError) -> str:
 
 
 def public_message(error: WindlassError) -> str:
-    """The message for callers. Where the database is and what is wrong with it is for operators only."""
+    """The message for callers. Details about the database are for operators only."""
     hidden = isinstance(error, StoreBusy) and error.code != "lock_held"
     return "the database is away or busy; try again later" if hidden else error.message
 

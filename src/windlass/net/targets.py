@@ -1,7 +1,7 @@
-"""Which addresses users can make a server call: public ones by default, and those that the setting `push_targets` adds.
+"""Which addresses a server may call for its users: public ones by default, and those that `push_targets` allows.
 
 A server can reach more than the user who configures a queue: its own machine, its network, and the metadata services of
-clouds, which give secrets to any caller on the machine. Metadata services are never called, whatever is allowed.
+clouds, which give secrets to any caller on the machine. Metadata services are never called.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ METADATA = _networks(
     "fd20:ce::/32",
 )  # fmt: skip
 NOBODY = _networks("0.0.0.0/8", "::/128", "224.0.0.0/4", "ff00::/8", "255.255.255.255/32")
-# IPv6 addresses that are a way to an IPv4 address, which is its last 32 bits.
+# IPv6 addresses that lead to the IPv4 address in their last 32 bits.
 AT_THE_END = _networks("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")
 LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
 ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 class Targets(msgspec.Struct, frozen=True):
-    """An allow list: kinds of addresses, networks, and names of hosts (`*.` before one: all below it), which may have
-    any address."""
+    """An allow list: kinds of addresses, networks, and host names, which may have any address. `*.NAME` stands for all
+    names below NAME."""
 
     kinds: frozenset[str] = frozenset({PUBLIC})
     networks: tuple[Network, ...] = ()
     names: tuple[str, ...] = ()
 
     def check_name(self, host: str) -> None:
-        """Raise Forbidden for a name that no worker can have, whether or not it has an address here."""
+        """Raise Forbidden for the name of a metadata service, whether or not it has an address here."""
         if f".{plain(host)}".endswith(METADATA_NAMES):
             raise Forbidden(f"{host} is a service of the machine itself")
 
@@ -62,44 +62,34 @@ class Targets(msgspec.Struct, frozen=True):
         if any(ip in network for network in METADATA):
             raise Forbidden(f"{host} ({ip}) is a service of the machine itself")
         if any(ip in network for network in NOBODY):
-            raise Forbidden(f"{host} ({ip}) is no address of a server")
-        kind = kind_of(ip)
-        if kind in self.kinds or any(ip in network for network in self.networks) or self._is_named(plain(host)):
+            raise Forbidden(f"{host} ({ip}) is not the address of a server")
+        kind, name = kind_of(ip), plain(host)
+        if kind in self.kinds or any(ip in network for network in self.networks):
+            return
+        if any(name.endswith(one[1:]) if one.startswith("*.") else name == one for one in self.names):
             return
         place = {LOOPBACK: "this machine itself", PRIVATE: "in a private network", PUBLIC: "a public address"}[kind]
         raise Forbidden(f"{host} ({ip}) is {place}: allow it with push_targets, by {kind}, its network or its name")
 
-    def _is_named(self, host: str) -> bool:
-        return any(host.endswith(name[1:]) if name.startswith("*.") else host == name for name in self.names)
-
 
 def read_targets(text: str, *, loopback: bool = False) -> Targets:
-    """What is written with commas between: public, private, loopback, networks such as 10.0.0.0/8, names. Raises
-    Invalid."""
+    """Parse a list with commas: public, private, loopback, networks such as 10.0.0.0/8, host names. Raises Invalid."""
     kinds, networks, names = {LOOPBACK} if loopback else set(), [], []
     for part in filter(None, map(str.strip, text.split(","))):
         if part in WORDS:
             kinds.add(part)
         elif "/" in part or ":" in part or part.replace(".", "").isdigit():
-            networks.append(_network(part))
+            try:
+                networks.append(ipaddress.ip_network(part))
+            except ValueError:
+                raise Invalid(f"{part!r} is not a network such as 10.0.0.0/8", field="push_targets") from None
         else:
-            names.append(_name(part))
+            words = plain(part).removeprefix("*.").split(".")
+            if not all(word and word.replace("-", "").replace("_", "").isalnum() for word in words):
+                kinds_of_targets = f"one of {', '.join(WORDS)}, a network or a host name"
+                raise Invalid(f"{part!r} is not {kinds_of_targets}", field="push_targets")
+            names.append(plain(part))
     return Targets(frozenset(kinds), tuple(networks), tuple(names))
-
-
-def _network(text: str) -> Network:
-    try:
-        return ipaddress.ip_network(text)
-    except ValueError:
-        raise Invalid(f"{text!r} is no network, such as 10.0.0.0/8", field="push_targets") from None
-
-
-def _name(text: str) -> str:
-    name = plain(text)
-    words = name.removeprefix("*.").split(".")
-    if not all(word and word.replace("-", "").replace("_", "").isalnum() for word in words):
-        raise Invalid(f"{text!r} is none of {', '.join(WORDS)}, no network and no name of a host", field="push_targets")
-    return name
 
 
 def plain(host: str) -> str:
@@ -114,8 +104,8 @@ def kind_of(ip: Address) -> str:
 
 
 def reached(ip: Address) -> Iterator[Address]:
-    """What is reached by an address: the IPv4 address that is within it, where there is one. Where that lies depends on
-    the network for some, so that each place counts."""
+    """The addresses that an address may lead to: itself, or the IPv4 address that it contains. If the position of that
+    depends on the network, all positions count."""
     if isinstance(ip, ipaddress.IPv4Address):
         yield ip
         return
@@ -129,7 +119,7 @@ def reached(ip: Address) -> Iterator[Address]:
     elif ip.teredo is not None:
         yield from ip.teredo
     elif ip in LOCAL_NAT64:
-        yield ipaddress.IPv4Address("10.0.0.0")  # the translator is one of the private network
+        yield ipaddress.IPv4Address("10.0.0.0")  # the translator is in the private network
         yield from (found for found in _by_prefix(number) if int(found) >> 24)
     else:
         yield ip

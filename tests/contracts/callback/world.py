@@ -25,8 +25,7 @@ from windlass.contracts.callback.server.service import Service
 from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig
 from windlass.net.ids import parse_id, ulid
-from windlass.net.server.path_router import PathRouter
-from windlass.net.server.server import listening
+from windlass.net.server.server import PathRouter, listening
 from windlass.testing.clock import VirtualClock
 
 QUEUE = "remote"

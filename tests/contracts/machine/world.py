@@ -32,8 +32,7 @@ from windlass.contracts.machine.sweeper import Machines
 from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig
 from windlass.engine.payloads.blob_port import Blobs
-from windlass.net.server.path_router import PathRouter
-from windlass.net.server.server import listening
+from windlass.net.server.server import PathRouter, listening
 from windlass.serve import open_blobs
 from windlass.testing.clock import VirtualClock
 

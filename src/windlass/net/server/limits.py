@@ -282,7 +282,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self.connections.discard(self)
             transport.write(TOO_MANY.answer())
             transport.close()
-            return
 
     def pause_writing(self) -> None:
         """More of an answer waits to be read than one connection may keep."""
@@ -354,15 +353,14 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if self._frame_bytes > self._bounds.header_bytes and self._header_bytes() > self._bounds.header_bytes:
-            self._header_too_large = True
-            raise ValueError("the header is too large")
+        if self._frame_bytes > self._bounds.header_bytes:  # these may include a part of the body
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > self._bounds.header_bytes:
+                self._header_too_large = True
+                raise ValueError("the header is too large")
         self._frame_bytes, self._in_body = 0, True
         self.due_s = self.loop.time() + self._bounds.request_s
         super().on_headers_complete()
-
-    def _header_bytes(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_chunk_header(self) -> None:
         self._frame_bytes = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +26,9 @@ KEEP_ALIVE_S, GUARDED_KEEP_ALIVE_S = 5, 75  # a new connection with client certi
 BACKLOG = 2048
 
 
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
 class AsgiApplication(Protocol):
     """An ASGI application. The server sets `state.closing` when streams have to end."""
 
@@ -33,6 +36,20 @@ class AsgiApplication(Protocol):
     def state(self) -> Any: ...
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]: ...
+
+
+class PathRouter:
+    """One port for our API and the HTTP contracts: a path goes to the application with its prefix, or to the API."""
+
+    def __init__(self, api: AsgiApplication, *mounts: tuple[str | tuple[str, ...], Application]) -> None:
+        self._api, self._mounts, self.state = api, mounts, api.state
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        if scope["type"] == "http":
+            for prefixes, application in self._mounts:
+                if scope["path"].startswith(prefixes):
+                    return application(scope, receive, send)
+        return self._api(scope, receive, send)
 
 
 class _Server(uvicorn.Server):
@@ -131,23 +148,19 @@ async def _ended(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
+    bound: socket.socket | None = None
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         bound = socket.socket(family, kind, protocol)  # without its protocol, asyncio would leave Nagle's delay on
-    except (OSError, UnicodeError, OverflowError) as error:
-        raise Invalid(
-            f"cannot listen on {host}:{port}: {why_broken(error)}; choose another address", field="http"
-        ) from None
-    try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.setblocking(False)
-    except (OSError, OverflowError) as error:
-        bound.close()
-        raise Invalid(
-            f"cannot listen on {host}:{port}: {why_broken(error)}; choose another address", field="http"
-        ) from None
+    except (OSError, UnicodeError, OverflowError) as error:
+        if bound is not None:
+            bound.close()
+        reason = f"{why_broken(error)}; choose another address"
+        raise Invalid(f"cannot listen on {host}:{port}: {reason}", field="http") from None
     return bound
 
 

@@ -1,4 +1,4 @@
-"""TLS of the HTTP servers. Replaced files hold from the next connection on, so certificates can be short-lived."""
+"""TLS of the HTTP servers. Replaced files are used from the next connection on, so certificates can be short-lived."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def server_context(certificate: Path, key: Path, *, setting: str) -> ssl.SSLCont
     try:
         context.load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
-        raise Invalid(f"{certificate} and {key} are no certificate with its key: {error}",
-                      field=f"{setting}_certificate") from None  # fmt: skip
+        reason = f"{certificate} and {key} are not a certificate and its key: {error}"
+        raise Invalid(reason, field=f"{setting}_certificate") from None
     return context
 
 
