@@ -346,7 +346,7 @@ class Engine:
         try:
             with contextlib.suppress(Unavailable):  # the next heartbeat carries the cancel anyway
                 async with self.store.views() as views:  # a cancel announced before we began to wait
-                    if await views.unheard_cancels(lease.id):
+                    if await views.has_pending_cancel(lease.id):
                         return True
             return await waiter.wait(self.parts.notifications.timers, timeout_s)
         finally:

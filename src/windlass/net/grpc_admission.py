@@ -45,11 +45,11 @@ class Guard(NamedTuple):
     watch: Callable[[Metadata], AbstractContextManager[None]] = lambda _: nullcontext()
 
 
-async def _nobody(_method: str, _metadata: Metadata) -> bool:
+async def _admit_without_key(_method: str, _metadata: Metadata) -> bool:
     return False
 
 
-FREE = Guard(_nobody)
+FREE = Guard(_admit_without_key)
 
 
 class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]

@@ -48,7 +48,7 @@ class PlainConnection(HTTPConnection):
             super().request(method, url, body, *args, **options)
         except (BrokenPipeError, ConnectionResetError):
             self._interrupted = True
-            raise  # urllib3 reads the answer all the same: it may say why
+            raise  # urllib3 still reads the answer, which may contain the reason
 
     def endheaders(self, *args: Any, **options: Any) -> None:
         super().endheaders(*args, **options)
@@ -62,14 +62,14 @@ class PlainConnection(HTTPConnection):
         until = None if self.timeout is None else time.monotonic() + self.timeout
 
         def parse(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
-            self._parsing = http.client.HTTPResponse(DeadlineSocket(sock, until), *args, **options)  # type: ignore[arg-type]
+            self._parsing = http.client.HTTPResponse(DeadlineReader(sock, until), *args, **options)  # type: ignore[arg-type]
             return self._parsing
 
         self.response_class = parse  # type: ignore[assignment]
         try:
             response = super().getresponse()
         except (OSError, http.client.HTTPException) as error:
-            if self._parsing is not None:  # http.client forgets to close an answer that broke off
+            if self._parsing is not None:  # http.client does not close an answer that broke off
                 with suppress(OSError):
                     self._parsing.close()
             if self._interrupted:
@@ -95,20 +95,15 @@ class TlsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = TlsConnection
 
 
-class DeadlineSocket:
-    """What http.client needs of a socket, with a deadline for all reads together."""
+class DeadlineReader(io.RawIOBase):
+    """Reads a socket with a deadline for all reads together. It takes the place of the socket in http.client."""
 
     def __init__(self, sock: socket.socket, until: float | None) -> None:
         self._sock, self._until = sock, until
+        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open when http.client closes it
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_DeadlineReader(self._sock, self._until))
-
-
-class _DeadlineReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, until: float | None) -> None:
-        self._sock, self._until = sock, until
-        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open when http.client lets go of it
+        return io.BufferedReader(self)
 
     def readable(self) -> bool:
         return True

@@ -38,13 +38,14 @@ class Memory:
     @contextmanager
     def request(self) -> Iterator[None]:
         """One request, from its header to the end of its answer."""
-        share = _Share(self)
-        token = _current.set(share)
+        held: list[tuple[_Lane, int]] = []
+        token = _current.set((self, held))
         try:
             yield
         finally:
             _current.reset(token)
-            share.give_back()
+            for lane, size in held:
+                lane.give(size)
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
@@ -106,27 +107,16 @@ class _Lane:
                 turn.set_result(None)
 
 
-class _Share:
-    """The room that one request has taken."""
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory, self._held = memory, list[tuple[_Lane, int]]()
-
-    async def take(self, size: int) -> None:
-        lane = self._memory.lane(size)
-        self._held.append((lane, await lane.take(size)))
-
-    def give_back(self) -> None:
-        for lane, size in self._held:
-            lane.give(size)
-        self._held.clear()
-
-
-_current: ContextVar[_Share | None] = ContextVar("windlass_request_memory", default=None)
+# The room that the current request has taken.
+_current: ContextVar[tuple[Memory, list[tuple[_Lane, int]]] | None] = ContextVar(
+    "windlass_request_memory", default=None
+)
 
 
 async def room_for(size: int) -> None:
     """Wait until a body of this size may be read. Outside of `Memory.request` there is no bound."""
-    share = _current.get()
-    if share is not None and size:
-        await share.take(size)
+    current = _current.get()
+    if current is not None and size:
+        memory, held = current
+        lane = memory.lane(size)
+        held.append((lane, await lane.take(size)))

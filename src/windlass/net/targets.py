@@ -32,7 +32,7 @@ METADATA = _networks(
     "169.254.0.0/16", "fe80::/10", "168.63.129.16/32", "192.0.0.192/32", "100.100.100.200/32", "fd00:ec2::/32",
     "fd20:ce::/32",
 )  # fmt: skip
-NOBODY = _networks("0.0.0.0/8", "::/128", "224.0.0.0/4", "ff00::/8", "255.255.255.255/32")
+UNUSABLE = _networks("0.0.0.0/8", "::/128", "224.0.0.0/4", "ff00::/8", "255.255.255.255/32")
 # IPv6 addresses that lead to the IPv4 address in their last 32 bits.
 AT_THE_END = _networks("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")
 LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
@@ -61,7 +61,7 @@ class Targets(msgspec.Struct, frozen=True):
     def _check(self, host: str, ip: Address) -> None:
         if any(ip in network for network in METADATA):
             raise Forbidden(f"{host} ({ip}) is a service of the machine itself")
-        if any(ip in network for network in NOBODY):
+        if any(ip in network for network in UNUSABLE):
             raise Forbidden(f"{host} ({ip}) is not the address of a server")
         kind, name = kind_of(ip), plain(host)
         if kind in self.kinds or any(ip in network for network in self.networks):

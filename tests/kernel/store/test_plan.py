@@ -103,7 +103,7 @@ def scans(plan: dict[str, Any]) -> set[tuple[str, str | None]]:
         ("due_timers", "task_timer"),
         ("due_work", "task_timer"),
         ("cancelling_tasks", "task_cancelling"),
-        ("unheard_cancels", "task_cancelling"),
+        ("has_pending_cancel", "task_cancelling"),
         ("run_task_ids", "task_run"),
     ],
 )

@@ -41,7 +41,7 @@ class ObjectTable(Table):
         await self.session.fetch("hasten_deletion", effect_id)
 
     async def lock_deletion(self, effect_id: UUID) -> bool:
-        """Whether the deletion was begun and is not finished. Until the commit nobody can withdraw it."""
+        """Whether the deletion was begun and is not finished. Until the commit it cannot be withdrawn."""
         rows = await self.session.fetch("lock_deletion", effect_id)
         return bool(rows) and rows[0][0] > 0
 

@@ -169,8 +169,8 @@ class Views(Table):
         args = task.namespace, task.queue, task.kind, requires, delivery
         return int(await self.session.fetchval("capable_workers", *args))
 
-    async def unheard_cancels(self, lease_id: UUID) -> bool:
-        return bool(await self.session.fetchval("unheard_cancels", lease_id))
+    async def has_pending_cancel(self, lease_id: UUID) -> bool:
+        return bool(await self.session.fetchval("has_pending_cancel", lease_id))
 
     async def list_leases(self, namespace: str) -> list[Lease]:
         return [records.lease_from(row) for row in await self.session.fetch("list_leases", namespace)]

@@ -68,7 +68,7 @@ select count(*) from windlass.lease l
    and coalesce($4::text[], '{}') <@ l.labels and l.expires_at > windlass.now() and l.draining_until is null
    and l.delivery = $5
 
--- name: unheard_cancels
+-- name: has_pending_cancel
 -- Returns whether a task under this lease has a cancel request that its worker has not received yet (index
 -- task_cancelling).
 select exists (
