@@ -38,7 +38,7 @@ class Memory:
     @contextmanager
     def request(self) -> Iterator[None]:
         """One request, from its header to the end of its answer."""
-        held: list[tuple[_Lane, int]] = []
+        held: _Held = []
         token = _current.set((self, held))
         try:
             yield
@@ -107,10 +107,8 @@ class _Lane:
                 turn.set_result(None)
 
 
-# The room that the current request has taken.
-_current: ContextVar[tuple[Memory, list[tuple[_Lane, int]]] | None] = ContextVar(
-    "windlass_request_memory", default=None
-)
+_Held = list[tuple[_Lane, int]]  # the room that one request has taken
+_current: ContextVar[tuple[Memory, _Held] | None] = ContextVar("windlass_request_memory", default=None)
 
 
 async def room_for(size: int) -> None:

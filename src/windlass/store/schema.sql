@@ -192,14 +192,14 @@ select w.id, w.lease_id, w.namespace, w.contract, w.name, w.queues, w.kinds, w.l
 -- `expires_at` is `infinity` until the attempt is delivered; until then the outbox is responsible for it. A row may
 -- stay after its attempt, until it expires. `caller` is the fingerprint of the certificate of the last heartbeat.
 create table windlass.heartbeat (
-    task_id     uuid        not null primary key,
-    attempt     integer     not null,
-    timeout_ms  bigint      not null,
-    slack_ms    bigint      not null,
-    expires_at  timestamptz not null,
-    heard_at    timestamptz,
-    seen_at     timestamptz,
-    caller      text
+    task_id       uuid        not null primary key,
+    attempt       integer     not null,
+    timeout_ms    bigint      not null,
+    slack_ms      bigint      not null,
+    expires_at    timestamptz not null,
+    heartbeat_at  timestamptz,
+    seen_at       timestamptz,
+    caller        text
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1);
 
 -- ---------------------------------------------------------------------------------------------------- queues and kinds
@@ -545,7 +545,7 @@ create table windlass.machine (
     place        text        not null,
     machine_id   text,
     instance_id  text,
-    asked_at     timestamptz not null,
+    requested_at timestamptz not null,
     launched_at  timestamptz,
     deadline_at  timestamptz,
     ended_at     timestamptz,

@@ -40,7 +40,7 @@ async def test_load_tasks_locks_what_it_returns_until_the_commit(engine: Engine,
         assert list((await third.tasks.load_tasks([id_]))[0]) == [id_]
 
 
-async def test_load_tasks_patiently_gives_up_with_store_busy(
+async def test_lock_tasks_gives_up_with_store_busy(
     engine: Engine, store: Store, other_connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_table, "LOCK_TIMEOUT_MS", 50)
@@ -48,17 +48,17 @@ async def test_load_tasks_patiently_gives_up_with_store_busy(
     async with held(other_connection, id_):
         with pytest.raises(StoreBusy):
             async with store.begin() as tx:
-                await tx.tasks.load_tasks_patiently([id_])
+                await tx.tasks.lock_tasks([id_])
 
 
-async def test_load_tasks_patiently_sees_what_the_holder_committed(
+async def test_lock_tasks_sees_what_the_holder_committed(
     engine: Engine, store: Store, other_connection: asyncpg.Connection
 ) -> None:
     [id_] = await engine.submit_many(jobs(1))
     async with store.begin() as tx:
         async with held(other_connection, id_):
             await other_connection.execute("update windlass.task set priority = 7")
-            load = asyncio.create_task(tx.tasks.load_tasks_patiently([id_]))
+            load = asyncio.create_task(tx.tasks.lock_tasks([id_]))
             await waits_for(other_connection)
         assert (await soon(load))[id_].priority == 7
 

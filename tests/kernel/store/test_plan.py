@@ -81,7 +81,7 @@ def scans(plan: dict[str, Any]) -> set[tuple[str, str | None]]:
     ("query", "index"),
     [
         ("load_tasks", "task_pkey"),
-        ("load_tasks_patiently", "task_pkey"),
+        ("lock_tasks", "task_pkey"),
         ("start_tasks", "task_pkey"),
         ("complete_tasks", "task_pkey"),
         ("update_tasks", "task_pkey"),

@@ -24,12 +24,13 @@ with request as materialized (
       from fit f where t.id = f.id
     returning t.*
 ), alive as (
-    insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, expires_at, heard_at, caller)
+    insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, expires_at, heartbeat_at, caller)
     select b.id, b.attempt, f.lease_ms, 0, windlass.now() + f.lease_ms * interval '1 millisecond', windlass.now(), f.caller
       from begun b join fit f on f.id = b.id order by b.id
     on conflict (task_id) do update
        set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,
-           expires_at = excluded.expires_at, heard_at = excluded.heard_at, seen_at = null, caller = excluded.caller
+           expires_at = excluded.expires_at, heartbeat_at = excluded.heartbeat_at, seen_at = null,
+           caller = excluded.caller
 ), entries as (
     insert into windlass.history (task_id, at, attempt, what, worker, detail)
     select b.id, windlass.now(), b.attempt, 'claimed', b.worker, f.detail::jsonb from begun b join fit f on f.id = b.id
@@ -62,12 +63,12 @@ with begun as materialized (
     update windlass.task t set claim_id = b.claim_id from begun b
      where t.id = b.task_id and t.claim_id is distinct from b.claim_id
 )
-insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, expires_at, heard_at, caller)
+insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, expires_at, heartbeat_at, caller)
 select b.task_id, b.attempt, $5, 0, windlass.now() + $5::bigint * interval '1 millisecond', windlass.now(), b.caller
   from begun b order by b.task_id
 on conflict (task_id) do update
    set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,
-       expires_at = excluded.expires_at, heard_at = excluded.heard_at, seen_at = null, caller = excluded.caller
+       expires_at = excluded.expires_at, heartbeat_at = excluded.heartbeat_at, seen_at = null, caller = excluded.caller
 
 -- name: extend_held_leases
 -- Writes heartbeats of many lease holders. The lease of the current attempt, if it has not expired, lasts for its
@@ -91,7 +92,7 @@ with request as materialized (
      order by h.task_id for update
 ), kept as (
     update windlass.heartbeat h
-       set expires_at = windlass.now() + h.timeout_ms * interval '1 millisecond', heard_at = windlass.now(),
+       set expires_at = windlass.now() + h.timeout_ms * interval '1 millisecond', heartbeat_at = windlass.now(),
            caller = k.caller
       from known k join live l on l.task_id = k.id and l.attempt = k.attempt
      where k.holds and h.task_id = k.id

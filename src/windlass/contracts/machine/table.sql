@@ -5,7 +5,7 @@ select i.id from windlass.installation i limit 1
 -- name: request_machine
 -- Records that a machine for an attempt is about to be started. Written before the start, so that every running
 -- machine has a row.
-insert into windlass.machine (task_id, attempt, namespace, queue, launcher, place, asked_at)
+insert into windlass.machine (task_id, attempt, namespace, queue, launcher, place, requested_at)
 values ($1, $2, $3, $4, $5, $6, windlass.now())
 on conflict (task_id, attempt) do update set launcher = excluded.launcher, place = excluded.place
  where windlass.machine.launched_at is null
@@ -52,7 +52,7 @@ select o.task_id, o.prefix from windlass.export_object o
  where (t.id is null or (t.finished_at is not null and (t.state <> 'succeeded' or o.downloaded_at is not null
                          or t.finished_at + o.keep_s * interval '1 second' <= windlass.now())))
    and not exists (select from windlass.machine m where m.task_id = o.task_id and m.ended_at is null
-                      and coalesce(m.deadline_at, m.asked_at) > windlass.now() - interval '1 day')
+                      and coalesce(m.deadline_at, m.requested_at) > windlass.now() - interval '1 day')
  order by o.task_id limit $1
 
 -- name: forget_objects

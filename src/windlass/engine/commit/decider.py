@@ -125,7 +125,7 @@ class Decider:
         outcomes: Outcomes = {}
         try:
             async with self._store.begin() as tx:
-                tasks = await tx.tasks.load_tasks_patiently([commands[0].task_id])
+                tasks = await tx.tasks.lock_tasks([commands[0].task_id])
                 contexts = await load_contexts(tx.session, commands)
                 await tx.apply(decide(commands, tasks, await tx.now(), outcomes, contexts))
         except WindlassError as error:

@@ -213,7 +213,7 @@ def with_policy(schedule: Schedule, declared: Mapping[tuple[str, str], Policy]) 
 async def cancel_replaced(tx: Transaction, replaced: Sequence[OpenTask], now: datetime) -> None:
     """Cancel the replaced tasks that have not ended. The fires that wait for them are behind them in line."""
     if replaced:
-        tasks = await tx.tasks.load_tasks_patiently(sorted(task.id for task in replaced))
+        tasks = await tx.tasks.lock_tasks(sorted(task.id for task in replaced))
         reason = "replaced by the next fire of its schedule"
         await tx.apply([task_rules.cancel(task, reason, now) for task in tasks.values() if not task.terminal])
 

@@ -116,7 +116,8 @@ async def wake_parents(store: Store) -> int:
 async def _settle_alone(store: Store, run_id: UUID, effects: Sequence[Effect]) -> int:
     try:
         async with store.begin() as tx:
-            await tx.runs.lock_runs_patiently([run_id], HELD_WAIT_MS)
+            await tx.limit_waits(HELD_WAIT_MS)
+            await tx.runs.lock_runs([run_id])
             return len(await _settle(tx, effects, patiently=True))
     except StoreBusy:
         async with store.begin() as tx:
@@ -145,7 +146,7 @@ async def _settle(tx: Transaction, effects: Sequence[Effect], *, patiently: bool
 async def _load(tx: Transaction, ids: Sequence[UUID], patiently: bool) -> tuple[dict[UUID, Task], set[UUID]]:
     """Lock these tasks. Returns them, and the ids of those that another transaction has locked."""
     if patiently:
-        return await tx.tasks.load_tasks_patiently(ids, HELD_WAIT_MS), set()
+        return await tx.tasks.lock_tasks(ids, HELD_WAIT_MS), set()
     tasks, _ = await tx.tasks.load_tasks(ids)
     missing = [id_ for id_ in ids if id_ not in tasks]
     return tasks, await tx.tasks.existing_tasks(missing) if missing else set()

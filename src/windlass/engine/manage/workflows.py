@@ -124,7 +124,7 @@ class Workflows:
 
     async def _decide(self, tx: Transaction, command: StepResult) -> Step:
         outcomes: Outcomes = {}
-        tasks = await tx.tasks.load_tasks_patiently([command.task_id])
+        tasks = await tx.tasks.lock_tasks([command.task_id])
         await tx.apply(decide([command], tasks, await tx.now(), outcomes, await load_contexts(tx.session, [command])))
         outcome = outcomes.get(0) or unknown(command)
         if isinstance(outcome, WindlassError):
@@ -134,7 +134,7 @@ class Workflows:
 
     async def _outwait(self, task_id: UUID) -> None:
         async with self._store.begin() as tx:
-            await tx.tasks.load_tasks_patiently([task_id])
+            await tx.tasks.lock_tasks([task_id])
 
     # ----------------------------------------------------------------------------------------- fork
 

@@ -144,6 +144,6 @@ async def _give_up(store: Store, randomness: Randomness, effect: Effect, problem
     """Make the effect a dead letter. The attempt that needs it cannot go on: its loss is decided like any other."""
     async with store.begin() as tx:
         await tx.outbox.dead_letter_effect(effect.id, problem)
-        task = (await tx.tasks.load_tasks_patiently([effect.task_id])).get(effect.task_id)
+        task = (await tx.tasks.lock_tasks([effect.task_id])).get(effect.task_id)
         if task is not None and outgoing.needs(task, effect):
             await tx.apply([rules.expire(task, await tx.now(), randomness.jitter(), "EFFECT_UNDELIVERABLE")])

@@ -99,7 +99,7 @@ class OutgoingAttempts:
     async def still_waits(self, effect: Effect) -> bool:
         """Whether an attempt has to be carried to a worker yet. If it has ended, its row for heartbeats is deleted."""
         async with self._store.begin() as tx:
-            task = (await tx.tasks.load_tasks_patiently([effect.task_id])).get(effect.task_id)
+            task = (await tx.tasks.lock_tasks([effect.task_id])).get(effect.task_id)
             if task is not None and rules.runs(task, effect.attempt):
                 return task.worker is None
             await tx.heartbeats.forget_heartbeats([(effect.task_id, effect.attempt)])

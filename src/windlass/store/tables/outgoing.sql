@@ -10,7 +10,7 @@ insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, exp
 select u.task_id, u.attempt, $3, $4, 'infinity' from unnest($1::uuid[], $2::integer[]) as u(task_id, attempt)
 on conflict (task_id) do update
    set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,
-       expires_at = excluded.expires_at, heard_at = null, seen_at = null
+       expires_at = excluded.expires_at, heartbeat_at = null, seen_at = null
  where h.attempt < excluded.attempt
 
 -- name: delivered
@@ -25,8 +25,8 @@ update windlass.heartbeat h set expires_at = windlass.now() + $3::double precisi
 -- rows by id and takes no lock.
 select u.task_id, t.namespace, t.run_id, t.state, t.attempt, t.outcome, t.lease_id, t.worker, t.cancel,
        coalesce(h.attempt = u.attempt, false) as alive,
-       coalesce(h.heard_at is not null and h.expires_at >= c.now + h.timeout_ms * interval '1 millisecond', false) as covered,
-       c.now
+       coalesce(h.heartbeat_at is not null and h.expires_at >= c.now + h.timeout_ms * interval '1 millisecond', false)
+           as covered, c.now
   from (select windlass.now() as now) c,
        unnest($1::uuid[], $2::integer[]) with ordinality as u(task_id, attempt, place)
   left join lateral (select * from windlass.task o where o.id = u.task_id offset 0) t on true
@@ -39,8 +39,8 @@ select u.task_id, t.namespace, t.run_id, t.state, t.attempt, t.outcome, t.lease_
 -- less than a second of heartbeats, and its restart takes longer than that.
 with quickly as materialized (select set_config('synchronous_commit', 'off', true))
 update windlass.heartbeat h
-   set expires_at = windlass.now() + (h.timeout_ms + h.slack_ms) * interval '1 millisecond', heard_at = windlass.now(),
-       seen_at = coalesce(u.seen_at, windlass.now())
+   set expires_at = windlass.now() + (h.timeout_ms + h.slack_ms) * interval '1 millisecond',
+       heartbeat_at = windlass.now(), seen_at = coalesce(u.seen_at, windlass.now())
   from quickly, unnest($1::uuid[], $2::integer[], $3::timestamptz[]) as u(task_id, attempt, seen_at)
  where h.task_id = u.task_id and h.attempt = u.attempt
 returning h.task_id, h.attempt
@@ -57,7 +57,7 @@ delete from windlass.heartbeat h using unnest($1::uuid[], $2::integer[]) as u(ta
 
 -- name: last_heartbeat
 -- Returns the time of the last heartbeat of the current attempt.
-select h.heard_at from windlass.heartbeat h join windlass.task t on t.id = h.task_id and t.attempt = h.attempt
+select h.heartbeat_at from windlass.heartbeat h join windlass.task t on t.id = h.task_id and t.attempt = h.attempt
  where h.task_id = $1
 
 -- name: undelivered

@@ -24,11 +24,6 @@ class RunTable(Table):
         """Lock those that can be locked at once."""
         return {row[0] for row in await self.session.fetch("lock_free_runs", sorted(ids))}
 
-    async def lock_runs_patiently(self, ids: Iterable[UUID], lock_wait_ms: int) -> None:
-        """Wait for the locks, but not longer than this: LockHeld."""
-        await self.session.limit_lock_wait(lock_wait_ms)
-        await self.lock_runs(ids)
-
     async def mark_upstream(self, ids: Iterable[UUID]) -> set[UUID]:
         """Mark the tasks that have not ended as having dependents, and return their ids."""
         return {row[0] for row in await self.session.fetch("mark_upstream", sorted(ids))}

@@ -53,10 +53,10 @@ class TaskTable(Table):
         rows = await self.session.fetch("load_tasks", ids)
         return {row[0]: records.task_from(row) for row in rows}, rows[0][-1] if rows else None
 
-    async def load_tasks_patiently(self, ids: Sequence[UUID], lock_wait_ms: int = LOCK_TIMEOUT_MS) -> dict[UUID, Task]:
+    async def lock_tasks(self, ids: Sequence[UUID], lock_wait_ms: int = LOCK_TIMEOUT_MS) -> dict[UUID, Task]:
         """Wait for the locks, but not longer than this: LockHeld."""
         await self.session.limit_lock_wait(lock_wait_ms)
-        rows = await self.session.fetch("load_tasks_patiently", ids)
+        rows = await self.session.fetch("lock_tasks", ids)
         return {row[0]: records.task_from(row) for row in rows}
 
     async def existing_tasks(self, ids: Sequence[UUID]) -> set[UUID]:

@@ -26,7 +26,7 @@ select id, (select count(*) from woken) from new
 select {task_columns}, windlass.now()
   from windlass.task t where t.id = any($1::uuid[]) order by t.id for update skip locked
 
--- name: load_tasks_patiently
+-- name: lock_tasks
 -- Locks these tasks in the order of their ids. Waits up to the transaction's lock_timeout. A later statement reads
 -- the time.
 select {task_columns} from windlass.task t where t.id = any($1::uuid[]) order by t.id for update
