@@ -19,7 +19,7 @@ from tests.sim.stranger import computed_token
 from windlass.contracts.session.server import calls as session_call
 from windlass.contracts.session.server.namespaces import AttemptAccess
 from windlass.core import run as run_rules
-from windlass.core import step as step_rules
+from windlass.core import step_command
 from windlass.core import task as rules
 from windlass.core.ids import derived_id
 from windlass.core.lease import Lease
@@ -452,13 +452,7 @@ def freed_place_wakes_nobody() -> AbstractContextManager[None]:
 @bug
 def step_without_fence() -> AbstractContextManager[None]:
     """A step is recorded whichever attempt did it."""
-    real = step_rules._refuse_or_repeat
-
-    def refuse_or_repeat(task: Task, held: Any, known: Any) -> Transition | None:
-        del held
-        return real(task, (task.attempt, task.lease_id), known) if task.lease_id is not None else None  # type: ignore[arg-type]
-
-    return patched(step_rules, "_refuse_or_repeat", refuse_or_repeat)
+    return patched(step_command, "check_fence", lambda *_: None)
 
 
 @bug
@@ -485,8 +479,7 @@ def done_step_rewritten() -> AbstractContextManager[None]:
 @bug
 def signal_wakes_nobody() -> AbstractContextManager[None]:
     """A signal is kept, and the workflow that waits for it sleeps on."""
-    real = step_rules.send_signal
-    return patched(step_rules, "send_signal", lambda task, signal, _: real(task, signal, False))
+    return patched(step_command, "wake", lambda task, _: Transition(Verb.NOTE, task, task))
 
 
 @bug

@@ -21,9 +21,9 @@ from windlass.core.step import StepCommandContext
 from windlass.core.task import Task
 from windlass.core.text import clean
 from windlass.core.validation import (
-    check_count,
+    check_attempt,
+    check_ids,
     check_instant,
-    check_list,
     check_names,
     check_payload,
     check_seconds,
@@ -39,24 +39,26 @@ class Command(Protocol):
     def decide(self, task: Task, now: Instant) -> Transition: ...
 
 
-class Complete(msgspec.Struct, frozen=True, gc=False):
-    """The handler returned; `result` is JSON text."""
+class _Report(msgspec.Struct, frozen=True):
+    """A worker's report on its attempt."""
 
     task_id: UUID
     attempt: int
     lease_id: UUID
+
+
+class Complete(_Report, frozen=True, gc=False):
+    """The handler returned; `result` is JSON text."""
+
     result: bytes | None = None
 
     def decide(self, task: Task, now: Instant) -> Transition:
         return rules.complete(task, self.attempt, self.lease_id, self.result, now)
 
 
-class Fail(msgspec.Struct, frozen=True):
-    """The handler failed. Whether another try follows is decided by the rule."""
+class Fail(_Report, frozen=True):
+    """The handler failed. The rule decides whether another try follows."""
 
-    task_id: UUID
-    attempt: int
-    lease_id: UUID
     failure: Failure
     jitter: float = 0.0
 
@@ -64,12 +66,9 @@ class Fail(msgspec.Struct, frozen=True):
         return rules.fail(task, self.attempt, self.lease_id, self.failure, now, self.jitter)
 
 
-class Cancelled(msgspec.Struct, frozen=True):
+class Cancelled(_Report, frozen=True):
     """The worker stopped the attempt."""
 
-    task_id: UUID
-    attempt: int
-    lease_id: UUID
     message: str = ""
 
     def __post_init__(self) -> None:
@@ -81,8 +80,8 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 
 class Sleep(CommandWithContext, frozen=True):
-    """The workflow waits for a time, for signals, for child tasks, or with nothing given until it is woken. It holds
-    no worker meanwhile, and does not sleep if one of them has come."""
+    """The workflow waits for a time, for signals, for child tasks, or without any of them until it is woken. It does
+    not sleep if one of them has come."""
 
     context = StepCommandContext
 
@@ -100,23 +99,16 @@ class Sleep(CommandWithContext, frozen=True):
         return rules.sleep(task, self.attempt, self.lease_id, self.until, now, come=come)
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(_Report, frozen=True):
     """The worker gives the task back unrun."""
-
-    task_id: UUID
-    attempt: int
-    lease_id: UUID
 
     def decide(self, task: Task, now: Instant) -> Transition:
         return rules.release(task, self.attempt, self.lease_id, now)
 
 
-class Park(msgspec.Struct, frozen=True):
-    """The worker's code no longer matches the record of the workflow: a person has to look."""
+class Park(_Report, frozen=True):
+    """The worker's code no longer matches the record of the workflow, so a person has to decide."""
 
-    task_id: UUID
-    attempt: int
-    lease_id: UUID
     failure: Failure
 
     def decide(self, task: Task, now: Instant) -> Transition:
@@ -128,12 +120,10 @@ _REPORTS = get_args(Report)
 
 
 def checked_report(report: Report, jitter: float) -> Report:
-    """The report, checked, with its jitter. Raises Invalid for what is no report."""
+    """The report, checked, with its jitter. Raises Invalid naming the first field that cannot be accepted."""
     if not isinstance(report, _REPORTS):
         raise Invalid(f"must be a report, not {type(report).__name__}", field="report")
-    check_type("task_id", report.task_id, UUID)
-    check_type("lease_id", report.lease_id, UUID)
-    check_count("attempt", report.attempt, least=1, most=2**31 - 1)
+    check_attempt(report)
     match report:
         case Complete(result=result) if result is not None:
             check_payload("result", result)
@@ -147,13 +137,12 @@ def checked_report(report: Report, jitter: float) -> Report:
             if until is not None:
                 check_instant("until", until)
             check_names("signals", signals)
-            for child_id in check_list("children", children):
-                check_type("children", child_id, UUID)
+            check_ids("children", children)
     return report
 
 
 def storable(failure: Failure) -> Failure:
-    """The failure that a worker reports, checked. Its texts are storable by themselves."""
+    """The failure that a worker reports, checked. `Failure` itself makes its texts storable."""
     check_type("failure", failure, Failure)
     for field in ("message", "reason", "trace"):
         check_type(f"failure.{field}", getattr(failure, field), str)
@@ -167,14 +156,14 @@ def storable(failure: Failure) -> Failure:
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """An attempt that has begun, and what to do in it."""
+    """An attempt that has begun, with its payload."""
 
     task: Task
     payload: bytes
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """A client or an operator asks to cancel."""
+    """A client or an operator cancels the task."""
 
     task_id: UUID
     reason: str = ""

@@ -1,7 +1,7 @@
-"""What a running attempt reports: its progress, a checkpoint for the next attempt, log lines.
+"""Reports of a running attempt: its progress, a checkpoint for the next attempt, log lines.
 
-A progress report decides nothing, so it may be dropped: only the last progress and the last checkpoint count, and only
-the last log lines of the last attempts are stored. A report of an attempt that is over changes nothing.
+They decide nothing, so they may be dropped: only the last progress and the last checkpoint count, and only the last log
+lines of the last attempts are stored. A report of an attempt that is over changes nothing.
 """
 
 from __future__ import annotations
@@ -12,15 +12,23 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core.states import Instant
-from windlass.core.validation import check_count, check_list, check_payload, check_seconds, check_type, clean_text
+from windlass.core.validation import (
+    check_attempt,
+    check_count,
+    check_list,
+    check_payload,
+    check_seconds,
+    check_type,
+    clean_text,
+)
 from windlass.errors import Invalid, TooLarge
 
 AMOUNT_MAX = 1e15
 MESSAGE_MAX = 1000
 CHECKPOINT_MAX_BYTES = 256 * 1024
 LINE_MAX = 2000
-LINES_MAX = 500  # of an attempt
-ATTEMPTS_KEPT = 10  # of a task, whose lines are kept
+LINES_MAX = 500  # per attempt
+ATTEMPTS_KEPT = 10  # attempts of a task whose lines are stored
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -96,9 +104,7 @@ def check_checkpoint(data: bytes) -> None:
 def checked_progress_report(note: ProgressReport) -> ProgressReport:
     """The report as it may be stored. Texts are cleaned and cut rather than refused, since losing them is worse."""
     check_type("note", note, ProgressReport)
-    check_type("task_id", note.task_id, UUID)
-    check_type("lease_id", note.lease_id, UUID)
-    check_count("attempt", note.attempt, least=1, most=2**31 - 1)
+    check_attempt(note)
     progress = note.progress
     if progress is not None:
         check_type("progress", progress, Amount)

@@ -1,7 +1,4 @@
-"""Submissions, and every check of them that needs no database.
-
-Owns the shape and range of every field of a submission. What fails here has written nothing.
-"""
+"""Submissions, and the shape and range of each of their fields. A check that fails here has written nothing."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from windlass.core.validation import (
     KEY_MAX,
     PAYLOAD_MAX_BYTES,
     check_count,
+    check_ids,
     check_instant,
     check_name,
     check_names,
@@ -33,10 +31,10 @@ PRIORITY_MIN, PRIORITY_MAX = -100, 100
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """One task to be. Like `nice`, a lower `priority` runs first. `payload` is JSON text in UTF-8.
+    """A task to submit. Like `nice`, a lower `priority` runs first. `payload` is JSON text in UTF-8.
 
     It becomes available `delay_s` after its submission by the database's clock, or at `available_at`. `wire` is a JSON
-    object with what only one contract knows; `replay_of` names an ended task that this one does again.
+    object with the fields of one contract; `replay_of` is the ended task that this one repeats.
     """
 
     kind: str
@@ -63,20 +61,19 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wire_fields(wire: bytes | None) -> dict[str, Any]:
-    """What was given for one contract at the submission, as that contract reads it."""
+    """The fields of one contract that came with the submission."""
     found = None if wire is None else msgspec.json.decode(wire)
     return found if isinstance(found, dict) else {}
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Submissions that differ only in their ids and payloads: the shared fields are sent and checked once."""
+    """Submissions that differ only in id and payload: the shared fields are sent and checked once."""
 
     shared: Submission
     ids: list[UUID]
     payloads: list[bytes]
 
     def submissions(self) -> list[Submission]:
-        """The same tasks as single submissions."""
         pairs = zip(self.ids, self.payloads, strict=True)
         return [replace(self.shared, id=task_id, payload=payload) for task_id, payload in pairs]
 
@@ -102,10 +99,10 @@ def _check_optional(submission: Submission) -> None:
         check_type("id", submission.id, UUID)
     if submission.idempotency_key is not None:
         check_text("idempotency_key", submission.idempotency_key, KEY_MAX)
-    for field in ("available_at", "deadline_at"):
-        value = getattr(submission, field)
-        if value is not None:
-            check_instant(field, value)
+    if submission.available_at is not None:
+        check_instant("available_at", submission.available_at)
+    if submission.deadline_at is not None:
+        check_instant("deadline_at", submission.deadline_at)
     if submission.delay_s != 0.0:
         check_seconds("delay_s", submission.delay_s)
         if submission.available_at is not None:
@@ -118,26 +115,21 @@ def _check_optional(submission: Submission) -> None:
         check_type("parent_id", submission.parent_id, UUID)
     if submission.schedule_id is not None:
         check_type("schedule_id", submission.schedule_id, UUID)
+    if submission.replay_of is not None:
+        check_type("replay_of", submission.replay_of, UUID)
     if submission.after != ():
-        _check_after(submission)
+        check_type("after", submission.after, tuple)
+        check_ids("after", submission.after)
+        if submission.run_id is None:
+            raise Invalid("a task can only wait for tasks of its own run: give run_id", field="after")
+        if submission.id in submission.after:
+            raise Invalid("a task cannot wait for itself", field="after")
     if submission.after_any_outcome is not False:
         check_type("after_any_outcome", submission.after_any_outcome, bool)
     if submission.trace is not None:
         check_trace("trace", submission.trace)
     if submission.wire is not None:
         check_object("wire", submission.wire)
-    if submission.replay_of is not None:
-        check_type("replay_of", submission.replay_of, UUID)
-
-
-def _check_after(submission: Submission) -> None:
-    check_type("after", submission.after, tuple)
-    for upstream in submission.after:
-        check_type("after", upstream, UUID)
-    if submission.run_id is None:
-        raise Invalid("a task can only wait for tasks of its own run: give run_id", field="after")
-    if submission.id in submission.after:
-        raise Invalid("a task cannot wait for itself", field="after")
 
 
 def check_policy(policy: Policy) -> None:

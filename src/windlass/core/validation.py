@@ -1,7 +1,7 @@
-"""What a value from outside may be: type, shape and range, each with an error that names the field.
+"""Checks of values from outside: type, shape and range, each with an error that names the field.
 
-Nothing that fails here has reached the database. What people and workers write as free text is made storable instead
-of refused (`clean_text`), since losing it would be worse.
+Nothing that fails here has reached the database. Free text of people and workers is made storable instead of refused
+(`clean_text`), since losing it would be worse.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -29,8 +30,8 @@ URL_MAX = 2000
 SECONDS_MAX = 100 * 365 * 86400.0
 COUNT_MAX = 1_000_000
 _URL = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?", re.IGNORECASE)
-_read_json = msgspec.json.Decoder(msgspec.Raw).decode  # reads all of it and makes nothing of it
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and halves of a character
+_read_json = msgspec.json.Decoder(msgspec.Raw).decode  # reads all of it and builds no objects
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters and surrogates
 
 
 def check_type(field: str, value: object, kind: type) -> None:
@@ -46,12 +47,24 @@ def check_name(field: str, value: object) -> None:
 
 @lru_cache(maxsize=4096)
 def _is_name(value: object) -> bool:
-    """Remembered, since the same few names come with every task."""
+    """Cached, since the same few names come with every task."""
     try:
         check_text("", value, NAME_MAX)
     except Invalid:
         return False
     return True
+
+
+def check_ids(field: str, values: object) -> None:
+    for value in check_list(field, values):
+        check_type(field, value, UUID)
+
+
+def check_attempt(of: Any) -> None:
+    """The fields `task_id`, `attempt` and `lease_id` of a command or report."""
+    check_type("task_id", of.task_id, UUID)
+    check_type("lease_id", of.lease_id, UUID)
+    check_count("attempt", of.attempt, least=1, most=2**31 - 1)
 
 
 def check_names(field: str, values: object) -> None:
@@ -66,14 +79,14 @@ def check_list(field: str, values: object) -> tuple[object, ...] | list[object]:
 
 
 def check_mapping(field: str, values: Mapping[K, V]) -> dict[K, V]:
-    """A copy, so that what the caller does with its own later changes nothing."""
+    """Returns a copy, so that later changes by the caller have no effect."""
     if not isinstance(values, Mapping):
         raise Invalid(f"must be a mapping, not {type(values).__name__}", field=field)
     return dict(values)
 
 
 def check_able(field: str, value: object, *names: str) -> None:
-    """Something of the caller's own that can do these."""
+    """An object of the caller that has these methods."""
     for name in names:
         if isinstance(value, type) or not callable(getattr(value, name, None)):
             raise Invalid(f"must have a method {name}; {type(value).__name__} has none", field=field)
@@ -105,14 +118,14 @@ def is_url(text: str) -> bool:
 
 
 def clean_text(field: str, value: object, longest: int = TEXT_MAX) -> str:
-    """Free text, cut and mended where PostgreSQL could not store it."""
+    """Free text, cut, and with characters replaced that PostgreSQL cannot store."""
     if not isinstance(value, str):
         raise Invalid(f"must be text, not {type(value).__name__}", field=field)
     return clean(value, longest)
 
 
 def clean_json(value: object, longest: int | None = None) -> object:
-    """The same for all text within a value that was JSON."""
+    """A decoded JSON value whose texts PostgreSQL can store."""
     if isinstance(value, str):
         return clean_data(value if longest is None else value[:longest])
     if isinstance(value, list):
