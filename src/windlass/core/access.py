@@ -1,7 +1,6 @@
-"""Who may do what: roles, keys, and the namespace that a key is bound to.
+"""Access: roles, API keys, and the namespace that a key is bound to.
 
-A role may do all that the ones below it may. A key that is bound to no namespace may act in each of them. How a key
-travels, and that only its hash is kept, is not known here.
+A role includes the rights of the roles below it. A key that is bound to no namespace may act in all of them.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ class Role(StrEnum):
 
     VIEWER = "viewer"  # sees tasks, queues, workers
     SUBMITTER = "submitter"  # submits, cancels, signals
-    OPERATOR = "operator"  # retries, replays, configures and pauses queues, looks after dead effects and letters
-    ADMIN = "admin"  # hands out keys, sees secrets
+    OPERATOR = "operator"  # retries, replays, configures and pauses queues, handles dead effects and dead letters
+    ADMIN = "admin"  # creates keys, sees secrets
 
 
 _RANK = {role: rank for rank, role in enumerate(Role)}
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who is asking. `namespace=None` is everywhere."""
+    """The caller. `namespace=None` means all namespaces."""
 
     name: str
     role: Role
@@ -40,7 +39,7 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A key as people see it: never the key itself. `hint` is how it begins, so that it can be recognised."""
+    """The record of a key, without the key itself. `hint` is its first characters, to recognise it by."""
 
     id: UUID
     name: str
@@ -57,14 +56,14 @@ def check_role(principal: Principal, needed: Role) -> None:
 
 
 def check_reach(principal: Principal, namespace: str | None) -> None:
-    """Raise Forbidden unless the caller may act in this namespace; None is all of them."""
+    """Raise Forbidden unless the caller may act in this namespace, or in all of them (None)."""
     if principal.namespace is not None and namespace != principal.namespace:
         where = "all namespaces" if namespace is None else f"the namespace {namespace}"
         raise Forbidden(f"this key is bound to the namespace {principal.namespace}, not to {where}")
 
 
 def check_grant(name: object, role: object, namespace: object) -> None:
-    """Raise Invalid naming what no key can have."""
+    """Raise Invalid naming the first field that cannot be accepted."""
     check_name("name", name)
     if role not in Role.__members__.values():
         raise Invalid(f"{role!r} is not a role", field="role")

@@ -1,7 +1,7 @@
-"""One attempt: which credential speaks for it, how it stays alive, what follows from its report.
+"""One attempt: the credential that authorises its worker, its heartbeats, and the rule for its report.
 
-Contracts read what a worker shows (a token, a signature, a lease) into a `Credential`, and what it reports into an
-`AttemptReport`. They translate denials back into the words of their wire. The rules of a task are those of `task`.
+Contracts read what a worker sends (a token, a signature, a lease) into a `Credential`, and its report into an
+`AttemptReport`. They translate denials back into errors of their wire. The rules of a task are those of `task`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORKER_TIME, CLOCK_SKEW = "worker_time", "clock_skew_s"  # in the detail of a li
 
 
 class Denial(StrEnum):
-    """Why a credential does not speak for the current attempt of a task."""
+    """Why a credential is not valid for the current attempt of a task."""
 
     EXPIRED = "expired"
     NOT_YET_VALID = "not_yet_valid"
@@ -48,7 +48,7 @@ _OUT_OF_TIME = {Denial.EXPIRED: "the token has expired", Denial.NOT_YET_VALID: "
 
 
 class AttemptRow(Protocol):
-    """What of a task says which attempt is the current one: a task, or the few columns that a heartbeat reads."""
+    """The fields that identify the current attempt: of a task, or of the few columns that a heartbeat reads."""
 
     @property
     def id(self) -> UUID: ...
@@ -69,7 +69,7 @@ class AttemptRow(Protocol):
 
 
 class Credential(msgspec.Struct, frozen=True, gc=False):
-    """What a worker shows with everything that it sends. Each contract has a subclass.
+    """Sent by a worker with every request. Each contract has a subclass.
 
     `attempt` None means the current one: some workers cannot name theirs. `token` is the lease token of the attempt,
     where the wire carries it; a signature or a scope proves the attempt without it.
@@ -85,13 +85,13 @@ class Credential(msgspec.Struct, frozen=True, gc=False):
     token_required: ClassVar[bool] = False
 
     def check(self, task: AttemptRow, now: Instant) -> None:
-        """Raise unless this speaks for the current attempt of the task."""
+        """Raise unless this is valid for the current attempt of the task."""
         denial = self.denial(task, now)
         if denial is not None:
             raise self.error(denial, task)
 
     def denial(self, task: AttemptRow, now: Instant) -> Denial | None:
-        """The one implementation of the fence for every wire. A shown token is compared as a whole."""
+        """The one implementation of the fence for every wire. A token is compared as a whole."""
         denial = self.time_denial(now)
         if denial is not None:
             return denial
@@ -115,21 +115,21 @@ class Credential(msgspec.Struct, frozen=True, gc=False):
         return None
 
     def check_time(self, now: Instant) -> None:
-        """Raise Unauthenticated unless this is valid now, whatever it is for."""
+        """Raise Unauthenticated unless this is valid now."""
         denial = self.time_denial(now)
         if denial is not None:
             raise Unauthenticated(_OUT_OF_TIME[denial])
 
     def covers(self, task: AttemptRow) -> bool:  # noqa: ARG002
-        """Whether this is for the namespace, and where it names one the run, of the task."""
+        """Whether this is for the namespace of the task, and for its run if it names one."""
         return True
 
     def is_from(self, worker: str | None) -> bool:  # noqa: ARG002
-        """Whether the worker that shows this may be the one that runs the attempt."""
+        """Whether the sender may be the worker that runs the attempt."""
         return True
 
     def error(self, denial: Denial, task: AttemptRow) -> WindlassError:
-        """The refusal, in the words of the wire."""
+        """The error of a denial on this wire."""
         return denied(denial, task, self.attempt)
 
     def ended(self, task: AttemptRow) -> WindlassError:
@@ -141,7 +141,7 @@ class Credential(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def caller_detail(self) -> dict[str, object]:
-        """What is kept of the caller in the history with each report."""
+        """Details about the caller for the history."""
         return {}
 
 
@@ -149,7 +149,7 @@ C = TypeVar("C", bound=Credential)
 
 
 def denied(denial: Denial, task: AttemptRow, attempt: int | None = None) -> WindlassError:
-    """The error of a denial, for wires that have no words of their own for it."""
+    """The error of a denial, for wires that have none of their own for it."""
     match denial:
         case Denial.EXPIRED | Denial.NOT_YET_VALID:
             return Unauthenticated(_OUT_OF_TIME[denial])
@@ -176,10 +176,10 @@ class Heartbeat(msgspec.Struct, Generic[C], frozen=True, gc=False):
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a heartbeat: until when the attempt may go on, if its wire tells that, and whether to stop it.
+    """The answer to a heartbeat: until when the attempt may run, if its wire carries that, and whether to stop it.
 
-    `worker` is the one that runs the attempt, which is another than the caller if a push reached two. `token` is the
-    attempt's lease token, under which progress is written; it is never sent to a worker.
+    `worker` runs the attempt; it is not the caller if a push reached two workers. `token` is the attempt's lease token,
+    under which progress is written; it is never sent to a worker.
     """
 
     now: Instant
@@ -190,7 +190,7 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def starts_grace(self) -> bool:
-        """Whether this answer is the first that carries the cancel: the grace of the worker begins with it."""
+        """Whether this answer is the first that carries the cancel, with which the worker's grace begins."""
         return self.cancel is not None and self.cancel.signalled_at is None
 
 
@@ -198,8 +198,8 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptReport(msgspec.Struct, Generic[C], frozen=True):
-    """A worker's report that its attempt is over. `detail` is kept in the history for people. An attempt that failed
-    because its worker stops may be `released`: then it uses no budget."""
+    """A worker's report that its attempt is over. `detail` goes into the history. An attempt that failed because its
+    worker stops may be `released`: then it uses no budget."""
 
     credential: C
     outcome: Outcome
@@ -220,8 +220,8 @@ class AttemptReport(msgspec.Struct, Generic[C], frozen=True):
         return self.follow(task, now)
 
     def follow(self, task: Task, now: Instant) -> Transition:
-        """What follows from the report, whose credential was checked: the end of the attempt and a line of history, or
-        a refusal, which is kept for audit. The same report again changes nothing."""
+        """The transition after the credential was checked: the end of the attempt and a line of history, or a refusal,
+        which is recorded for audit. The same report again changes nothing."""
         known = replace(task, worker=self.worker) if task.worker is None else task
         verdict = self.judge(known, now)
         if verdict.refusal is not None:
@@ -237,7 +237,7 @@ class AttemptReport(msgspec.Struct, Generic[C], frozen=True):
         return judge(task, self.outcome, self.result, self.failure, now, self.jitter, released=self.released)
 
     def refuse(self, task: Task, history: tuple[Entry, ...]) -> Transition:
-        """Nothing changes; the refused report is kept with its reporter."""
+        """Nothing changes; the refused report is recorded with its caller."""
         caller = self.credential.caller_detail
         audit = tuple(
             replace(line, worker=self.worker or line.worker, detail={**(line.detail or {}), **caller} or None)
@@ -247,7 +247,7 @@ class AttemptReport(msgspec.Struct, Generic[C], frozen=True):
 
     @property
     def kept(self) -> dict[str, object]:
-        """What is kept of the report besides its result."""
+        """The details of the report for the history."""
         return {"outcome": self.outcome.value, **self.detail, **self.credential.caller_detail}
 
 
@@ -261,7 +261,7 @@ def judge(
     *,
     released: bool = False,
 ) -> Transition:
-    """What follows from the outcome of the current attempt, reported under a credential that was checked."""
+    """The transition for a reported outcome of the current attempt, whose credential was checked."""
     attempt, lease_id = task.attempt, task.lease_id
     assert lease_id is not None, task.id
     if outcome is Outcome.SUCCEEDED:
@@ -275,12 +275,12 @@ def judge(
 
 
 def final_state(task: Task) -> State:
-    """The answer to a report: a failed attempt has failed, also if another one follows."""
+    """The state for the answer to a report: failed if the attempt failed, even if another one follows."""
     return task.state if task.terminal else State.FAILED
 
 
 def as_recorded(task: Task, result: bytes | None) -> bytes | None:
-    """The recorded result if this one is the same JSON in another spelling: then it is the same report."""
+    """The recorded result if this one is equal JSON, however it is written: then it is the same report."""
     known = task.result
     if known is None or result is None or known == result or is_reference(known) or is_reference(result):
         return result

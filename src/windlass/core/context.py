@@ -1,7 +1,7 @@
-"""Commands that need to know more than the row of their task.
+"""Commands that need more than the row of their task.
 
 Such a command names the class of its context. The module that owns the rows registers a loader for that class with the
-store (`store.contexts`), which reads them under the lock of the task, once for all commands of a batch.
+store (`store.contexts`). The loader reads them under the lock of the task, once for all commands of a batch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from windlass.core.task import Task
 
 
 class CommandContext:
-    """What the commands of a batch know besides their tasks. Without arguments it is empty."""
+    """The rows that the commands of a batch need besides their tasks. Without arguments it is empty."""
 
     def note(self, transition: Transition) -> None:
-        """Take in what one command writes, so that the next command of the batch sees it."""
+        """Add the writes of one command, so that the next command of the batch sees them."""
 
 
 class CommandWithContext(msgspec.Struct, frozen=True):

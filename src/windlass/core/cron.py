@@ -1,9 +1,9 @@
-"""Cron expressions: read and checked here, so that a schedule that could never fire is refused where it is declared.
+"""Parses and checks cron expressions, so that a schedule that could never fire is refused when it is declared.
 
-There are two forms, which differ in the number of fields, since each is what its users know from elsewhere:
+There are two forms, which differ in the number of fields:
 
-    5 fields   minute hour day month weekday                   a line of crontab: Sunday is 0 or 7; where both days are
-                                                               given, either will do
+    5 fields   minute hour day month weekday                   a line of crontab: Sunday is 0 or 7; if both days are
+                                                               given, either may match
     6, 7       second minute hour day month weekday [year]     the registry contract: Sunday is 1, Saturday 7; both days
                                                                must match; `?` is `*` for a day
 
@@ -41,7 +41,6 @@ _SHORT = {
     "@annually": "0 0 1 1 *",
 }
 _PART = re.compile(r"(?P<first>\*|\?|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>\d{1,4}))?")
-_ALL_HOURS = 24
 
 
 class _Field(NamedTuple):
@@ -73,7 +72,7 @@ _FULL = (
 
 
 class Cron(msgspec.Struct, frozen=True):
-    """When something is to happen: the values that each field allows, in order. Sunday is 0."""
+    """A parsed expression: the values that each field allows, in order. Sunday is 0."""
 
     text: str
     seconds: tuple[int, ...]
@@ -83,8 +82,8 @@ class Cron(msgspec.Struct, frozen=True):
     months: tuple[int, ...]
     weekdays: tuple[int, ...]
     years: tuple[int, ...] | None  # None: every year
-    either_day: bool  # the day of the month or that of the week will do
-    steady: bool  # every hour, or every so many: follows elapsed time when the clocks change
+    either_day: bool  # the day of the month or that of the week may match
+    steady: bool  # every hour, or every n hours: follows elapsed time when the clocks change
 
     @property
     def with_seconds(self) -> bool:
@@ -93,7 +92,7 @@ class Cron(msgspec.Struct, frozen=True):
 
 
 def parse_cron(text: str) -> Cron:
-    """Raises Invalid, which says which field is wrong."""
+    """Raises Invalid, with a message that names the wrong field."""
     if not isinstance(text, str) or len(text) > LONGEST:
         raise Invalid('must be text such as "0 9 * * MON"', field="cron")
     return _parsed(text)
@@ -104,7 +103,7 @@ def _parsed(text: str) -> Cron:
     fields = _SHORT.get(text.strip().lower(), text).split()
     crontab = len(fields) == len(_CRONTAB)
     if not crontab and len(fields) not in (len(_FULL) - 1, len(_FULL)):
-        shape = "5 fields (minute hour day month weekday), or 6 or 7 (second first, perhaps a year last)"
+        shape = "5 fields (minute hour day month weekday), or 6 or 7 (second first, optionally a year last)"
         raise Invalid(f"must have {shape}: {text!r}", field="cron")
     known = _CRONTAB if crontab else _FULL
     values = [_values(text_, field) for text_, field in zip(fields, known, strict=False)]
@@ -116,15 +115,15 @@ def _parsed(text: str) -> Cron:
         tuple(sorted({day % 7 if crontab else day - 1 for day in weekdays})),
         None if not years or fields[6] == "*" else years[0],
         either_day=crontab and not fields[3].startswith("*") and not fields[5].startswith("*"),
-        steady=fields[2].startswith("*") or len(hours) == _ALL_HOURS,
+        steady=fields[2].startswith("*") or len(hours) == 24,
     )  # fmt: skip
     if not any(month_days(cron, year, month) for year in cron.years or range(2000, 2400) for month in months):
-        raise Invalid(f"never comes: no such month has such a day: {text!r}", field="cron")
+        raise Invalid(f"never fires: no month that it names has such a day: {text!r}", field="cron")
     return cron
 
 
 def month_days(cron: Cron, year: int, month: int) -> list[int]:
-    """The days of this month on which it may fire, whatever year and month it names."""
+    """The days of this month on which it may fire. Ignores the months and years of the expression."""
     length = _LENGTHS[month - 1] + (month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0))
     first = date(year, month, 1).isoweekday() - 1  # so that (first + day) % 7 is 0 on a Sunday
     days, weekdays = cron.days, cron.weekdays
@@ -140,7 +139,7 @@ def _values(text: str, field: _Field) -> tuple[int, ...]:
     for part in text.split(","):
         match = _PART.fullmatch(part)
         if match is None or (match["first"] in ("*", "?") and match["last"] is not None):
-            raise Invalid(f"{part!r} is no {field.name}{_unknown(part)}", field="cron")
+            raise Invalid(f"{part!r} is not a {field.name}{_unknown(part)}", field="cron")
         found.update(_range(part, match, field))
     return tuple(sorted(found))
 
@@ -148,7 +147,7 @@ def _values(text: str, field: _Field) -> tuple[int, ...]:
 def _range(part: str, match: re.Match[str], field: _Field) -> range:
     first, last, step = match["first"], match["last"], int(match["step"] or 1)
     if first == "?" and (not field.question or match["step"]):
-        raise Invalid(f"{part!r} is no {field.name}: `?` alone stands for a day in 6 or 7 fields", field="cron")
+        raise Invalid(f"{part!r} is not a {field.name}: `?` alone stands for a day in 6 or 7 fields", field="cron")
     if first in ("*", "?"):
         start, end = field.least, field.most if field.star_most is None else field.star_most
     else:
@@ -164,10 +163,10 @@ def _number(word: str, field: _Field) -> int:
     value = field.names.get(word.lower(), int(word) if word.isascii() and word.isdigit() and len(word) < 5 else None)
     if value is None or not field.least <= value <= field.most:
         between = f"it must lie between {field.least} and {field.most}"
-        raise Invalid(f"{word!r} is no {field.name}: {between}{_unknown(word)}", field="cron")
+        raise Invalid(f"{word!r} is not a {field.name}: {between}{_unknown(word)}", field="cron")
     return value
 
 
 def _unknown(part: str) -> str:
-    """What other cron programs know besides."""
-    return "; L, W and # are not known here" if part[-1:].upper() in ("L", "W") or "#" in part else ""
+    """A hint for the extensions of other cron programs."""
+    return "; L, W and # are not supported" if part[-1:].upper() in ("L", "W") or "#" in part else ""

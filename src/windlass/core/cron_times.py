@@ -1,13 +1,11 @@
-"""When a cron expression fires: the next times, the last ones, those between two instants, in a time zone.
+"""Computes when a cron expression fires in a time zone: the next times, the last ones, those between two instants.
 
 Instants are UTC and whole seconds. Where the clocks of the zone change:
 
-- An expression with fixed hours (`30 2 * * *`, `0 9-17 * * *`) fires once for each of its times: one that is left out
-  fires at the moment of the change, one that is there twice fires the first time.
-- One that goes by every hour, or every so many (its hour begins with `*`), follows elapsed time: `*/15 * * * *` is
-  fifteen minutes apart through any change, so it fires in both of two equal hours, and in none that is left out.
-
-The zone is an argument: where its rules come from is not known here.
+- An expression with fixed hours (`30 2 * * *`, `0 9-17 * * *`) fires once for each of its times. A time that the clocks
+  skip fires at the moment of the change; a time that comes twice fires the first time.
+- An expression for every hour, or every n hours (its hour begins with `*`), follows elapsed time: `*/15 * * * *` fires
+  every fifteen minutes through any change, in both of two repeated hours and in no skipped one.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 
 
 def next_fire(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
-    """The first fire after an instant, None if there is none any more."""
+    """The first fire after an instant; None if there is none."""
     return (_next_steady if cron.steady else _next_fixed)(cron, zone, after)
 
 
@@ -35,7 +33,7 @@ def last_fire(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
 
 
 def fires_after(cron: Cron, zone: tzinfo, after: Instant) -> Iterator[Instant]:
-    """One after the other, without an end if the expression has none."""
+    """All fires after an instant, in order."""
     fire = next_fire(cron, zone, after)
     while fire is not None:
         yield fire
@@ -49,7 +47,7 @@ def first_fires(cron: Cron, zone: tzinfo, after: Instant, count: int, until: Ins
 
 
 def newest_fires(cron: Cron, zone: tzinfo, after: Instant, until: Instant, count: int) -> list[Instant]:
-    """The last `count` fires in (after, until], the oldest first. Looks at no others, however many there are."""
+    """The last `count` fires in (after, until], the oldest first. Does not compute the others, however many."""
     found: list[Instant] = []
     fire = last_fire(cron, zone, until) if count else None
     while fire is not None and fire > after:
@@ -60,7 +58,7 @@ def newest_fires(cron: Cron, zone: tzinfo, after: Instant, until: Instant, count
 
 # --------------------------------------------------------------------------------------------- fixed hours
 #
-# Each wall time has one instant, and later wall times never have earlier ones: it is enough to walk the wall times.
+# Each wall time has one instant, and later wall times never have earlier ones, so it is enough to walk the wall times.
 
 
 def _next_fixed(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
@@ -78,7 +76,7 @@ def _last_fixed(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
 
 
 def _instant(zone: tzinfo, wall: datetime) -> Instant:
-    """The first instant at which clocks show this; if none do, the one at which they skip it."""
+    """The first instant at which clocks show this time; if they skip it, the instant at which they do."""
     before = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if _wall(zone, before) == wall:
         return before
@@ -88,8 +86,8 @@ def _instant(zone: tzinfo, wall: datetime) -> Instant:
 
 
 def _repeated(zone: tzinfo, at: Instant) -> timedelta:
-    """How far the clocks went back, for an instant whose wall time is there for the second time: all wall times up to
-    so much later have had their instant before it."""
+    """How far the clocks went back, if the wall time of this instant comes for the second time: all wall times up to
+    that much later had their instant before it."""
     local = at.astimezone(zone)
     if not local.fold:
         return timedelta()
@@ -102,7 +100,7 @@ def _repeated(zone: tzinfo, at: Instant) -> timedelta:
 
 # --------------------------------------------------------------------------------------------- elapsed time
 #
-# An instant is a fire if its wall time matches. Between two changes wall time goes as time does.
+# An instant is a fire if its wall time matches. Between two changes, wall time advances as time does.
 
 
 def _next_steady(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
@@ -134,7 +132,7 @@ def _last_steady(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
 
 
 def _first_change(zone: tzinfo, begin: Instant, end: Instant) -> Instant | None:
-    """The first instant in (begin, end] at which the zone's offset is another; zones change less than once a day."""
+    """The first instant in (begin, end] at which the zone's offset differs; zones change less than once a day."""
     offset, near = _offset(zone, begin), begin
     while near < end:
         far = min(near + DAY, end)
@@ -171,7 +169,7 @@ def _offset(zone: tzinfo, at: Instant) -> timedelta | None:
 
 
 def _wall(zone: tzinfo, at: Instant) -> datetime:
-    """What clocks show, to the second."""
+    """The wall time, to the second."""
     return at.astimezone(zone).replace(tzinfo=None, microsecond=0, fold=0)
 
 

@@ -1,7 +1,7 @@
-"""How work reaches the workers of a queue, and what its tasks are allowed when they do not say.
+"""Deliveries: how work reaches the workers of a queue. And the settings of a queue.
 
-Owns the base class of deliveries and their registry, the default delivery (`Pull`), and the settings of a queue. The
-other deliveries are in the rooms of their contracts, and `serve` registers them. Knows no contract.
+Owns the base class of deliveries, their registry, and the default delivery (`Pull`). The other deliveries are in the
+rooms of their contracts, and `serve` registers them.
 """
 
 from __future__ import annotations
@@ -32,32 +32,29 @@ HIDDEN = "(hidden)"
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """How the attempts of a queue are sent: by which effect, how long one may be silent after a heartbeat, by how much
-    longer a heartbeat is recorded (those within that time need no write), and how soon silence has to be noticed."""
+    """How the attempts of a queue are sent: by which effect, how long an attempt may be silent after a heartbeat, how
+    much longer a heartbeat counts (those within that time need no write), and how soon silence has to be noticed."""
 
     effect: str
     timeout_ms: int
     slack_ms: int
     notice_ms: int
-    labels: tuple[str, ...] = ()  # that tasks may require
+    labels: tuple[str, ...] = ()  # of its workers, which tasks may require
 
 
 class Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, kw_only=True):
-    """One way in which work reaches workers. The kernel uses only this interface, so that it knows no delivery by
-    name."""
+    """One way in which work reaches workers. The kernel uses only this interface and knows no delivery by name."""
 
-    mark: ClassVar[int]  # of its lease tokens, from 1 to 15; never given to another
-    effect: ClassVar[str | None] = None  # that carries an attempt; None where workers ask for theirs
-    claimed: ClassVar[bool] = False  # from the line, by workers with leases
-    runs_programs: ClassVar[bool] = (
-        False  # on servers: a person who may set it up can do there what the server's user can
-    )
-    loss_is_failure: ClassVar[bool] = False  # a lease that was lost counts like a failed attempt
-    max_attempts: ClassVar[int] = DEFAULT_POLICY.max_attempts  # by default
+    mark: ClassVar[int]  # in its lease tokens, from 1 to 15; never reused for another delivery
+    effect: ClassVar[str | None] = None  # carries an attempt to its worker; None if workers claim or ask for theirs
+    claimed: ClassVar[bool] = False  # whether workers with leases claim its tasks
+    runs_programs: ClassVar[bool] = False  # on servers: its settings give the rights of the server's user
+    loss_is_failure: ClassVar[bool] = False  # whether a lost lease counts as a failed attempt
+    max_attempts: ClassVar[int] = DEFAULT_POLICY.max_attempts  # the default
     max_losses: ClassVar[int] = DEFAULT_POLICY.max_losses
 
     def checked(self) -> Self:
-        """Itself, with its defaults filled in. Raises Invalid naming the first setting that cannot be accepted."""
+        """The delivery with its defaults filled in. Raises Invalid naming the first setting that cannot be accepted."""
         return self
 
     @property
@@ -71,17 +68,17 @@ class Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fie
 
     @property
     def outgoing(self) -> Outgoing | None:
-        """None for a queue whose attempts begin when a worker asks for them."""
+        """None for a queue whose attempts begin when a worker claims them."""
         return None
 
     @property
     def target_url(self) -> str | None:
-        """What servers are made to call."""
+        """The URL that servers call."""
         return None
 
     @property
     def signed(self) -> bool:
-        """Whether what is sent carries a signature, made with a secret of the queue."""
+        """Whether requests are signed with a secret of the queue."""
         return False
 
     @property
@@ -91,7 +88,7 @@ class Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fie
 
 
 class Pull(Delivery, frozen=True, tag="pull"):
-    """Workers claim; the default."""
+    """Workers claim. The default."""
 
     mark = 1
     claimed = True
@@ -101,7 +98,7 @@ PULL = Pull()
 
 
 def type_of(delivery: Delivery | type[Delivery]) -> str:
-    """The name of its type, as it is stored and shown."""
+    """The name of its type."""
     return str(delivery.__struct_config__.tag)
 
 
@@ -112,8 +109,8 @@ TYPES_BY_MARK: dict[int, str] = {}
 
 
 def register_delivery(*kinds: type[Delivery]) -> None:
-    """Make deliveries known to this process. Call it before anything is decoded: `serve` does so when it is imported.
-    Registering a class twice has no effect."""
+    """Register deliveries in this process, before any is decoded: `serve` does so when it is imported. Registering a
+    class twice has no effect."""
     for kind in kinds:
         name = type_of(kind)
         if DELIVERIES.get(name) is kind:
@@ -121,7 +118,7 @@ def register_delivery(*kinds: type[Delivery]) -> None:
         if name in DELIVERIES or kind.mark in TYPES_BY_MARK:
             raise ValueError(f"delivery {name} ({kind.mark}): its type or its mark belongs to another delivery")
         if any_delivery.cache_info().currsize:
-            raise ValueError(f"delivery {name} comes too late: deliveries were decoded without it")
+            raise ValueError(f"delivery {name} is registered too late: deliveries were decoded without it")
         DELIVERIES[name] = kind
         TYPES_BY_MARK[kind.mark] = name
 
@@ -138,7 +135,7 @@ def _decoder() -> msgspec.json.Decoder[Delivery]:
 
 
 def decode_delivery(text: str) -> Delivery:
-    """A delivery as it is stored. Raises InvalidState for a type that is not registered in this process."""
+    """Decode a stored delivery. Raises InvalidState for a type that is not registered in this process."""
     try:
         return _decoder().decode(text)
     except msgspec.ValidationError:
@@ -178,28 +175,28 @@ def checked_delivery(delivery: Delivery) -> Delivery:
 
 
 def check_claimable(field: str, queues: Sequence[str], deliveries: Mapping[str, Delivery]) -> None:
-    """A worker that claims would wait for ever where nothing is there to be claimed. Raises Invalid if that is so of
-    all the queues that it names; one that nobody configured is like any other."""
-    elsewhere = {queue: type_of(deliveries[queue]) for queue in queues if queue in deliveries}
-    if all(elsewhere.get(queue, "pull") != "pull" for queue in queues):
-        named = ", ".join(f"{queue} ({how})" for queue, how in sorted(elsewhere.items()))
+    """Raise Invalid if tasks of none of these queues can be claimed: the worker would wait for ever. A queue that was
+    never configured has delivery `pull`."""
+    types = {queue: type_of(deliveries.get(queue, PULL)) for queue in queues}
+    if "pull" not in types.values():
+        named = ", ".join(f"{queue} ({type_})" for queue, type_ in sorted(types.items()))
         raise Invalid(f"no tasks can be claimed from {named}: they are delivered in another way", field=field)
 
 
 class QueueSettings(msgspec.Struct, frozen=True):
-    """All that is set for a queue. `policy` is what its tasks get that ask for none of their own."""
+    """The settings of a queue. `policy` applies to tasks that have none of their own."""
 
     config: QueueConfig = QueueConfig()
     delivery: Delivery = PULL
     policy: Policy = DEFAULT_POLICY
     signing_secret: str | None = None
-    previous_secret: str | None = None  # of a rotation that is not over: pushes and calls are signed with both
+    previous_secret: str | None = None  # during a rotation, pushes and calls are signed with both
 
 
 class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How often and how soon a task of the queue is tried again. `max_attempts` counts failures, `max_losses` workers
-    that vanished; what is not given is what the contract of the queue's workers says. Delays grow from `initial_ms` by
-    `multiplier` up to `max_ms`."""
+    """How often and how soon a task of the queue is tried again. `max_attempts` limits failures, `max_losses` lost
+    workers; the defaults are those of the queue's delivery. Delays grow from `initial_ms` by `multiplier` up to
+    `max_ms`."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=COUNT_MAX)] | None = None
     max_losses: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
@@ -209,7 +206,7 @@ class RetryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
-    """What the tasks of a queue are allowed; the very default if nothing was asked for."""
+    """The policy of a queue's tasks; `DEFAULT_POLICY` itself if it equals that."""
     form = retry or RetryForm()
     if form.max_losses is not None and delivery.loss_is_failure:
         raise Invalid(
@@ -228,7 +225,7 @@ def policy_of(retry: RetryForm | None, delivery: Delivery) -> Policy:
 
 
 def retry_of(policy: Policy, delivery: Delivery) -> RetryForm:
-    """The form that makes this policy."""
+    """The form from which `policy_of` makes this policy."""
     return RetryForm(
         max_attempts=policy.max_attempts,
         max_losses=None if delivery.loss_is_failure else policy.max_losses,

@@ -1,7 +1,4 @@
-"""What the engine has to know of kinds of effects that it does not know by name.
-
-A room registers its kinds beside their names. A process that carries out a kind has imported that room.
-"""
+"""Properties of kinds of effects. The rooms of contracts register their kinds, which the engine does not know."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ _detached: set[str] = set()
 
 
 def register_effect(kind: str, *, repeatable: bool = False, detached: bool = False) -> None:
-    """`repeatable`: it does no harm if two servers carry it out at the same time. `detached`: the attempt that decided
-    it goes on without it."""
+    """`repeatable`: two servers may carry it out at the same time without harm. `detached`: the attempt that decided it
+    does not depend on it."""
     if repeatable:
         _repeatable.add(kind)
     if detached:

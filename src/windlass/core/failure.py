@@ -1,6 +1,6 @@
-"""What went wrong in a handler, as data: a failing handler is never an exception inside the engine.
+"""The failure of a handler, as data: a failing handler is never an exception inside the engine.
 
-Owns the categories and which of them are worth another try. It does not know when that try comes: see `retry`.
+Owns the categories and which of them are retried. `retry` decides when.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from windlass.core.text import REASON_MAX, TEXT_MAX, clean, clean_middle
 
 
 class Category(StrEnum):
-    """What is to blame. Decides whether to retry, unless `retryable` is set."""
+    """The cause of a failure. Decides whether to retry, unless `retryable` is set."""
 
     USER_CODE = "USER_CODE"
     DATA_QUALITY = "DATA_QUALITY"
@@ -40,8 +40,8 @@ _TEXTS = (("message", TEXT_MAX, clean), ("reason", REASON_MAX, clean), ("trace",
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One failure. `reason` is a stable word for machines, `message` a sentence for people. Its texts can be kept and
-    sent as they are, whatever they were made from."""
+    """One failure. `reason` is a stable word for programs, `message` a sentence for people. Its texts are cleaned, so
+    that they can be stored and sent."""
 
     category: Category
     message: str
@@ -58,10 +58,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def line(self) -> str:
-        """What a person reads: `ZeroDivisionError: division by zero`."""
+        """For people: `ZeroDivisionError: division by zero`."""
         return reason_and_message(self.reason, self.message)
 
     @property
     def may_retry(self) -> bool:
-        """An explicit `retryable` wins over what the category says."""
+        """An explicit `retryable` wins over the category."""
         return self.category in RETRYABLE if self.retryable is None else self.retryable

@@ -1,7 +1,7 @@
-"""Fair claims: in which order the lanes of a queue are served, and how many tasks each may give to one batch.
+"""Fair claims: the order in which the lanes of a queue are served, and how many tasks each may give to one batch.
 
 A lane is (priority, concurrency key). Priorities are served in order; within one, K backlogged keys get 1/K each of
-every batch, beginning behind the key that was served last.
+every batch, beginning after the key that was served last.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def share(lanes: Sequence[Lane], wanted: int, admission: Admission, last_key: st
 
 
 def fitting(found: Sequence[Lane], picks: Sequence[LanePick], admission: Admission) -> list[int]:
-    """Which of the found tasks to claim, as positions; `found` has the lane of each, in the order of the picks.
+    """The positions of the found tasks to claim; `found` has the lane of each, in the order of the picks.
 
-    The lanes of one key, in whatever priority, share its room. And a lane that gave its whole share may hold more:
-    until that is claimed, no lower priority is.
+    The lanes of one key share its room, whatever their priorities. A lane that gave its whole share may hold more:
+    until those tasks are claimed, no lower priority is served.
     """
     shares = {Lane(pick.priority, pick.key): pick.take for pick in picks}
     by_lane: dict[Lane, int] = {}

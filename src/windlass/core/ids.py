@@ -1,6 +1,6 @@
-"""Identity. Ids are UUIDv7: they sort by the time they were made, so that indexes on them grow at one end.
+"""Ids are UUIDv7: they sort by the time they were made, so that indexes on them grow at one end.
 
-Time and chance are arguments; the engine supplies them (and the simulation supplies them from its seed).
+Time and random bits are arguments, so that the simulation can make them from its seed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _new, _set, _UNKNOWN = object.__new__, object.__setattr__, SafeUUID.unknown
 
 
 def uuid7(ms: int, random: int) -> UUID:
-    """The id for this millisecond of the Unix epoch and these 74 bits of chance."""
+    """The id for this millisecond of the Unix epoch and these 74 random bits."""
     assert 0 <= ms < _MS_END, ms
     assert 0 <= random < _RANDOM_END, random
-    # Not UUID(int=…), which spends most of its time on checking arguments that are right here.
+    # Not UUID(int=…), which spends most of its time on checking its arguments.
     made = _new(UUID)
     _set(made, "int", ms << 80 | _VERSION | random >> 62 << 64 | _VARIANT | random & _LOW)
     _set(made, "is_safe", _UNKNOWN)
@@ -26,5 +26,5 @@ def uuid7(ms: int, random: int) -> UUID:
 
 
 def derived_id(*parts: object) -> UUID:
-    """An id that anybody who knows the parts can make again: the same effect twice has the same id."""
+    """The id made from these parts, always the same: a repeated effect has the same id."""
     return uuid5(_NAMESPACE, ":".join(map(str, parts)))

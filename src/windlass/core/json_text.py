@@ -1,7 +1,5 @@
-"""Values as JSON text. NaN and infinity are no numbers of JSON: they are refused, not written as null.
-
-Owns how a value becomes text, for payloads, results, checkpoints, steps and signals alike.
-"""
+"""Encodes payloads, results, checkpoints, steps and signals as JSON. NaN and infinity are refused, not written as
+null."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _NULL = b"null"
 
 
 class JsonWriter:
-    """`to_builtin` is asked for values of types that msgspec does not know."""
+    """`to_builtin` converts values of types that msgspec does not know."""
 
     def __init__(self, to_builtin: Callable[[Any], Any] | None = None) -> None:
         self._to_builtin = to_builtin
@@ -31,7 +29,7 @@ class JsonWriter:
         return text
 
     def _check_finite(self, value: Any) -> None:
-        """Each null in the text is a None, or a number that JSON does not have."""
+        """Each null in the text is a None, or NaN or infinity, which JSON does not have."""
         plain = msgspec.to_builtins(value, enc_hook=self._to_builtin, str_keys=True)
         try:
             json.dumps(plain, allow_nan=False, default=lambda _: None)
@@ -43,7 +41,7 @@ class JsonWriter:
 
 
 def _not_finite(value: Any, place: str) -> Any:
-    """Where they are, such as `rows[3].mean`."""
+    """The places of NaN and infinity, such as `rows[3].mean`, with their values."""
     left = [(place, value)]
     while left:
         place, value = left.pop()

@@ -17,9 +17,7 @@ from windlass.errors import Invalid
 
 class Lease(msgspec.Struct, frozen=True):
     """`kinds=None` means that the worker takes every kind. A lease that ended early has `expires_at` in the past.
-
-    Where the worker runs (`host`, `pid`) and what it runs (`version`) is shown to people; nothing is decided by it.
-    """
+    `host`, `pid` and `version` are shown to people; no rule reads them."""
 
     id: UUID
     namespace: str
@@ -32,15 +30,14 @@ class Lease(msgspec.Struct, frozen=True):
     host: str = ""
     pid: int = 0
     version: str = ""
-    delivery: str = "pull"  # of the queues whose tasks it takes, by the name of its type
+    delivery: str = "pull"  # the type of delivery of the queues whose tasks it takes
 
 
 PID_MAX = 2**31 - 1
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """What a worker reports of itself with a heartbeat: how many attempts ended since the last one, and whether it
-    drains."""
+    """Sent with a heartbeat: how many attempts ended since the last one, and whether the worker drains."""
 
     completed: int = 0
     failed: int = 0
@@ -58,7 +55,7 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 def check_about(host: object, pid: object, version: object) -> None:
-    """Check what a worker reports of itself. Each may be empty."""
+    """Check the description of a worker. Each field may be empty."""
     for field, value in (("host", host), ("version", version)):
         if value != "":
             check_name(field, value)
@@ -66,7 +63,7 @@ def check_about(host: object, pid: object, version: object) -> None:
 
 
 def check_lease(lease: object) -> None:
-    """A lease travels with its worker, so that what comes back has to be checked."""
+    """A lease comes back from its worker, so it has to be checked."""
     if not isinstance(lease, Lease):
         raise Invalid(f"must be a lease, not {type(lease).__name__}", field="lease")
     check_type("lease.id", lease.id, UUID)

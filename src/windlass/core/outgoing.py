@@ -1,8 +1,8 @@
 """Outgoing attempts: the engine begins them itself, before it is known which worker will run them.
 
-The rules of a task are those of `task`; here is what sending adds. An attempt that no worker has started has none
-(`task.worker is None`). Its lease is a random token of its own, which only the worker of the attempt gets to know. It
-is kept alive by its heartbeats, in a row beside the task, and until it has arrived by the effect that carries it.
+They follow the rules of `task`. An attempt that no worker has started has none (`task.worker is None`). Its lease is a
+random token of its own, which only its worker receives. Its heartbeats keep it alive, in a row beside the task; until
+it has arrived, the effect that carries it does.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from windlass.core.task import Task
 
 
 def dispatch(task: Task, effect: str, token: UUID, now: Instant) -> Transition:
-    """A new attempt begins under this token and is carried to a worker by this effect. Until one starts it, it has no
-    worker."""
+    """A new attempt begins under this token, and this effect carries it to a worker."""
     begun = rules.claim(task, token, None, now)
     id_, attempt = effect_of(begun.after, effect), begun.after.attempt
     return replace(begun, effects=(Effect(id_, effect, task.namespace, task.id, attempt, {"queue": task.queue}),))
@@ -39,8 +38,8 @@ def runs(task: Task, attempt: int) -> bool:
 
 
 def needs(task: Task, effect: Effect) -> bool:
-    """Whether an attempt cannot go on without this effect. An attempt that a worker has started has arrived, whatever
-    became of the effect that carried it."""
+    """Whether an attempt cannot go on without this effect. An attempt that a worker has started no longer needs the
+    effect that carried it."""
     if effect.kind in detached_effects():
         return False
     return runs(task, effect.attempt) and (task.worker is None or effect.kind not in outgoing_effects())

@@ -1,7 +1,7 @@
-"""References: what stands in a row instead of a payload or a result that is too long for it.
+"""References: stored in a row instead of a payload or a result that is too long for it.
 
-JSON text never begins with `@`, so that a reference cannot be mistaken for content, and nobody can send one: whatever
-comes from outside is checked to be JSON first. Knows nothing of where objects are kept.
+JSON text never begins with `@`, so a reference cannot be mistaken for content. No caller can send one, since everything
+from outside is checked to be JSON first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FOLDER = "tasks"
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """An object that holds JSON text: where, how long, and the SHA-256 of it in hex."""
+    """An object that holds JSON text: its key, its length, and its SHA-256 in hex."""
 
     key: str
     size: int
@@ -39,11 +39,11 @@ def reference_of(text: bytes) -> Reference:
 
 
 def refer(task_id: UUID, what: str, size: int, sha256: str) -> Reference:
-    """The same content of the same task is the same object, so that whatever is sent twice is kept once; other content
-    never takes its place."""
+    """The reference of a content of a task. Content that is sent twice is stored once; other content never replaces
+    it."""
     return Reference(f"{FOLDER}/{task_id}/{what}-{sha256[:32]}.json", size, sha256)
 
 
 def same_reference(one: bytes, other: bytes) -> bool:
-    """Whether two tasks were given the same content, byte by byte."""
+    """Whether both refer to the same content, byte by byte."""
     return is_reference(one) and is_reference(other) and reference_of(one).sha256 == reference_of(other).sha256

@@ -1,5 +1,5 @@
-"""Where a list goes on. A list is ordered by a time that never changes, and by id where two times are the same. Many
-ids are not made in the order of time: an id alone says nothing about age.
+"""Positions in lists. A list is ordered by a time that never changes, and by id where two times are the same: many ids
+are not made in the order of time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Queues: their settings, and how many tasks may start right now.
 
-Pure arithmetic on counts that were taken under the lock of the queue's row. Which tasks start is selected in SQL.
-A running task is a slot in use: nothing is counted up or down, so a slot cannot leak when its worker dies.
+Arithmetic on counts that were read under the lock of the queue's row. Which tasks start is selected in SQL. The running
+tasks themselves are counted, not a counter kept beside them, so a slot cannot leak when its worker dies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from windlass.core.states import Instant
 from windlass.core.validation import check_count, check_name, check_seconds, check_type
 
 UNLIMITED = 2**31 - 1
-QueueName = tuple[str, str]  # with its namespace in front
+QueueName = tuple[str, str]  # namespace, name
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What a claim may take: at most `total` tasks, none of `full_kinds`, per key what is left for it."""
+    """What a claim may take: at most `total` tasks, none of `full_kinds`, and of each key what its limit leaves."""
 
     total: int
     full_kinds: tuple[str, ...] = ()
@@ -83,29 +83,24 @@ def admit(config: QueueConfig, usage: Usage, wanted: int, now: Instant) -> Admis
     """How many of `wanted` tasks may start. If none may, `reason` is the limit that is reached."""
     if config.paused:
         return Admission(0, reason="paused")
-    total, reason = _concurrency_room(config, usage, wanted)
-    if total == 0:
-        return Admission(0, reason=reason)
+    room = UNLIMITED if config.max_running is None else max(0, config.max_running - usage.running)
+    if room == 0:
+        return Admission(0, reason="concurrency_limit")
     rate_left = rate_room(config.rate, usage.starts, now)
     if rate_left == 0:
         return Admission(0, reason="rate_limit", next_at=rate_next_at(config.rate, usage.starts, now))
-    rooms = {kind: limit - usage.running_by_kind.get(kind, 0) for kind, limit in config.max_running_per_kind.items()}
+    kind_rooms = {
+        kind: limit - usage.running_by_kind.get(kind, 0) for kind, limit in config.max_running_per_kind.items()
+    }
     # A batch no larger than the smallest room of a limited kind cannot overshoot that kind, whatever it contains.
-    total = min([total, rate_left, *(room for room in rooms.values() if room > 0)])
+    total = min([wanted, room, rate_left, *(left for left in kind_rooms.values() if left > 0)])
     per_key = UNLIMITED if config.max_running_per_key is None else config.max_running_per_key
     return Admission(
         total,
-        full_kinds=tuple(kind for kind, room in rooms.items() if room <= 0),
+        full_kinds=tuple(kind for kind, left in kind_rooms.items() if left <= 0),
         room_per_key=per_key,
         room_by_key={key: max(0, per_key - used) for key, used in usage.running_by_key.items()},
     )
-
-
-def _concurrency_room(config: QueueConfig, usage: Usage, wanted: int) -> tuple[int, str | None]:
-    if config.max_running is None:
-        return wanted, None
-    room = max(0, config.max_running - usage.running)
-    return min(wanted, room), None if room else "concurrency_limit"
 
 
 def rate_room(rate: Rate | None, starts: tuple[tuple[Instant, int], ...], now: Instant) -> int:

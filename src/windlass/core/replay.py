@@ -1,8 +1,7 @@
-"""A person says that something shall be tried again.
+"""Retry by hand. An ended task is replayed as a new task that names it; a waiting task is made available now.
 
-Terminal states never change: what has ended is done again as a new task that names the old one. What waits for its
-time is made available now. Each ended task is replayed at most once (the new one has a key made from the old id), so
-that asking twice is asking once; if the new one fails as well, that one is replayed.
+Terminal states never change. Each ended task is replayed at most once, since the key of the new task is made from the
+id of the old one: a repeated request has no effect. If the new task fails as well, that one is replayed.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ REPLAYABLE = frozenset({State.FAILED, State.CANCELLED, State.SKIPPED})
 
 
 def replay(task: Task, payload: bytes, requires: tuple[str, ...], wire: bytes | None, id_: UUID) -> Submission:
-    """The same work once more, with fresh budgets and without the deadline, which may have passed."""
+    """The same task again, with fresh budgets and without its deadline, which may have passed."""
     if task.state not in REPLAYABLE:
-        raise InvalidState(f"the task is {task.state}; only what did not succeed is replayed", task_id=task.id)
+        raise InvalidState(
+            f"the task is {task.state}; only failed, cancelled and skipped tasks are replayed", task_id=task.id
+        )
     return Submission(
         id=id_,
         kind=task.kind,
@@ -41,11 +42,13 @@ def replay(task: Task, payload: bytes, requires: tuple[str, ...], wire: bytes | 
 
 
 def make_available(task: Task, now: Instant) -> Transition:
-    """What waits for its time (a retry, a delay) is available now; what is parked goes on."""
+    """End the delay of a task that waits for a time (a retry, a delay), or resume a parked task."""
     if task.state is State.PARKED:
         return resume(task, now)
     if task.state is not State.QUEUED:
-        raise InvalidState(f"the task is {task.state}: there is nothing to try again", task_id=task.id)
+        raise InvalidState(
+            f"the task is {task.state}: only queued and parked tasks can be made available", task_id=task.id
+        )
     if task.available_at <= now:
         return Transition(Verb.NOTE, task, task)
     entry = Entry(task.id, now, task.attempt, "made_available", None, {"was_due_at": task.available_at})

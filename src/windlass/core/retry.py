@@ -1,7 +1,6 @@
-"""How a task may be tried: its budgets, its time limits, and how long to wait between two tries.
+"""The policy of a task: its budgets, its time limits, and the delay between two tries.
 
-Pure arithmetic. Chance is an argument: `jitter` lies in [0, 1) and only ever lengthens a delay, by at most a fifth,
-so that a delay that somebody was promised is never cut short.
+`jitter` lies in [0, 1) and only lengthens a delay, by at most a fifth, so that a promised delay is never cut short.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ JITTER_SHARE = 0.2
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the submitter allows a task. The defaults are what most tasks have, and are not stored."""
+    """The limits of a task, set by its submitter. Most tasks have the defaults, which are not stored."""
 
     max_attempts: int = 5
     max_losses: int = 3
@@ -29,8 +28,8 @@ DEFAULT_POLICY = Policy()
 def retry_delay_s(policy: Policy, failures: int, jitter: float, retry_after_s: float | None = None) -> float:
     """Seconds until the next try after `failures` failures (or losses) in all.
 
-    A worker that names its own delay knows better than our formula; it gets the same jitter, so that a crowd
-    that got "in 60 s" does not come back all at once.
+    A delay that the worker names replaces the formula. It gets the same jitter, so that many tasks that got "in 60 s"
+    do not come back at once.
     """
     assert failures >= 1, failures
     assert 0.0 <= jitter < 1.0, jitter

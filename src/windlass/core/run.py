@@ -14,7 +14,9 @@ from msgspec.structs import replace
 
 from windlass.core.failure import Category, Failure
 from windlass.core.states import Instant, State, Transition, Verb, move
-from windlass.core.task import Task, end_without_attempt
+from windlass.core.task import Task, end
+
+_PAST = {State.CANCELLED: "was cancelled", State.FAILED: "failed", State.SKIPPED: "was skipped"}
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -36,19 +38,12 @@ def settle(task: Task, ended: list[Edge], open_edges: int, now: Instant) -> Tran
         return Transition(Verb.NOTE, task, task)
     broken = next((e for e in ended if e.upstream_state is not State.SUCCEEDED and not e.any_outcome), None)
     if broken is not None:
-        return _give_up(task, broken, now)
+        message = f"task {broken.upstream_id}, which this one waits for, {_PAST[broken.upstream_state]}"
+        if broken.upstream_state is State.CANCELLED:
+            failure = Failure(Category.CANCELLED, message, "UPSTREAM_CANCELLED", retryable=False)
+            return end(Verb.CANCEL, task, State.CANCELLED, failure, now)
+        failure = Failure(Category.CANCELLED, message, "UPSTREAM_NOT_SUCCEEDED", retryable=False)
+        return end(Verb.SKIP, task, State.SKIPPED, failure, now)
     if open_edges > 0:
         return Transition(Verb.NOTE, task, task)
     return move(Verb.UNBLOCK, task, replace(task, state=State.QUEUED, available_at=max(task.available_at, now)))
-
-
-def _give_up(task: Task, edge: Edge, now: Instant) -> Transition:
-    text = f"task {edge.upstream_id}, which this one waits for, {_PAST[edge.upstream_state]}"
-    if edge.upstream_state is State.CANCELLED:
-        failure = Failure(Category.CANCELLED, text, "UPSTREAM_CANCELLED", retryable=False)
-        return end_without_attempt(Verb.CANCEL, task, State.CANCELLED, failure, now)
-    failure = Failure(Category.CANCELLED, text, "UPSTREAM_NOT_SUCCEEDED", retryable=False)
-    return end_without_attempt(Verb.SKIP, task, State.SKIPPED, failure, now)
-
-
-_PAST = {State.CANCELLED: "was cancelled", State.FAILED: "failed", State.SKIPPED: "was skipped"}

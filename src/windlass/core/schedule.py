@@ -1,13 +1,13 @@
-"""Schedules: what they submit, when they fire, and what is made up for after a while in which nothing could fire.
+"""Schedules: what they submit, when they fire, and which missed fires are caught up.
 
-A fire at or before `settled_at` is settled: submitted, skipped, or not to be made up for. `settled_at` only ever moves
+A fire at or before `settled_at` is settled: submitted, skipped, or too old to be caught up. `settled_at` only moves
 forward, under the lock of the schedule, so that no fire is settled twice, whatever the clock does.
 
-`max_catchup` bounds what was missed while no server ticked (an outage, however short) or while the schedule was paused;
-what is late because a server had much to do is never left out. Time zones are arguments, as the time is.
+`max_catchup` bounds the fires that were missed while no server ticked (an outage, however short) or while the schedule
+was paused. A fire that is late because a server was busy is never skipped. Time and time zones are arguments.
 
-A person may say when the next fire is. That instant is kept as `extra_fire_at`, since the cron may not name it; it is
-never after `settled_at`, so that it is the oldest of all fires that are not settled.
+A person may set the next fire. That instant is stored as `extra_fire_at`, since the cron may not name it. It is never
+after `settled_at`, so that it is the oldest of all fires that are not settled.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MOMENT = timedelta(microseconds=1)
 class Overlap(StrEnum):
     """What a fire does when a task of an earlier one has not ended."""
 
-    ALLOW = "allow"  # it is submitted, and may run beside it
-    SKIP = "skip"  # it is left out
-    QUEUE = "queue"  # it is submitted, and waits until the earlier one has ended
-    CANCEL = "cancel"  # the earlier one is cancelled, and it waits until that has ended
+    ALLOW = "allow"  # submit, and let both run
+    SKIP = "skip"  # skip the fire
+    QUEUE = "queue"  # submit, and wait until the earlier task has ended
+    CANCEL = "cancel"  # cancel the earlier task, and wait until it has ended
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted: which task, when. Without a policy, a task gets that of its queue."""
+    """The settings of a schedule: which task, and when. Without a policy, the task gets that of its kind or queue."""
 
     kind: str
     cron: str
@@ -67,7 +67,7 @@ SPEC_FIELDS = ScheduleSpec.__struct_fields__
 
 
 class Schedule(ScheduleSpec, frozen=True, kw_only=True):
-    """A schedule as it is kept. `app` is the one whose code declares it, seen last at `declared_at`."""
+    """A stored schedule. `app` is the app whose code declares it, last at `declared_at`."""
 
     id: UUID
     namespace: str
@@ -90,21 +90,21 @@ class Schedule(ScheduleSpec, frozen=True, kw_only=True):
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """A while in which no server ticked."""
+    """A time in which no server ticked."""
 
     from_at: Instant
     to_at: Instant
 
 
 class Scheduler(msgspec.Struct, frozen=True):
-    """What all servers know together: when one of them last gave a sign of life, and the outages before."""
+    """What all servers share: when one of them last ticked, and the outages before."""
 
     ticked_at: Instant
     outages: tuple[Outage, ...] = ()
 
 
 class Fire(msgspec.Struct, frozen=True):
-    """A fire to settle. Without a task it is skipped; `after` are the tasks that it waits for."""
+    """A fire to settle. Without a task it is skipped; its task waits for the tasks in `after`."""
 
     at: Instant
     task_id: UUID | None
@@ -112,15 +112,15 @@ class Fire(msgspec.Struct, frozen=True):
 
 
 class OpenTask(msgspec.Struct, frozen=True):
-    """A task of an earlier fire that has not ended. A fire can wait only for one in the schedule's run: not for one
-    that was submitted before the schedule's overlap was set to wait."""
+    """A task of an earlier fire that has not ended. A fire can wait only for a task in the schedule's run (`grouped`),
+    not for one that was submitted before the schedule's overlap was set to wait."""
 
     id: UUID
     grouped: bool = True
 
 
 def fire_key(schedule_id: UUID, fire_at: Instant) -> str:
-    """The idempotency key of a fire: the same wherever and however often it is made."""
+    """The idempotency key of a fire, the same on every server."""
     return f"schedule:{schedule_id}:{fire_at.astimezone(UTC).isoformat()}"
 
 
@@ -128,7 +128,7 @@ def fire_key(schedule_id: UUID, fire_at: Instant) -> str:
 
 
 def check_spec(spec: ScheduleSpec) -> Cron:
-    """Raise Invalid naming the first field that cannot be accepted. Whether there is such a zone is not known here."""
+    """Raise Invalid naming the first field that cannot be accepted. Does not check that the time zone exists."""
     check_type("schedule", spec, ScheduleSpec)
     if spec.name is not None:
         check_name("name", spec.name)
@@ -143,7 +143,7 @@ def check_spec(spec: ScheduleSpec) -> Cron:
 def create(
     spec: ScheduleSpec, schedule_id: UUID, namespace: str, zone: tzinfo, now: Instant, *, app: str | None = None
 ) -> Schedule:
-    """Its first fire is the first after now."""
+    """A new schedule. Its first fire is the first after now."""
     cron = check_spec(spec)
     fields = {field: getattr(spec, field) for field in SPEC_FIELDS}
     return Schedule(
@@ -153,14 +153,13 @@ def create(
 
 
 def change(schedule: Schedule, changes: Mapping[str, Any], zone: tzinfo, now: Instant) -> Schedule:
-    """Only what is named changes. Another cron or zone begins now: what it would have meant before is not made up."""
+    """Change the given fields. Another cron or zone applies from now; none of its earlier fires are caught up."""
     unknown = changes.keys() - set(SPEC_FIELDS)
     if unknown:
-        raise Invalid("is no field of a schedule", field=min(unknown))
-    wanted = {**changes}
-    paused = wanted.pop("paused", schedule.paused)
+        raise Invalid("is not a field of a schedule", field=min(unknown))
+    paused = changes.get("paused", schedule.paused)
     check_type("paused", paused, bool)
-    after = replace(schedule, **wanted, updated_at=now)
+    after = replace(schedule, **{**changes, "paused": schedule.paused}, updated_at=now)
     cron = check_spec(after)
     if (after.cron, after.timezone) != (schedule.cron, schedule.timezone):
         begin = max(schedule.settled_at, now)
@@ -172,8 +171,8 @@ def change(schedule: Schedule, changes: Mapping[str, Any], zone: tzinfo, now: In
 
 
 def fire_next_at(schedule: Schedule, at: Instant, now: Instant) -> Schedule:
-    """Let the next fire be at an instant, whatever the cron says; one in the past is due now. Fires of the cron up
-    to it are left out, and what was settled stays so."""
+    """Set the next fire, whatever the cron says; an instant in the past is due now. Fires of the cron up to it are
+    skipped, and settled fires stay settled."""
     settled_at = max(schedule.settled_at, at)
     return replace(schedule, settled_at=settled_at, next_fire_at=at, extra_fire_at=at, updated_at=now)
 
@@ -183,7 +182,7 @@ def pause(schedule: Schedule, now: Instant) -> Schedule:
 
 
 def resume(schedule: Schedule, zone: tzinfo, now: Instant) -> Schedule:
-    """What was missed meanwhile is made up for, the newest `max_catchup` of it."""
+    """Fire again. The newest `max_catchup` of the missed fires are caught up."""
     if not schedule.paused:
         return schedule
     line, settled_at, extra = Line(schedule, zone), schedule.settled_at, schedule.extra_fire_at
@@ -198,7 +197,7 @@ def resume(schedule: Schedule, zone: tzinfo, now: Instant) -> Schedule:
 
 
 def check_free(schedule: Schedule, now: Instant, silence: timedelta) -> None:
-    """What is declared in code is changed there: raise InvalidState while a worker declares this one."""
+    """Raise InvalidState while a worker declares this schedule: it has to be changed in the code."""
     if schedule.app is not None and schedule.declared_at is not None and schedule.declared_at > now - silence:
         raise InvalidState(
             f"the app {schedule.app} declares this schedule: change it in the code, or pause it", app=schedule.app
@@ -208,7 +207,7 @@ def check_free(schedule: Schedule, now: Instant, silence: timedelta) -> None:
 def _first(cron: Cron, zone: tzinfo, after: Instant) -> Instant:
     first = next_fire(cron, zone, after)
     if first is None:
-        raise Invalid(f"does not come any more: {cron.text!r}", field="cron")
+        raise Invalid(f"has no fire in the future: {cron.text!r}", field="cron")
     return first
 
 
@@ -216,9 +215,9 @@ def _first(cron: Cron, zone: tzinfo, after: Instant) -> Instant:
 
 
 def give_sign(scheduler: Scheduler, now: Instant, silence: timedelta, alive_at: Instant | None = None) -> Scheduler:
-    """A server ticks. If none did for so long, that was an outage. `alive_at` is when this server itself last ticked,
-    which it need not have written down."""
-    if now <= scheduler.ticked_at:  # the clock was put back: wait for it
+    """A server ticks. If none ticked for `silence`, that was an outage. `alive_at` is when this server last ticked,
+    which it may not have recorded."""
+    if now <= scheduler.ticked_at:  # the clock was set back: wait for it
         return scheduler
     outages = scheduler.outages
     last_at = scheduler.ticked_at if alive_at is None else max(alive_at, scheduler.ticked_at)
@@ -228,8 +227,7 @@ def give_sign(scheduler: Scheduler, now: Instant, silence: timedelta, alive_at: 
 
 
 class Line:
-    """The fires of a schedule that are not settled, in the order of their times: those of its cron, and before them the
-    one that a person set."""
+    """The fires of a schedule that are not settled, in order: the one that a person set, then those of its cron."""
 
     __slots__ = ("_extra", "_settled_at", "_zone", "begin_at", "cron")
 
@@ -255,7 +253,7 @@ class Line:
 def due_fires(
     schedule: Schedule, zone: tzinfo, now: Instant, outages: Sequence[Outage], most: int
 ) -> tuple[list[Instant], Instant]:
-    """The fires to settle now, at most so many, the oldest first; and up to when all are settled then."""
+    """The fires to settle now, at most `most`, oldest first; and the instant up to which all are settled then."""
     line = Line(schedule, zone)
     settled_at = line.begin_at
     fires: list[Instant] = []
@@ -274,7 +272,7 @@ def due_fires(
 def plan_fires(
     schedule: Schedule, fires: Sequence[Instant], unended: Sequence[OpenTask], new_ids: Sequence[UUID]
 ) -> list[Fire]:
-    """What becomes of each fire, given the tasks of earlier ones that have not ended."""
+    """Decide for each fire whether it submits a task, given the tasks of earlier fires that have not ended."""
     unended = list(unended)
     plan: list[Fire] = []
     for at, task_id in zip(fires, new_ids, strict=True):
@@ -290,7 +288,7 @@ def plan_fires(
 
 
 def submission(schedule: Schedule, task_id: UUID, key: str, after: tuple[UUID, ...] = ()) -> Submission:
-    """The task of a fire. One that waits for others is in a run with them, which has the id of the schedule."""
+    """The task of a fire. Tasks that wait for each other are in one run, which has the id of the schedule."""
     grouped = schedule.overlap in (Overlap.QUEUE, Overlap.CANCEL)
     return replace(
         _submission(schedule, schedule.namespace),
@@ -300,14 +298,15 @@ def submission(schedule: Schedule, task_id: UUID, key: str, after: tuple[UUID, .
 
 
 def settle(schedule: Schedule, zone: tzinfo, fires: Sequence[Fire], settled_at: Instant) -> Schedule:
-    """These fires are settled, and all others up to an instant."""
+    """Record that these fires, and all others up to an instant, are settled."""
     made = [fire for fire in fires if fire.task_id is not None]
     extra = schedule.extra_fire_at
     extra = None if extra is not None and extra <= settled_at else extra
+    settled_at = max(schedule.settled_at, settled_at)
     return replace(
         schedule,
-        settled_at=max(schedule.settled_at, settled_at),
-        next_fire_at=extra or next_fire(parse_cron(schedule.cron), zone, max(schedule.settled_at, settled_at)),
+        settled_at=settled_at,
+        next_fire_at=extra or next_fire(parse_cron(schedule.cron), zone, settled_at),
         extra_fire_at=extra,
         last_fire_at=made[-1].at if made else schedule.last_fire_at,
         last_task_id=made[-1].task_id if made else schedule.last_task_id,
@@ -318,8 +317,8 @@ def settle(schedule: Schedule, zone: tzinfo, fires: Sequence[Fire], settled_at: 
 
 
 def set_aside(schedule: Schedule, problem: str, now: Instant) -> Schedule:
-    """It cannot be read any more (a zone that this server does not know): looked at again after a while, and nothing
-    of it is settled, so that nothing is lost."""
+    """The schedule cannot fire now (this server does not know its zone). It is tried again after a while; nothing is
+    settled, so no fire is lost."""
     return replace(schedule, next_fire_at=now + BROKEN_DELAY, problem=problem)
 
 

@@ -1,7 +1,7 @@
-"""The rules of a task's life. Each is a function from (record, request, now) to a Transition.
+"""The rules of a task. Each is a function from (record, request, now) to a Transition.
 
-Nothing here reads a clock, draws a random number, logs, or knows of a database: time, jitter and ids are arguments.
-Every write of a worker passes `_held`: the fence. All possible moves are in `states.TABLE`.
+Time, jitter and ids are arguments: nothing here reads a clock, draws a random number, logs, or knows of a database.
+Every report of a worker passes the fence, `_held`. All possible moves are in `states.TABLE`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Task(msgspec.Struct, frozen=True, gc=False):
 
 
 def claim(task: Task, lease_id: UUID, worker: str | None, now: Instant) -> Transition:
-    """A new attempt begins: the number goes up, and with it every older attempt is fenced off."""
+    """A new attempt begins. Its higher number fences off every older attempt."""
     assert task.state is State.QUEUED, (task.id, task.state)
     started = replace(
         task,
@@ -97,79 +97,74 @@ def claim(task: Task, lease_id: UUID, worker: str | None, now: Instant) -> Trans
         worker=worker,
         started_at=now,
     )
-    after = replace(started, timer_at=_timer(started)) if _timed(started) else started
-    return move(Verb.CLAIM, task, after)
+    if task.policy.timeout_s is not None or task.deadline_at is not None or task.timer_at is not None:
+        started = replace(started, timer_at=_timer(started))
+    return move(Verb.CLAIM, task, started)
 
 
 # --------------------------------------------------------------------------------------------- reports of a worker
 
 
 def complete(task: Task, attempt: int, lease_id: UUID, result: bytes | None, now: Instant) -> Transition:
-    """The handler returned. The current attempt may say so even after its lease ran out, until a newer one begins."""
-    refused = _held(task, attempt, lease_id, Outcome.SUCCEEDED, now, result=result)
-    if refused is not None:
+    """The handler returned. The current attempt may report that even after its lease expired, until a newer begins."""
+    if (refused := _held(task, attempt, lease_id, Outcome.SUCCEEDED, now, result=result)) is not None:
         return refused
     after = _finished(task, State.SUCCEEDED, now, outcome=Outcome.SUCCEEDED, result=result)
     return move(Verb.COMPLETE, task, after, effects=_settle(after))
 
 
 def fail(task: Task, attempt: int, lease_id: UUID, failure: Failure, now: Instant, jitter: float) -> Transition:
-    """The handler failed. Another try follows if that makes sense, unless a cancel was asked for: it beats retry."""
-    refused = _held(task, attempt, lease_id, Outcome.FAILED, now, error=failure)
-    if refused is not None:
+    """The handler failed. Another try follows if the failure and the budget allow it; a cancel wins over a retry."""
+    if (refused := _held(task, attempt, lease_id, Outcome.FAILED, now, error=failure)) is not None:
         return refused
     if failure.category is Category.CANCELLED or (task.cancel is not None and failure.may_retry):
-        return _end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.FAILED)
+        return end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.FAILED)
     return _after_failure(Verb.FAIL, task, failure, Outcome.FAILED, now, jitter)
 
 
 def report_cancelled(task: Task, attempt: int, lease_id: UUID, message: str, now: Instant) -> Transition:
-    """The worker stopped the attempt, on a cancel or on its own: ends the task either way, without a retry."""
-    failure = Failure(Category.CANCELLED, message or _cancel_reason(task), "CANCELLED", retryable=False)
-    refused = _held(task, attempt, lease_id, Outcome.CANCELLED, now, error=failure)
-    if refused is not None:
+    """The worker stopped the attempt, on a cancel or on its own. The task ends either way, without a retry."""
+    failure = _cancelled(task, message)
+    if (refused := _held(task, attempt, lease_id, Outcome.CANCELLED, now, error=failure)) is not None:
         return refused
-    return _end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.CANCELLED)
+    return end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.CANCELLED)
 
 
 def sleep(
     task: Task, attempt: int, lease_id: UUID, until: Instant | None, now: Instant, *, come: bool = False
 ) -> Transition:
-    """A workflow waits for a time, or with `until=None` for a signal. It holds no worker and uses no budget. If what it
-    waits for has `come` since it looked, it is back in line at once."""
-    refused = _held(task, attempt, lease_id, Outcome.SLEPT, now)
-    if refused is not None:
+    """A workflow waits for a time, or with `until=None` until it is woken. It holds no worker and uses no budget. If
+    what it waits for has `come` since it checked, it is queued again at once."""
+    if (refused := _held(task, attempt, lease_id, Outcome.SLEPT, now)) is not None:
         return refused
     if task.cancel is not None:
-        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.SLEPT)
+        return end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.SLEPT)
     if come:
         return move(Verb.SLEEP, task, _requeued(task, now, outcome=Outcome.SLEPT))
-    asleep = replace(task, state=State.SLEEPING, outcome=Outcome.SLEPT)
-    after = replace(asleep, timer_at=_earliest(until, task.deadline_at))
-    detail: dict[str, object] = {"until": until.isoformat()} if until is not None else {}
-    return move(Verb.SLEEP, task, after, (_entry(task, "slept", now, **detail),))
+    timer_at = _earliest(until, task.deadline_at)
+    after = replace(task, state=State.SLEEPING, outcome=Outcome.SLEPT, timer_at=timer_at)
+    entry = _entry(task, "slept", now, until=None if until is None else until.isoformat())
+    return move(Verb.SLEEP, task, after, (entry,))
 
 
 def release(task: Task, attempt: int, lease_id: UUID, now: Instant) -> Transition:
-    """The worker gives the task back unrun (it shuts down, or nobody received the hand-off): no budget is used."""
-    refused = _held(task, attempt, lease_id, Outcome.RELEASED, now)
-    if refused is not None:
+    """The worker gives the task back unrun (it shuts down, or the claim never reached it). No budget is used."""
+    if (refused := _held(task, attempt, lease_id, Outcome.RELEASED, now)) is not None:
         return refused
-    if task.state is State.QUEUED:  # it had run out already: it is queued for its retry as it is
+    if task.state is State.QUEUED:  # its lease had expired: it is queued for its retry already
         return Transition(Verb.NOTE, task, task)
     if task.cancel is not None:
-        return _end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.RELEASED)
+        return end(Verb.CANCEL, task, State.CANCELLED, _cancelled(task), now, Outcome.RELEASED)
     after = _requeued(task, now, outcome=Outcome.RELEASED)
     return move(Verb.RELEASE, task, after, (_entry(task, "released", now),))
 
 
 def park(task: Task, attempt: int, lease_id: UUID, failure: Failure, now: Instant) -> Transition:
-    """The worker's code no longer matches the record of the workflow: a person has to look."""
-    refused = _held(task, attempt, lease_id, Outcome.PARKED, now, error=failure)
-    if refused is not None:
+    """The worker's code no longer matches the record of the workflow, so a person has to decide."""
+    if (refused := _held(task, attempt, lease_id, Outcome.PARKED, now, error=failure)) is not None:
         return refused
     if task.cancel is not None:
-        return _end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.PARKED)
+        return end(Verb.CANCEL, task, State.CANCELLED, failure, now, Outcome.PARKED)
     after = replace(task, state=State.PARKED, outcome=Outcome.PARKED, error=failure, timer_at=task.deadline_at)
     return move(Verb.PARK, task, after, (_entry(task, "parked", now, **_described(failure)),))
 
@@ -195,52 +190,52 @@ def expire(
     assert task.state is State.RUNNING, (task.id, task.state)
     lost = replace(task, failures=task.failures + 1) if as_failure else replace(task, losses=task.losses + 1)
     times, most = (lost.failures, task.policy.max_attempts) if as_failure else (lost.losses, task.policy.max_losses)
-    who = f"the worker {task.worker} was lost in" if task.worker else "no worker took up"
-    failure = Failure(Category.INFRASTRUCTURE, message or f"{who} attempt {task.attempt}", reason, last_output)
+    lost_by = f"the worker {task.worker} was lost in" if task.worker else "no worker started"
+    failure = Failure(Category.INFRASTRUCTURE, message or f"{lost_by} attempt {task.attempt}", reason, last_output)
     if task.cancel is not None:
-        return _end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
+        return end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
     if times >= max(1, most):
-        return _end(Verb.EXPIRE, lost, State.FAILED, failure, now, Outcome.LOST, before=task)
+        return end(Verb.EXPIRE, lost, State.FAILED, failure, now, Outcome.LOST, before=task)
     delay = timedelta(seconds=retry_delay_s(task.policy, times, jitter))
     after = _requeued(lost, now + delay, outcome=Outcome.LOST, error=failure)
-    return move(
-        Verb.EXPIRE, task, after, (_entry(task, "lost", now, **_described(failure), retry_at=after.available_at),)
-    )
+    entry = _entry(task, "lost", now, **_described(failure), retry_at=after.available_at)
+    return move(Verb.EXPIRE, task, after, (entry,))
 
 
 def elapse(task: Task, now: Instant, jitter: float) -> Transition:
-    """The task's timer rang: a deadline, an attempt's timeout, the end of a cancel's grace, or a sleep's end."""
+    """The task's timer is due: a deadline, an attempt's timeout, the end of a cancel's grace, or a sleep's end."""
     if task.timer_at is None or task.timer_at > now:
         return Transition(Verb.NOTE, task, task)
     if task.deadline_at is not None and task.deadline_at <= now:
         failure = Failure(Category.TIMEOUT, "the task's deadline passed", "DEADLINE_EXCEEDED", retryable=False)
-        return _end(Verb.TIME_OUT, task, State.FAILED, failure, now, _if_open(task, Outcome.TIMED_OUT))
+        outcome = Outcome.TIMED_OUT if task.state is State.RUNNING else None
+        return end(Verb.TIME_OUT, task, State.FAILED, failure, now, outcome)
     if task.state is State.SLEEPING:
         return wake(task, now)
     assert task.state is State.RUNNING, (task.id, task.state, task.timer_at)
     if _grace_over(task, now):
         failure = Failure(Category.CANCELLED, "still running after the grace period of its cancel", "CANCEL_TIMEOUT")
-        return _end(Verb.TIME_OUT, task, State.FAILED, failure, now, Outcome.TIMED_OUT)
+        return end(Verb.TIME_OUT, task, State.FAILED, failure, now, Outcome.TIMED_OUT)
     failure = Failure(Category.TIMEOUT, f"no result within {task.policy.timeout_s:g} s", "ATTEMPT_TIMEOUT")
     if task.cancel is not None:
-        return _end(Verb.TIME_OUT, task, State.CANCELLED, _cancelled(task), now, Outcome.TIMED_OUT)
+        return end(Verb.TIME_OUT, task, State.CANCELLED, _cancelled(task), now, Outcome.TIMED_OUT)
     return _after_failure(Verb.TIME_OUT, task, failure, Outcome.TIMED_OUT, now, jitter)
 
 
 def wake(task: Task, now: Instant) -> Transition:
-    """The sleep is over, or the signal came: back in line, first come first served."""
+    """The sleep is over, or the signal came: the task is queued behind those that became available before it."""
     if task.state is not State.SLEEPING:
         raise InvalidState(f"the task is {task.state}, not sleeping", task_id=task.id, state=task.state)
     return move(Verb.WAKE, task, _requeued(task, now, outcome=task.outcome))
 
 
 def wake_parent(task: Task, now: Instant) -> Transition:
-    """A child task ended. A workflow that does not sleep finds out by itself: see `sleep`."""
+    """A child task ended. A workflow that is not asleep checks its children before it sleeps: see `sleep`."""
     return wake(task, now) if task.state is State.SLEEPING else Transition(Verb.NOTE, task, task)
 
 
 def resume(task: Task, now: Instant) -> Transition:
-    """A person says that a parked task may go on (the code was rolled back, or is right again)."""
+    """A person lets a parked task go on, since the code matches its record again."""
     if task.state is not State.PARKED:
         raise InvalidState(f"the task is {task.state}, not parked", task_id=task.id, state=task.state)
     after = replace(_requeued(task, now, outcome=task.outcome), error=None)
@@ -251,17 +246,17 @@ def resume(task: Task, now: Instant) -> Transition:
 
 
 def cancel(task: Task, reason: str, now: Instant, *, force: bool = False) -> Transition:
-    """Cancel a task. One that waits ends at once, as does an attempt that was sent and that no worker has started. A
-    running worker is signalled, and its grace begins then."""
+    """Cancel a task. A task that waits ends at once, and so does one whose attempt was sent but not started. The worker
+    of a running task is signalled, and its grace begins then."""
     if task.state is State.CANCELLED:
         return Transition(Verb.NOTE, task, task)
     if task.terminal:
         raise InvalidState(f"the task has already {task.state}", task_id=task.id, state=task.state)
     request = task.cancel or Cancel(now, reason)
     if task.state is not State.RUNNING or task.worker is None or force:
-        outcome = _if_open(task, Outcome.CANCELLED)
+        outcome = Outcome.CANCELLED if task.state is State.RUNNING else None
         ended = replace(task, cancel=request)
-        return _end(Verb.CANCEL, ended, State.CANCELLED, _cancelled(task, reason), now, outcome, before=task)
+        return end(Verb.CANCEL, ended, State.CANCELLED, _cancelled(task, reason), now, outcome, before=task)
     if task.cancel is not None:
         return Transition(Verb.NOTE, task, task)
     history = (_entry(task, "cancel_requested", now, reason=reason),)
@@ -269,7 +264,7 @@ def cancel(task: Task, reason: str, now: Instant, *, force: bool = False) -> Tra
 
 
 def signal_cancel(task: Task, now: Instant) -> Transition:
-    """The worker has just received the cancel: its grace begins. Signalling it again changes nothing."""
+    """The worker received the cancel: its grace begins. Signalling it again changes nothing."""
     if task.state is not State.RUNNING or task.cancel is None or task.cancel.signalled_at is not None:
         return Transition(Verb.NOTE, task, task)
     signalled = replace(task, cancel=replace(task.cancel, signalled_at=now))
@@ -309,7 +304,7 @@ def _held(
     check_fence(task, attempt, lease_id)
     if may_report(task):
         return None
-    if outcome is Outcome.CANCELLED and task.state is State.CANCELLED:  # both say the same, in whatever words
+    if outcome is Outcome.CANCELLED and task.state is State.CANCELLED:  # the messages may differ
         return Transition(Verb.NOTE, task, task)
     if task.outcome is outcome and task.result == result and (error is None or task.error == error):
         return Transition(Verb.NOTE, task, task)
@@ -326,22 +321,17 @@ def _held(
 def _after_failure(
     verb: Verb, before: Task, failure: Failure, outcome: Outcome, now: Instant, jitter: float
 ) -> Transition:
-    """Another try, or the end: by the category, the budget, and nothing else."""
+    """Another try or the end, decided by the category of the failure and the budget alone."""
     counted = replace(before, failures=before.failures + 1)
     if not failure.may_retry or counted.failures >= counted.policy.max_attempts:
-        return _end(verb, counted, State.FAILED, failure, now, outcome, before=before)
+        return end(verb, counted, State.FAILED, failure, now, outcome, before=before)
     delay = timedelta(seconds=retry_delay_s(counted.policy, counted.failures, jitter, failure.retry_after_s))
     after = _requeued(counted, now + delay, outcome=outcome, error=failure)
     entry = _entry(before, outcome, now, **_described(failure), retry_at=after.available_at)
     return move(Verb.RETRY if verb is Verb.FAIL else verb, before, after, (entry,))
 
 
-def end_without_attempt(verb: Verb, task: Task, state: State, failure: Failure, now: Instant) -> Transition:
-    """For `run`: the end of a task that never ran."""
-    return _end(verb, task, state, failure, now)
-
-
-def _end(
+def end(
     verb: Verb,
     task: Task,
     state: State,
@@ -351,14 +341,10 @@ def _end(
     *,
     before: Task | None = None,
 ) -> Transition:
-    """A terminal state other than success. The row itself is the last entry of its history."""
+    """A terminal state other than success. The row itself is the last entry of its history. Without an `outcome`, the
+    attempt keeps the one that it has."""
     after = _finished(task, state, now, outcome=outcome or task.outcome, error=failure)
     return move(verb, before or task, after, effects=_settle(after))
-
-
-def _if_open(task: Task, outcome: Outcome) -> Outcome | None:
-    """This outcome for an attempt that runs; one that has ended keeps its own."""
-    return outcome if task.state is State.RUNNING else None
 
 
 def _finished(
@@ -387,7 +373,7 @@ def _requeued(task: Task, available_at: Instant, *, outcome: Outcome | None, err
 def _settle(after: Task) -> tuple[Effect, ...]:
     """Effects that settle the tasks waiting for this one and wake the workflow that submitted it, each in a transaction
     of its own: see `run.settle` and `wake_parent`."""
-    if not after.has_dependents and after.parent_id is None:
+    if not after.has_dependents and after.parent_id is None:  # nearly all
         return ()
     effects = []
     if after.has_dependents:
@@ -417,10 +403,6 @@ def _described(failure: Failure) -> dict[str, object]:
     }
 
 
-def _timed(task: Task) -> bool:
-    return task.policy.timeout_s is not None or task.deadline_at is not None or task.timer_at is not None
-
-
 def _timer(task: Task) -> Instant | None:
     """When the engine has to check a running task even if nothing is reported."""
     timeout_at = grace_ends_at = None
@@ -441,9 +423,7 @@ def _earliest(*instants: Instant | None) -> Instant | None:
     return min((i for i in instants if i is not None), default=None)
 
 
-def _cancel_reason(task: Task) -> str:
-    return task.cancel.reason if task.cancel is not None and task.cancel.reason else "cancelled"
-
-
 def _cancelled(task: Task, reason: str = "") -> Failure:
-    return Failure(Category.CANCELLED, reason or _cancel_reason(task), "CANCELLED", retryable=False)
+    if not reason and task.cancel is not None:
+        reason = task.cancel.reason
+    return Failure(Category.CANCELLED, reason or "cancelled", "CANCELLED", retryable=False)

@@ -1,7 +1,4 @@
-"""Trace context: the W3C `traceparent` that travels with a task, so that what it causes belongs to one trace.
-
-Only its spelling is known here; who makes spans and where they go is none of our business.
-"""
+"""Trace context: the W3C `traceparent` that a task carries, so that everything it causes belongs to one trace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How a task gets what others returned: its payload names their ids, and the results are read when it runs.
+"""Results as arguments: the payload of a task names other tasks, whose results are read when it runs.
 
-The names stand under `$from`, which can be no parameter of a function. Nothing is copied when tasks are submitted or
-settled, and a second attempt reads the same again. Who reads the results is not known here.
+The names stand under `$from`, which cannot be a parameter of a function. Nothing is copied when tasks are submitted or
+settled, and a second attempt reads the same results.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _decode_sources = msgspec.json.Decoder(dict[str, UUID | list[UUID]]).decode
 
 
 def results_payload(parameter: str, upstream: UUID | Sequence[UUID]) -> bytes:
-    """A payload whose one argument is what another task returns, or a list of what others return, in their order."""
+    """A payload whose one argument is the result of another task, or the list of results of several, in order."""
     return msgspec.json.encode({FROM: {parameter: upstream}})
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """A payload that names others, by the parameters that get what they returned."""
+    """A payload that names other tasks, by the parameters that get their results."""
 
     arguments: Mapping[str, msgspec.Raw]
     sources: Mapping[str, UUID | list[UUID]]
 
     @property
     def ids(self) -> list[UUID]:
-        """Whose results it needs."""
+        """The tasks whose results it needs."""
         return [id_ for source in self.sources.values() for id_ in ([source] if isinstance(source, UUID) else source)]
 
     def filled(self, results: Mapping[UUID, bytes]) -> bytes:
         """The payload with the results in their places."""
         if missing := [id_ for id_ in self.ids if id_ not in results]:
-            raise Invalid(f"what task {missing[0]} returned is not kept any more", field="payload")
+            raise Invalid(f"the result of task {missing[0]} is no longer stored", field="payload")
         handed = {name: msgspec.Raw(_joined(source, results)) for name, source in self.sources.items()}
         return msgspec.json.encode({**self.arguments, **handed})
 
@@ -51,7 +51,7 @@ def handover_of(payload: bytes) -> Handover | None:
         arguments = _decode(payload)
         return Handover(arguments, _decode_sources(arguments.pop(FROM, b"{}")))
     except (msgspec.DecodeError, msgspec.ValidationError):
-        return None  # not ours: the reader of the payload reports what is wrong with it
+        return None  # the handler that reads the payload reports what is wrong with it
 
 
 def _joined(source: UUID | list[UUID], results: Mapping[UUID, bytes]) -> bytes:

@@ -1,7 +1,7 @@
-"""Workers: which there are, how busy each is, and whether it takes more work.
+"""Workers: how busy each is, and whether it takes more work.
 
-The lease of a worker decides whether it is alive. A worker that drains finishes what it has and gets nothing new; when
-its time is over, it counts as gone.
+The lease of a worker decides whether it is alive. A draining worker finishes what it has and gets nothing new; when its
+time is over, it counts as offline.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.lease import PID_MAX
+from windlass.core.lease import check_about
 from windlass.core.states import Instant
-from windlass.core.validation import NAME_MAX, check_count, check_name, check_names, check_text
+from windlass.core.validation import NAME_MAX, check_name, check_names, check_text
 from windlass.errors import Invalid
 
 LABELS_MAX = 64
@@ -28,15 +28,15 @@ class WorkerState(StrEnum):
 
 
 class Contract(StrEnum):
-    """How a worker speaks with the engine."""
+    """The contract of a worker."""
 
     SESSION = "session"  # our SDK, beside the database or through a server
     REGISTRY = "registry"
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """One worker. Field order is the column order of the queries. `running` is what the engine counts; `active` is what
-    the worker reported last, plus what it was given since."""
+    """One worker. Field order is the column order of the queries. `running` is the number of tasks that the engine
+    counts; `active` is the number that the worker last reported, plus the tasks that it got since."""
 
     id: UUID
     lease_id: UUID
@@ -64,7 +64,7 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """The registration of a worker. Limits hold for the queue as a whole; the last one that is set counts."""
+    """The registration of a worker. Limits apply to the whole queue; the last one that is set counts."""
 
     namespace: str
     queue: str
@@ -79,8 +79,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerHeartbeat(msgspec.Struct, frozen=True):
-    """A heartbeat: how much runs, and what ended since the last one. `lease_id` names an incarnation; None is the
-    present one. Without `active` it is a sign of life and nothing else."""
+    """A heartbeat: how many attempts run, and how many ended since the last one. `lease_id` names an incarnation; None
+    is the current one. Without `active` it only shows that the worker is alive."""
 
     worker_id: UUID
     active: int | None = None
@@ -96,10 +96,7 @@ def check_registration(registration: Registration) -> None:
     if not registration.kinds:
         raise Invalid("cannot be empty", field="kinds")
     check_names("kinds", registration.kinds)
-    for field, text in (("host", registration.host), ("version", registration.version)):
-        if text:
-            check_name(field, text)
-    check_count("pid", registration.pid, most=PID_MAX)
+    check_about(registration.host, registration.pid, registration.version)
     if len(registration.labels) > LABELS_MAX:
         raise Invalid(f"must be at most {LABELS_MAX}", field="labels")
     for key, value in registration.labels.items():
@@ -115,5 +112,5 @@ def label_of(key: str, value: str) -> str:
 
 
 def limit_of(given: int) -> int | None:
-    """A limit that was asked for; 0 and less ask for none."""
+    """A requested limit; 0 and less mean none."""
     return None if given <= 0 else min(given, LIMIT_MAX)

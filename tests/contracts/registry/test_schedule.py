@@ -156,8 +156,8 @@ async def test_a_fire_is_a_run_like_any_other(still_client: Client, engine: Engi
     [
         ({"cron_expr": ""}, "cron_expr"),
         ({"cron_expr": "* * * * *"}, "6 or 7 fields"),
-        ({"cron_expr": "0 0 0 30 2 ?"}, "never comes"),
-        ({"cron_expr": "0 0 0 1 1 ? 2020"}, "does not come any more"),
+        ({"cron_expr": "0 0 0 30 2 ?"}, "never fires"),
+        ({"cron_expr": "0 0 0 1 1 ? 2020"}, "has no fire in the future"),
         ({"task_queue": ""}, "task_queue"),
         ({"workflow_type": ""}, "workflow_type"),
         ({"input": b"{"}, "input"),

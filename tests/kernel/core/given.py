@@ -92,7 +92,7 @@ def cancelled(policy: Policy | None = None, **fields: Any) -> Task:
 
 def skipped(policy: Policy | None = None, **fields: Any) -> Task:
     failure = Failure(Category.CANCELLED, "upstream failed", "UPSTREAM_NOT_SUCCEEDED")
-    return rules.end_without_attempt(Verb.SKIP, blocked(policy, **fields), State.SKIPPED, failure, NOW).after
+    return rules.end(Verb.SKIP, blocked(policy, **fields), State.SKIPPED, failure, NOW).after
 
 
 TERMINAL = {"succeeded": succeeded, "failed": failed, "cancelled": cancelled, "skipped": skipped}
