@@ -51,8 +51,10 @@ from windlass.core.lease import Activity
 from windlass.core.progress import Amount, Line, ProgressReport
 from windlass.core.step import Place
 from windlass.core.validation import PAYLOAD_MAX_BYTES
+from windlass.engine.liveness.leases import Leases
 from windlass.engine.loops.schedule_loop import Pace
 from windlass.engine.manage.progress import ProgressReports
+from windlass.engine.manage.workflows import Workflows
 from windlass.engine.notifications import LoopTimers
 from windlass.engine.randomness import SystemRandomness
 from windlass.engine.read.tasks import Created, TaskViews
@@ -311,6 +313,16 @@ WITHOUT_INPUT = {
 
 # What belongs to an exported name and is reached through it.
 PARTS: dict[str, type] = {"Engine.parts.progress": ProgressReports, "Engine.tasks": TaskViews}
+# Methods of its parts that an engine has under names of its own.
+BOUND: dict[str, Any] = {
+    "Engine.open_lease": Leases.open,
+    "Engine.end_lease": Leases.end,
+    "Engine.note": ProgressReports.write,
+    "Engine.checkpoint": ProgressReports.checkpoint,
+    "Engine.record_step": Workflows.record,
+    "Engine.load_steps": Workflows.load,
+    "Engine.transact_step": Workflows.transact,
+}
 # What the rooms of contracts call on an engine, and users do not.
 FOR_ROOMS = {"Engine.on_close", "Engine.service"}
 
@@ -465,6 +477,7 @@ def callables() -> Iterator[tuple[str, Any]]:
             yield name, value
     for name, part in PARTS.items():
         yield from methods(name, part)
+    yield from BOUND.items()
 
 
 def methods(owner: str, of: type) -> Iterator[tuple[str, Any]]:

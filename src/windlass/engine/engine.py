@@ -1,4 +1,4 @@
-"""The engine: every operation for clients, workers and operators, in one place. It checks arguments and delegates.
+"""The engine: the operations for clients, workers and operators. It checks arguments and delegates.
 
 Any number of engines may run on one database. `start` runs the loops. Without it an engine still serves calls, and
 tests call the ticks by hand.
@@ -21,11 +21,9 @@ from windlass.core.command import Claimed, Report, checked_report
 from windlass.core.failure import Failure
 from windlass.core.lease import IDLE, Activity, Extension, Lease, Reach, check_lease
 from windlass.core.payload_reference import MARK_BYTE, is_reference
-from windlass.core.progress import Progress, ProgressReport
+from windlass.core.progress import Progress
 from windlass.core.queue import QueueConfig, Rate, check_config
 from windlass.core.states import State
-from windlass.core.step import Step
-from windlass.core.step_command import StepCommand, StepResult
 from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.validation import (
@@ -42,7 +40,6 @@ from windlass.core.validation import (
     clean_text,
 )
 from windlass.engine.claim.claimer import claimed_task, lease_id_of
-from windlass.engine.liveness.leases import DEFAULT_TTL_S
 from windlass.engine.loops.schedule_loop import STEADY, Pace
 from windlass.engine.notifications import LoopTimers, Timers
 from windlass.engine.payloads.blob_port import Blobs
@@ -51,7 +48,7 @@ from windlass.engine.randomness import Randomness, SystemRandomness
 from windlass.engine.read.metrics import Tally
 from windlass.engine.secrets import Cipher
 from windlass.engine.send.outbox import EffectHandler
-from windlass.engine.wiring import Options, build
+from windlass.engine.wiring import Parts
 from windlass.errors import TooLarge, Unavailable, WindlassError
 from windlass.store.store import Store
 from windlass.store.tables.view import TaskView
@@ -85,14 +82,20 @@ class Engine:
         payload_max_bytes: int = LIMIT_BYTES,
         cipher: Cipher | None = None,
     ) -> None:
-        _check_options(store, randomness, timers, pause, stopwatch, listen, poll_s, keep_finished_s, pace)
-        _check_storage(blobs, payload_max_bytes, cipher)
-        options = Options(
+        check_type("store", store, Store)
+        check_type("listen", listen, bool)
+        check_seconds("poll_s", poll_s, least=0.001)
+        check_seconds("keep_finished_s", keep_finished_s)
+        check_type("pace", pace, Pace)
+        check_count("payload_max_bytes", payload_max_bytes, least=PAYLOAD_MAX_BYTES, most=LARGE_MAX_BYTES)
+        _check_hooks(randomness, timers, pause, stopwatch, blobs, cipher)
+        self.parts: Final = Parts(
+            store,
             randomness=randomness or SystemRandomness(),
             timers=timers or LoopTimers(),
             pause=pause,
             stopwatch=stopwatch,
-            effects=_checked({} if effects is None else effects),
+            effects={} if effects is None else _checked(effects),
             poll_s=None if listen else poll_s,
             keep_finished_s=keep_finished_s,
             pace=pace,
@@ -100,7 +103,6 @@ class Engine:
             payload_max_bytes=payload_max_bytes,
             cipher=cipher,
         )
-        self.parts: Final = build(store, options)
         self.store: Final = store
         self.loops: Final = self.parts.loops
         self.tasks: Final = self.parts.tasks
@@ -112,6 +114,14 @@ class Engine:
         self.keys: Final = self.parts.keys
         self.changes: Final = self.parts.changes
         self.payloads: Final = self.parts.payloads
+        # What workers and workflows call by the same names on a remote server: see `sdk.client`.
+        self.open_lease: Final = self.parts.leases.open
+        self.end_lease: Final = self.parts.leases.end
+        self.note: Final = self.parts.progress.write
+        self.checkpoint: Final = self.parts.progress.checkpoint
+        self.record_step: Final = self.parts.workflows.record
+        self.load_steps: Final = self.parts.workflows.load
+        self.transact_step: Final = self.parts.workflows.transact
         self.declare_schedules: Final = self.parts.schedules.declare
         self.declare_kinds: Final = self.parts.kinds.declare
         self._services: dict[object, Any] = {}
@@ -248,31 +258,8 @@ class Engine:
 
     # ----------------------------------------------------------------------------------------- workers
 
-    async def open_lease(
-        self,
-        worker: str,
-        queues: Sequence[str],
-        *,
-        kinds: Sequence[str] | None = None,
-        labels: Sequence[str] = (),
-        namespace: str = "default",
-        ttl_s: float = DEFAULT_TTL_S,
-        host: str = "",
-        pid: int = 0,
-        version: str = "",
-        delivery: str = "pull",
-        concurrency: int = 0,
-    ) -> Lease:
-        """Open the lease of a worker: it may claim until the lease expires. `host`, `pid` and `version` describe the
-        worker; `concurrency` is the number of tasks that it runs at the same time.
-        Raises Invalid if no task can be claimed from any of the queues."""
-        return await self.parts.leases.open(
-            worker, queues, kinds=kinds, labels=labels, namespace=namespace, ttl_s=ttl_s, host=host, pid=pid,
-            version=version, delivery=delivery, concurrency=concurrency,
-        )  # fmt: skip
-
     def reach(self) -> Reach:
-        """How the heartbeat process of a worker reaches the same database."""
+        """For the heartbeat process of a worker: how to reach the same database."""
         return Reach("windlass.engine.liveness.lease_extender", {"dsn": self.store.dsn, "pooled": self.store.pooled})
 
     async def extend_lease(
@@ -280,9 +267,6 @@ class Engine:
     ) -> Extension:
         """Extend the lease, and with it all attempts under it. The answer lists the attempts to stop."""
         return await self.parts.leases.extend(lease, active, activity)
-
-    async def end_lease(self, lease: Lease) -> None:
-        await self.parts.leases.end(lease)
 
     async def claim(self, lease: Lease, limit: int = 1, *, wait_s: float = 0.0) -> list[Claimed]:
         """Begin up to `limit` attempts. If no task is due, wait up to `wait_s` for the first."""
@@ -307,14 +291,6 @@ class Engine:
             return await self.parts.large.report(reports)
         outcomes = await self.parts.reports.call_all(checked)
         return [outcome.state if isinstance(outcome, Task) else outcome for outcome in outcomes]
-
-    async def note(self, notes: Sequence[ProgressReport]) -> list[WindlassError | None]:
-        """Write progress reports of running attempts. Returns None for each, or LeaseLost if the attempt is over."""
-        return await self.parts.progress.write(notes)
-
-    async def checkpoint(self, task_id: UUID) -> bytes | None:
-        """The last checkpoint of a task, as JSON text."""
-        return await self.parts.progress.checkpoint(task_id)
 
     async def complete(self, claimed: Claimed, result: bytes | None = None) -> Task:
         task = claimed_task(claimed)
@@ -353,19 +329,6 @@ class Engine:
             self.parts.notifications.leave(waiter)
 
     # ----------------------------------------------------------------------------------------- workflows
-
-    async def record_step(self, command: StepCommand) -> Step:
-        """Record a step of a workflow durably. Returns the record that counts, which may be an earlier one. Raises
-        LeaseLost if the attempt is over."""
-        return await self.workflows.record(command)
-
-    async def load_steps(self, task_id: UUID) -> list[Step]:
-        """The recorded steps of a workflow, in the order in which its code runs them."""
-        return await self.workflows.load(task_id)
-
-    async def transact_step(self, command: StepResult, work: Callable[[Any], Awaitable[bytes]]) -> Step:
-        """Run a step on a connection to this database. Its changes and its record are committed together."""
-        return await self.workflows.transact(command, work)
 
     async def signal(
         self, task_id: UUID, name: str, payload: bytes = b"null", *, signal_id: UUID | None = None
@@ -416,29 +379,19 @@ class Engine:
         return await self.parts.commands.call(command.Wake(task_id))
 
 
-def _check_options(
-    store: object, randomness: object, timers: object, pause: object, stopwatch: object, listen: object, poll_s: object,
-    keep_finished_s: object, pace: object,
-) -> None:  # fmt: skip
-    check_type("store", store, Store)
+def _check_hooks(
+    randomness: object, timers: object, pause: object, stopwatch: object, blobs: object, cipher: object
+) -> None:
     if randomness is not None:
         check_able("randomness", randomness, "new_id", "new_token", "jitter")
     if timers is not None:
         check_able("timers", timers, "call_later")
     check_callable("pause", pause)
     check_callable("stopwatch", stopwatch)
-    check_type("listen", listen, bool)
-    check_seconds("poll_s", poll_s, least=0.001)
-    check_seconds("keep_finished_s", keep_finished_s)
-    check_type("pace", pace, Pace)
-
-
-def _check_storage(blobs: object, payload_max_bytes: object, cipher: object) -> None:
-    if cipher is not None:
-        check_able("cipher", cipher, "encrypt", "decrypt")
     if blobs is not None:
         check_callable("blobs", blobs)
-    check_count("payload_max_bytes", payload_max_bytes, least=PAYLOAD_MAX_BYTES, most=LARGE_MAX_BYTES)
+    if cipher is not None:
+        check_able("cipher", cipher, "encrypt", "decrypt")
 
 
 def _checked(effects: Mapping[str, EffectHandler]) -> dict[str, EffectHandler]:

@@ -1,15 +1,14 @@
-"""How the parts of an engine are put together. Each part gets what it needs when it is made, and keeps it.
+"""How the parts of an engine are put together. Each part gets what it needs when it is made.
 
-Knows no contract: their services are made on an engine, by `Engine.service`.
+Knows no contract: `Engine.service` makes their services on an engine.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 
-from windlass.core.command import Claimed, Command, Release, Report
+from windlass.core.command import Claimed, Release, Report
 from windlass.core.states import State
 from windlass.core.task import Task
 from windlass.engine.claim.claimer import Claimer, lease_id_of
@@ -48,62 +47,69 @@ from windlass.errors import Unavailable
 from windlass.store.store import Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of an engine."""
-
-    randomness: Randomness
-    timers: Timers
-    pause: Callable[[float], Awaitable[None]]
-    stopwatch: Callable[[], float]
-    effects: Mapping[str, EffectHandler]
-    poll_s: float | None  # None: listen
-    keep_finished_s: float
-    pace: Pace
-    blobs: Callable[[], Blobs] | None
-    payload_max_bytes: int
-    cipher: Cipher | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The parts of one engine, for the engine itself and for the services of contracts."""
 
-    store: Store
-    randomness: Randomness
-    notifications: Notifications
-    pause: Callable[[float], Awaitable[None]]
-    stopwatch: Callable[[], float]
-    clock: DatabaseClock
-    effects: dict[str, EffectHandler]
-    lock_waits: LockWaits
-    decider: Decider
-    commands: Committer[Command, Task]
-    reports: Committer[Report, Task | State]
-    claimer: Claimer
-    submitter: Submitter
-    large: LargePayloads
-    objects: Objects
-    payloads: Payloads
-    leases: Leases
-    workers: Workers
-    workflows: Workflows
-    progress: ProgressReports
-    changes: Changes
-    gauges: Gauges
-    keys: Keys
-    token_keys: TokenKeys
-    secrets: Secrets
-    runs: Runs
-    tasks: TaskViews
-    queues: Queues
-    repair: RetryReplay
-    schedules: Schedules
-    kinds: Kinds
-    schedule_loop: ScheduleLoop
-    outbox: Outbox
-    outgoing: OutgoingAttempts
-    loops: Loops
+    def __init__(
+        self,
+        store: Store,
+        *,
+        randomness: Randomness,
+        timers: Timers,
+        pause: Callable[[float], Awaitable[None]],
+        stopwatch: Callable[[], float],
+        effects: dict[str, EffectHandler],
+        poll_s: float | None,
+        keep_finished_s: float,
+        pace: Pace,
+        blobs: Callable[[], Blobs] | None,
+        payload_max_bytes: int,
+        cipher: Cipher | None,
+    ) -> None:
+        """With `poll_s` the engine polls that often instead of listening."""
+        self.store, self.randomness, self.pause, self.stopwatch = store, randomness, pause, stopwatch
+        self.notifications = notifications = Notifications(timers)
+        store.announce = notifications.announce
+        self.clock, self.secrets = DatabaseClock(store, stopwatch), Secrets(store, cipher)
+        self.objects = Objects(store, randomness, blobs, payload_max_bytes)
+        self.effects = effects if blobs is None else {**effects, DELETE: self.objects.delete}
+
+        self.lock_waits = LockWaits()
+        self.decider = Decider(store, self.lock_waits)
+        self.commands = self.decider.line(pause=pause)
+        self.reports: Committer[Report, Task | State] = Committer(self.decider.carry_out_reports, pause=pause)
+        self.claimer = Claimer(store, notifications, randomness, self._give_back, pause=pause, stopwatch=stopwatch)
+        self.submitter = Submitter(store, randomness, self.claimer, self.lock_waits, self.objects, pause=pause)
+        self.large = LargePayloads(self.objects, self.claimer, self.commands, self.reports, randomness)
+        self.workflows = Workflows(store, randomness, self.decider, self.objects, pause=pause)
+        self.progress = ProgressReports(store, pause=pause)
+        self.leases = Leases(store, randomness, pause=pause)
+        self.workers = Workers(store, randomness, notifications, self.claimer.rescue, pause=pause)
+        self.outbox = Outbox(store, randomness, lambda: self.effects)
+        self.outgoing = OutgoingAttempts(store, randomness, notifications, self.claimer, self.effects, stopwatch)
+
+        self.tasks, self.runs = TaskViews(store), Runs(store)
+        self.payloads = Payloads(self.tasks, self.objects)
+        self.changes, self.gauges = Changes(store, pause=pause), Gauges(store, stopwatch)
+        self.keys = Keys(store, randomness, stopwatch=stopwatch)
+        self.token_keys = TokenKeys(store, randomness, self.secrets)
+        self.queues = Queues(store, self.secrets, pause=pause, stopwatch=stopwatch)
+        self.kinds, self.schedules = Kinds(store, stopwatch), Schedules(store, randomness)
+        self.repair = RetryReplay(store, randomness, self.submitter, self.commands, self.objects)
+
+        self.schedule_loop = ScheduleLoop(store, randomness, notifications, pace)
+        self.loops = Loops(
+            store, randomness, notifications, self.outbox, self.schedule_loop, self.changes,
+            Retention(keep_finished_s), poll_s, self._on_listening,
+        )  # fmt: skip
+
+    def _on_listening(self) -> None:
+        self.claimer.listening = True
+
+    async def _give_back(self, claimed: Sequence[Claimed]) -> None:
+        """Queue tasks again whose caller left; no budget is used. Those that cannot be given back now expire."""
+        with contextlib.suppress(Unavailable):
+            await self.reports.call_all([Release(c.task.id, c.task.attempt, lease_id_of(c.task)) for c in claimed])
 
     async def close(self, services: Sequence[Callable[[], Awaitable[None]]]) -> None:
         """Finish the accepted work: close first the parts that accept work, then those that write it."""
@@ -118,60 +124,3 @@ class Parts:
         self.schedule_loop.close()
         self.notifications.close()
         await self.store.close()
-
-
-def build(store: Store, options: Options) -> Parts:
-    """The parts of an engine on this store."""
-    randomness, pause, stopwatch = options.randomness, options.pause, options.stopwatch
-    notifications, lock_waits = Notifications(options.timers), LockWaits()
-    store.announce = notifications.announce
-    decider = Decider(store, lock_waits)
-    commands = decider.line(pause=pause)
-    reports: Committer[Report, Task | State] = Committer(decider.carry_out_reports, pause=pause)
-
-    async def give_back(claimed: Sequence[Claimed]) -> None:
-        """Queue tasks again whose caller left; no budget is used. Those that cannot be given back now expire."""
-        with contextlib.suppress(Unavailable):
-            await reports.call_all([Release(c.task.id, c.task.attempt, lease_id_of(c.task)) for c in claimed])
-
-    claimer = Claimer(store, notifications, randomness, give_back, pause=pause, stopwatch=stopwatch)
-
-    def on_listening() -> None:
-        claimer.listening = True
-
-    objects = Objects(store, randomness, options.blobs, options.payload_max_bytes)
-    effects = dict(options.effects) if options.blobs is None else {**options.effects, DELETE: objects.delete}
-    submitter = Submitter(store, randomness, claimer, lock_waits, objects, pause=pause)
-    tasks, secrets, changes = TaskViews(store), Secrets(store, options.cipher), Changes(store, pause=pause)
-    outbox = Outbox(store, randomness, lambda: effects)
-    schedule_loop = ScheduleLoop(store, randomness, notifications, options.pace)
-    return Parts(
-        store=store, randomness=randomness, notifications=notifications, pause=pause, stopwatch=stopwatch,
-        clock=DatabaseClock(store, stopwatch), effects=effects, lock_waits=lock_waits, decider=decider,
-        commands=commands, reports=reports, claimer=claimer, submitter=submitter,
-        large=LargePayloads(objects, claimer, commands, reports, randomness),
-        objects=objects,
-        payloads=Payloads(tasks, objects),
-        leases=Leases(store, randomness, pause=pause),
-        workers=Workers(store, randomness, notifications, claimer.rescue, pause=pause),
-        workflows=Workflows(store, randomness, decider, objects, pause=pause),
-        progress=ProgressReports(store, pause=pause),
-        changes=changes,
-        gauges=Gauges(store, stopwatch),
-        keys=Keys(store, randomness, stopwatch=stopwatch),
-        token_keys=TokenKeys(store, randomness, secrets),
-        secrets=secrets,
-        runs=Runs(store),
-        tasks=tasks,
-        queues=Queues(store, secrets, pause=pause, stopwatch=stopwatch),
-        repair=RetryReplay(store, randomness, submitter, commands, objects),
-        schedules=Schedules(store, randomness),
-        kinds=Kinds(store, stopwatch),
-        schedule_loop=schedule_loop,
-        outbox=outbox,
-        outgoing=OutgoingAttempts(store, randomness, notifications, claimer, effects, stopwatch),
-        loops=Loops(
-            store, randomness, notifications, outbox, schedule_loop, changes, Retention(options.keep_finished_s),
-            options.poll_s, on_listening,
-        ),
-    )  # fmt: skip
