@@ -94,6 +94,8 @@ async def test_a_preview_shows_both_times(api: httpx.AsyncClient) -> None:
     }  # fmt: skip
     other = await api.get("/api/v1/cron", params={**query, "cron": "30 1 * * *", "timezone": "America/New_York"})
     assert other.json() == preview
+    for count in (0, 1001):
+        assert (await api.get("/api/v1/cron", params={"cron": "@daily", "count": count})).status_code in (400, 422)
 
 
 @pytest.mark.parametrize(

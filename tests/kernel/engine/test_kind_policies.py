@@ -43,5 +43,6 @@ async def test_a_schedule_that_asks_for_nothing_gets_it_too(engine: Engine, cloc
     await clock.advance(60)
     await tick(engine)
     for schedule, policy in ((plain, FEW), (own, MANY)):
-        ids = [*await engine.schedules.task_ids(schedule.id), await engine.schedules.trigger(schedule.id)]
+        ids = [id_ for _, id_ in await engine.schedules.task_page(schedule.id)]
+        ids.append(await engine.schedules.trigger(schedule.id))
         assert [view.task.policy for view in await engine.tasks.get_many(ids)] == [policy, policy]

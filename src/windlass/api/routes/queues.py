@@ -13,6 +13,7 @@ from windlass.core.access import Role, check_role
 from windlass.core.delivery import PULL, Delivery, RetryForm, any_delivery, retry_of
 from windlass.core.queue import QueueConfig, Rate
 from windlass.core.states import State
+from windlass.core.validation import check_name
 from windlass.engine.manage.queues import SECRET_OVERLAP_S, QueueView
 
 table = Table("queues")
@@ -77,13 +78,13 @@ class RotateOrder(Struct, frozen=True, forbid_unknown_fields=True):
 async def put_queue(call: Call[In, QueueOrder]) -> QueueForm:
     """Configure a queue. If programs on the server run its tasks, or its pushes carry secrets of the server, an admin
     key for all namespaces is required."""
-    namespace, order = call.namespace(call.query.namespace), call.body
+    (namespace, queue), order = _queue(call), call.body
     if order.delivery.needs_server_admin:
         check_role(call.principal, Role.ADMIN)
         call.reach(None)
     await call.engine.keys.declare_namespace(namespace)
     view = await call.engine.queues.put(
-        call.path["name"],
+        queue,
         namespace=namespace,
         delivery=order.delivery,
         retry=order.retry,
@@ -107,8 +108,8 @@ async def list_queues(call: Call[Paged, None]) -> Listed[QueueForm]:
 @table.add("GET", "/api/v1/queues/{name}", Role.VIEWER)
 async def get_queue(call: Call[In, None]) -> QueueForm:
     """Get a queue."""
-    namespace = call.namespace(call.query.namespace)
-    return _form(call, namespace, await call.engine.queues.get(call.path["name"], namespace=namespace))
+    namespace, queue = _queue(call)
+    return _form(call, namespace, await call.engine.queues.get(queue, namespace=namespace))
 
 
 @table.add("POST", "/api/v1/queues/{name}/pause", Role.OPERATOR)
@@ -126,22 +127,28 @@ async def resume_queue(call: Call[In, Nothing]) -> QueueForm:
 @table.add("POST", "/api/v1/queues/{name}/drain", Role.OPERATOR)
 async def drain_queue(call: Call[In, QueueDrain]) -> QueueForm:
     """Pause a queue, and wait up to `wait_s` seconds until no task runs. `counts.running` tasks still run."""
-    namespace = call.namespace(call.query.namespace)
-    view = await call.engine.queues.drain(call.path["name"], namespace=namespace, wait_s=call.body.wait_s)
+    namespace, queue = _queue(call)
+    view = await call.engine.queues.drain(queue, namespace=namespace, wait_s=call.body.wait_s)
     return _form(call, namespace, view)
 
 
 @table.add("POST", "/api/v1/queues/{name}/rotate-secret", Role.ADMIN)
 async def rotate_secret(call: Call[In, RotateOrder]) -> QueueForm:
     """Rotate the signing secret of a queue. For `overlap_s` seconds, the old secret signs pushes and calls too."""
-    namespace = call.namespace(call.query.namespace)
-    view = await call.engine.queues.rotate_secret(call.path["name"], namespace=namespace, overlap_s=call.body.overlap_s)
+    namespace, queue = _queue(call)
+    view = await call.engine.queues.rotate_secret(queue, namespace=namespace, overlap_s=call.body.overlap_s)
     return _form(call, namespace, view)
 
 
 async def _pause(call: Call[In, Nothing], *, paused: bool) -> QueueForm:
-    namespace = call.namespace(call.query.namespace)
-    return _form(call, namespace, await call.engine.queues.pause(call.path["name"], namespace=namespace, paused=paused))
+    namespace, queue = _queue(call)
+    return _form(call, namespace, await call.engine.queues.pause(queue, namespace=namespace, paused=paused))
+
+
+def _queue(call: Call[In, Any]) -> tuple[str, str]:
+    """The namespace and the name of the queue in the path."""
+    check_name("queue", call.path["name"])
+    return call.namespace(call.query.namespace), call.path["name"]
 
 
 def _config(limits: LimitsForm) -> QueueConfig:

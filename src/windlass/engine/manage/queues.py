@@ -14,7 +14,7 @@ from windlass.core.delivery import Delivery, QueueSettings, RetryForm, checked_d
 from windlass.core.queue import QueueConfig, QueueName, check_config
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.states import State
-from windlass.core.validation import check_name, check_seconds
+from windlass.core.validation import check_name
 from windlass.engine.secrets import Secrets
 from windlass.errors import NotFound
 from windlass.store.store import Store
@@ -73,16 +73,14 @@ class Queues:
         return await self.get(queue, namespace=namespace)
 
     def _new_secret(self, namespace: str, queue: str) -> str:
-        """A new secret as it is stored."""
-        return self._secrets.seal_text(_new_secret(), namespace, queue)
+        """A new secret in the format of Standard Webhooks, as it is stored."""
+        secret = "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+        return self._secrets.seal_text(secret, namespace, queue)
 
     async def rotate_secret(
         self, queue: str, *, namespace: str = "default", overlap_s: float = SECRET_OVERLAP_S
     ) -> QueueView:
         """Make a new secret that signs pushes and calls. The one before signs them too, for `overlap_s`."""
-        check_name("queue", queue)
-        check_name("namespace", namespace)
-        check_seconds("overlap_s", overlap_s)
         async with self._store.begin() as tx:
             await tx.queues.lock_queue(namespace, queue)
             known = (await tx.queues.get_settings(namespace, [queue])).get(queue)
@@ -94,8 +92,6 @@ class Queues:
 
     async def get(self, queue: str, *, namespace: str = "default") -> QueueView:
         """Raises NotFound if the queue was never configured and nothing waits, runs or has failed in it."""
-        check_name("queue", queue)
-        check_name("namespace", namespace)
         async with self._store.views() as views:
             settings = (await views.queue_settings(namespace, [queue])).get(queue)
             counts = (await views.count_unfinished(namespace)).get(queue)
@@ -105,7 +101,6 @@ class Queues:
 
     async def list(self, namespace: str = "default") -> list[QueueView]:
         """The queues that were configured or have tasks, by name."""
-        check_name("namespace", namespace)
         async with self._store.views() as views:
             settings = await views.queue_settings(namespace)
             counts = await views.count_unfinished(namespace)
@@ -130,14 +125,11 @@ class Queues:
 
     async def policy(self, queue: str, *, namespace: str = "default") -> Policy:
         """The policy of tasks in this queue that have none of their own."""
-        async with self._store.views() as views:
-            settings = await views.queue_settings(namespace, [queue])
-        return settings[queue].policy if queue in settings else DEFAULT_POLICY
+        known = (await self.settings(namespace, [queue])).get(queue)
+        return DEFAULT_POLICY if known is None else known.policy
 
     async def pause(self, queue: str, *, namespace: str = "default", paused: bool = True) -> QueueView:
         """Stop (or resume) claims. Running tasks go on."""
-        check_name("queue", queue)
-        check_name("namespace", namespace)
         async with self._store.begin() as tx:
             known = await tx.queues.lock_queue(namespace, queue)
             await tx.configure(namespace, queue, replace(known, paused=paused))
@@ -145,7 +137,6 @@ class Queues:
 
     async def drain(self, queue: str, *, namespace: str = "default", wait_s: float = 0.0) -> QueueView:
         """Pause the queue, then wait at most `wait_s` until nothing runs in it."""
-        check_seconds("wait_s", wait_s, most=3600.0)
         until_s = self._stopwatch() + wait_s
         view = await self.pause(queue, namespace=namespace)
         while view.counts.get(State.RUNNING) and self._stopwatch() < until_s:
@@ -155,9 +146,4 @@ class Queues:
 
 
 async def _anywhere(_url: str) -> None:
-    """Allow every URL: an engine that sends nothing itself leaves the check to those that do."""
-
-
-def _new_secret() -> str:
-    """A new secret in the format of Standard Webhooks."""
-    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+    """Allows every URL: an engine that sends nothing leaves the check to those that do."""

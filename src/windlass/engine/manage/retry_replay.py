@@ -10,12 +10,12 @@ import msgspec
 from windlass.core import command
 from windlass.core.command import Command
 from windlass.core.payload_reference import is_reference
-from windlass.core.position import Position, check_position
+from windlass.core.position import Position
 from windlass.core.replay import REPLAYABLE, replay
 from windlass.core.states import State
 from windlass.core.submission import Submission
 from windlass.core.task import Task
-from windlass.core.validation import check_count, check_name, check_type
+from windlass.core.validation import check_count
 from windlass.engine.commit.committer import Committer
 from windlass.engine.payloads.objects import Objects
 from windlass.engine.randomness import Randomness
@@ -29,8 +29,7 @@ from windlass.store.tables.view import ALWAYS, Created, EffectView, TaskView
 __all__ = ["REPLAY_MAX", "EffectView", "Replayed", "RetryReplay"]
 
 REPLAY_MAX = 1000
-EFFECTS_MAX = 1000
-PART = 50  # payloads of so many are held in memory at a time
+PART = 50  # tasks whose payloads are held in memory at a time
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -58,7 +57,6 @@ class RetryReplay:
 
     async def retry(self, task_id: UUID) -> UUID:
         """Run a task now. Returns the id of the task that will run: the same one, or a new one if it has ended."""
-        check_type("task_id", task_id, UUID)
         view = await self._views.get(task_id)
         if view.task.terminal:
             return await self._submitter.submit(await self._replay(view))
@@ -80,14 +78,15 @@ class RetryReplay:
         """Replay tasks that did not succeed, newest first, at most `limit`. A task is replayed only once."""
         check_count("limit", limit, least=1, most=REPLAY_MAX)
         if not states or not set(states) <= REPLAYABLE:
-            raise Invalid("only what did not succeed is replayed: failed, cancelled, skipped", field="states")
+            raise Invalid("only failed, cancelled and skipped tasks are replayed", field="states")
         page = await self._views.page(
             namespace=namespace, states=states, queue=queue, kind=kind, run_id=run_id, created=created, after=after,
             limit=limit,
         )  # fmt: skip
         made: list[UUID] = []
-        for part in () if dry_run else _parts([row.task.id for row in page.tasks]):
-            views = await self._views.get_many(part)
+        ids = [] if dry_run else [row.task.id for row in page.tasks]
+        for start in range(0, len(ids), PART):
+            views = await self._views.get_many(ids[start : start + PART])
             small = [view for view in views if not is_reference(view.payload)]
             made += await self._submitter.submit_all([await self._replay(view) for view in small])
             for view in views:  # one by one, since each is held in memory
@@ -101,14 +100,10 @@ class RetryReplay:
         self, namespace: str = "default", *, dead: bool | None = None, after: Position | None = None, limit: int = 50
     ) -> list[EffectView]:
         """Effects that wait, were given up (`dead`), or both, newest first."""
-        check_name("namespace", namespace)
-        check_position("after", after)
-        check_count("limit", limit, least=1, most=EFFECTS_MAX + 1)
         async with self._store.views() as views:
             return await views.list_effects(namespace, dead, after, limit)
 
     async def effect(self, effect_id: UUID) -> EffectView:
-        check_type("effect_id", effect_id, UUID)
         async with self._store.views() as views:
             found = await views.get_effect(effect_id)
         if found is None:
@@ -137,8 +132,4 @@ class RetryReplay:
 
 
 def _not_dead(effect: EffectView) -> InvalidState:
-    return InvalidState("only what was given up is retried or discarded by hand", effect_id=effect.id)
-
-
-def _parts(ids: list[UUID]) -> list[list[UUID]]:
-    return [ids[start : start + PART] for start in range(0, len(ids), PART)]
+    return InvalidState("only a dead effect can be revived or discarded", effect_id=effect.id)

@@ -15,18 +15,9 @@ from windlass.core import schedule as rules
 from windlass.core.cron import parse_cron
 from windlass.core.cron_times import first_fires
 from windlass.core.ids import derived_id
-from windlass.core.position import Position, check_position
+from windlass.core.position import Position
 from windlass.core.schedule import Overlap, Schedule, ScheduleSpec
-from windlass.core.validation import (
-    KEY_MAX,
-    check_count,
-    check_instant,
-    check_list,
-    check_mapping,
-    check_name,
-    check_text,
-    check_type,
-)
+from windlass.core.validation import check_instant, check_name
 from windlass.engine.commit.lock_waits import LONG_MS
 from windlass.engine.loops.schedule_loop import cancel_replaced, with_policy
 from windlass.engine.manage.timezones import zone_of
@@ -39,7 +30,7 @@ from windlass.store.transaction import Transaction
 
 log = logging.getLogger("windlass.schedule")
 
-LIST_MAX, PREVIEW_MAX = 1000, 1000
+PREVIEW_MAX = 1000
 GONE = timedelta(minutes=5)  # a schedule that no worker has declared for so long is deleted
 
 
@@ -55,18 +46,13 @@ class Schedules:
         self, spec: ScheduleSpec, *, namespace: str = "default", schedule_id: UUID | None = None, key: str | None = None
     ) -> Schedule:
         """Create a schedule. Repeating a `key`, or a name with the same content, returns the existing schedule."""
-        rules.check_spec(spec)
-        check_name("namespace", namespace)
-        if key is not None:
-            check_text("key", key, KEY_MAX)
         zone, id_ = zone_of(spec.timezone), schedule_id or self._randomness.new_id()
         async with self._store.begin() as tx:
             made = rules.create(spec, id_, namespace, zone, await tx.now())
             if await tx.schedules.insert(made, key):
                 await tx.wake(PendingNotifications(schedules=True))
                 return made
-            known = await tx.schedules.find_request(namespace, key) if key is not None else None
-            if known is not None:
+            if key is not None and (known := await tx.schedules.find_request(namespace, key)) is not None:
                 return known
             known = await tx.schedules.find(None, namespace, spec.name or "")
         if known is None or known.app is not None or not _same(known.spec, spec):
@@ -75,7 +61,8 @@ class Schedules:
 
     async def get(self, which: UUID | str, *, namespace: str = "default") -> Schedule:
         """By its id, or by its name in a namespace."""
-        check_name("namespace", namespace)
+        if not isinstance(which, UUID):
+            check_name("name", which)  # any text in the path of a URL
         async with self._store.begin() as tx:
             return await _found(tx, which, namespace)
 
@@ -83,9 +70,6 @@ class Schedules:
         self, namespace: str = "default", *, queue: str | None = None, after: Position | None = None, limit: int = 100
     ) -> list[Schedule]:
         """Newest first; `after` is where the page before ended."""
-        check_name("namespace", namespace)
-        check_position("after", after)
-        check_count("limit", limit, least=1, most=LIST_MAX + 1)
         async with self._store.begin() as tx:
             return await tx.schedules.page(namespace, queue, after, limit)
 
@@ -94,14 +78,13 @@ class Schedules:
     ) -> Schedule:
         """Change the given fields only. `next_fire_at` sets the next fire, whatever the cron says; fires of the cron
         before it are left out."""
-        changes = check_mapping("changes", changes)
         if next_fire_at is not None:
             check_instant("next_fire_at", next_fire_at)
 
         def changed(known: Schedule, now: datetime) -> Schedule:
             if changes.keys() - {"paused"} or next_fire_at is not None:
                 rules.check_free(known, now, GONE)
-            zone = zone_of(_text("timezone", changes.get("timezone", known.timezone)))
+            zone = zone_of(changes.get("timezone", known.timezone))
             after = rules.change(known, changes, zone, now)
             return after if next_fire_at is None else rules.fire_next_at(after, next_fire_at, now)
 
@@ -112,12 +95,11 @@ class Schedules:
         return await self._change(schedule_id, rules.pause)
 
     async def resume(self, schedule_id: UUID) -> Schedule:
-        """Fire again. The newest `max_catchup` of the missed fires are made up for."""
+        """Fire again. The newest `max_catchup` of the missed fires are caught up."""
         return await self._change(schedule_id, lambda known, now: rules.resume(known, zone_of(known.timezone), now))
 
     async def delete(self, schedule_id: UUID) -> Schedule:
         """Delete a schedule. Tasks that it has submitted stay."""
-        check_type("schedule_id", schedule_id, UUID)
         async with self._store.begin() as tx:
             known = await _locked(tx, schedule_id)
             rules.check_free(known, await tx.now(), GONE)
@@ -126,9 +108,6 @@ class Schedules:
 
     async def trigger(self, schedule_id: UUID, *, key: str | None = None) -> UUID:
         """Submit its task now, besides its fires. Returns the task's id. Repeating a `key` returns the same task."""
-        check_type("schedule_id", schedule_id, UUID)
-        if key is not None:
-            check_text("key", key, KEY_MAX)
         task_id = self._randomness.new_id()
         mark = f"schedule:{schedule_id}:manual:{task_id if key is None else derived_id('trigger', schedule_id, key)}"
         async with self._store.begin() as tx:
@@ -146,26 +125,18 @@ class Schedules:
             await cancel_replaced(tx, unended if known.overlap is Overlap.CANCEL else [], now)
         return task_id
 
-    async def task_ids(self, schedule_id: UUID, *, limit: int = 50) -> Sequence[UUID]:
-        """The ids of the tasks that it has submitted, newest first."""
-        return [id_ for _, id_ in await self.task_page(schedule_id, limit=limit)]
-
     async def task_page(
         self, schedule_id: UUID, *, after: Position | None = None, limit: int = 50
     ) -> Sequence[Position]:
-        """The same, each id with the time of its submission; `after` is where the page before ended."""
-        check_type("schedule_id", schedule_id, UUID)
-        check_position("after", after)
+        """The ids of the tasks that it has submitted, each with the time of its submission, newest first."""
         async with self._store.begin() as tx:
             return await tx.schedules.task_page(schedule_id, after, limit)
 
     async def preview(self, schedule_id: UUID, count: int = 10, *, after: datetime | None = None) -> list[datetime]:
         """Its next fires, also while it is paused."""
-        check_type("schedule_id", schedule_id, UUID)
         async with self._store.begin() as tx:
             known = await _found(tx, schedule_id, "")
             start = await tx.now() if after is None else after
-        check_instant("after", start)
         fires = await self.preview_cron(known.cron, known.timezone, count, after=max(start, known.settled_at))
         extra = known.extra_fire_at
         return fires if extra is None or (after is not None and extra <= after) else [extra, *fires][:count]
@@ -174,8 +145,7 @@ class Schedules:
         self, cron: str, timezone: str = "UTC", count: int = 10, *, after: datetime | None = None
     ) -> list[datetime]:
         """When an expression would fire."""
-        check_count("count", count, least=1, most=PREVIEW_MAX)
-        parsed, zone = parse_cron(cron), zone_of(_text("timezone", timezone))
+        parsed, zone = parse_cron(cron), zone_of(timezone)
         if after is None:
             async with self._store.single() as tx:
                 after = await tx.now()
@@ -189,7 +159,6 @@ class Schedules:
         return [fire.astimezone(zone) for fire in fires]
 
     async def _change(self, schedule_id: UUID, decide: Callable[[Schedule, datetime], Schedule]) -> Schedule:
-        check_type("schedule_id", schedule_id, UUID)
         async with self._store.begin() as tx:
             known = await _locked(tx, schedule_id)
             after = decide(known, await tx.now())
@@ -210,7 +179,9 @@ class Schedules:
         of remaining schedules of the app that this worker does not declare."""
         check_name("app", app)
         check_name("namespace", namespace)
-        wanted = _by_name(specs)
+        wanted = {spec.name: spec for spec in specs if spec.name is not None}
+        if len(wanted) < len(specs):
+            raise Invalid("each must have a name of its own", field="schedules")
         async with self._store.begin() as tx:
             known = {s.name: s for s in await tx.schedules.lock_declared(namespace, app, list(wanted))}
             now = await tx.now()
@@ -220,7 +191,7 @@ class Schedules:
             others = [s for s in known.values() if s.app == app and s.name not in wanted]
             gone = [s for s in others if s.declared_at is None or s.declared_at <= now - GONE]
             if gone:
-                log.info("removing schedules that the app %s declares no more: %s", app, [s.name for s in gone])
+                log.info("removing schedules that the app %s no longer declares: %s", app, [s.name for s in gone])
                 await tx.schedules.delete([s.id for s in gone])
         return len(others) - len(gone)
 
@@ -243,7 +214,7 @@ class Schedules:
 
 async def _found(tx: Transaction, which: UUID | str, namespace: str) -> Schedule:
     by_id = which if isinstance(which, UUID) else None
-    known = await tx.schedules.find(by_id, namespace, "" if by_id else _text("name", which))
+    known = await tx.schedules.find(by_id, namespace, "" if isinstance(which, UUID) else which)
     if known is None:
         raise NotFound(f"there is no schedule {which}", schedule=str(which))
     return known
@@ -257,24 +228,7 @@ async def _locked(tx: Transaction, schedule_id: UUID) -> Schedule:
     return known
 
 
-def _by_name(specs: Sequence[ScheduleSpec]) -> dict[str, ScheduleSpec]:
-    wanted: dict[str, ScheduleSpec] = {}
-    for spec in check_list("schedules", specs):
-        check_type("schedules", spec, ScheduleSpec)
-        assert isinstance(spec, ScheduleSpec)
-        rules.check_spec(spec)
-        if spec.name is None or spec.name in wanted:
-            raise Invalid("each must have a name of its own", field="schedules")
-        wanted[spec.name] = spec
-    return wanted
-
-
 def _same(known: ScheduleSpec, spec: ScheduleSpec) -> bool:
-    """Whether both are the same but for `paused`, which may have changed since."""
+    """Whether both are the same except for `paused`, which may have changed since."""
     fields = set(rules.SPEC_FIELDS) - {"paused", "payload"}
     return all(getattr(known, f) == getattr(spec, f) for f in fields) and same_json(known.payload, spec.payload)
-
-
-def _text(field: str, value: object) -> str:
-    check_name(field, value)
-    return str(value)

@@ -7,13 +7,10 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.position import Position, check_position
+from windlass.core.position import Position
 from windlass.core.states import State
-from windlass.core.validation import check_count, check_name, check_type
 from windlass.errors import NotFound
 from windlass.store.store import Store
-
-LIST_MAX = 1000
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -32,7 +29,6 @@ class Runs:
         self._store = store
 
     async def get(self, run_id: UUID) -> RunView:
-        check_type("run_id", run_id, UUID)
         async with self._store.views() as views:
             found = await views.get_run(run_id)
             if found is None:
@@ -43,9 +39,6 @@ class Runs:
         self, namespace: str = "default", *, after: Position | None = None, limit: int = 50
     ) -> list[RunView]:
         """Newest first; runs without a task are left out."""
-        check_name("namespace", namespace)
-        check_count("limit", limit, least=1, most=LIST_MAX + 1)
-        check_position("after", after)
         async with self._store.views() as views:
             found = await views.list_runs(namespace, after, limit)
             counts = await views.runs_counts([id_ for id_, _, _ in found])
