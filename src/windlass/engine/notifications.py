@@ -75,10 +75,10 @@ class Notifications:
     def __init__(self, timers: Timers) -> None:
         self.timers = timers
         self._lines: dict[Hashable, deque[Waiter]] = {}
-        self._groups: dict[tuple[str, str], dict[Hashable, None]] = {}  # a set that keeps its order
+        self._groups: dict[tuple[str, str], dict[Hashable, None]] = {}  # ordered sets of keys, by queue
         self._alarms: dict[tuple[str, str], tuple[float, Any]] = {}
         self._news: dict[tuple[str, str] | None, int] = {}
-        self._rings: dict[tuple[str, str], int] = {}
+        self._alarms_due: dict[tuple[str, str], int] = {}
         self._subscribers: dict[Topic, list[Callable[[QueueName | None], None]]] = {topic: [] for topic in Topic}
 
     # ----------------------------------------------------------------------------------------- subscriptions
@@ -136,7 +136,10 @@ class Notifications:
 
     def announce(self, wakes: PendingNotifications) -> None:
         if wakes.everything:
-            self._wake_all_lines()
+            self._news[None] = self._news.get(None, 0) + 1
+            self.publish(Topic.QUEUES)
+            for key in list(self._lines):
+                self._wake_all(key)
         for queue in wakes.queues:
             self.wake_queue(*queue)
         for task_id in wakes.tasks:
@@ -162,7 +165,7 @@ class Notifications:
 
     def stamp(self, namespace: str, queue: str) -> tuple[int, int]:
         """A value that changes whenever there may be something new to find in the queue."""
-        return self.news(namespace, queue), self._rings.get((namespace, queue), 0)
+        return self.news(namespace, queue), self._alarms_due.get((namespace, queue), 0)
 
     def _wake_line(self, namespace: str, queue: str) -> None:
         self.publish(Topic.QUEUES, (namespace, queue))
@@ -186,18 +189,19 @@ class Notifications:
             if known[0] <= at_s:
                 return
             known[1].cancel()
-        handle = self.timers.call_later(max(0.0, delay_s), lambda: self._ring(namespace, queue))
+
+        def due() -> None:
+            self._alarms.pop((namespace, queue), None)
+            self._alarms_due[namespace, queue] = self._alarms_due.get((namespace, queue), 0) + 1
+            self._wake_line(namespace, queue)
+
+        handle = self.timers.call_later(max(0.0, delay_s), due)
         self._alarms[namespace, queue] = (at_s, handle)
 
     def close(self) -> None:
         for _, handle in self._alarms.values():
             handle.cancel()
         self._alarms.clear()
-
-    def _ring(self, namespace: str, queue: str) -> None:
-        self._alarms.pop((namespace, queue), None)
-        self._rings[namespace, queue] = self._rings.get((namespace, queue), 0) + 1
-        self._wake_line(namespace, queue)
 
     def _wake_first(self, key: Hashable) -> None:
         """Wake the first waiter that has not been woken yet; one that was woken reads the database anyway."""
@@ -209,9 +213,3 @@ class Notifications:
     def _wake_all(self, key: Hashable) -> None:
         for waiter in self._lines.get(key, ()):
             waiter.wake(key)
-
-    def _wake_all_lines(self) -> None:
-        self._news[None] = self._news.get(None, 0) + 1
-        self.publish(Topic.QUEUES)
-        for key in list(self._lines):
-            self._wake_all(key)

@@ -6,6 +6,7 @@ row cannot be decrypted. Secrets in clear text can always be read, so that a cip
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 from uuid import UUID
 
@@ -29,7 +30,7 @@ class Cipher(Protocol):
 
 
 class SecretCount(msgspec.Struct, frozen=True):
-    """How many secrets of a database are stored in which way. `unreadable`: encrypted with keys unknown here."""
+    """The number of secrets in clear text, encrypted with the first key, with an older one, and with an unknown one."""
 
     clear: int = 0
     current: int = 0
@@ -46,10 +47,10 @@ def examine_secrets(count: SecretCount, *, encrypted: bool) -> Finding:
             "nothing can be pushed, and no worker can call back", "set WINDLASS_SECRET_KEYS as the servers have it",
         )  # fmt: skip
     if count.clear and encrypted:
-        return Finding("secrets", Level.NOTE, f"{count.clear} secrets lie in the clear in the database", rotate)
+        return Finding("secrets", Level.NOTE, f"{count.clear} secrets are stored in clear text", rotate)
     if count.clear:
         return Finding(
-            "secrets", Level.NOTE, f"{count.clear} secrets lie in the clear in the database, since no key is set",
+            "secrets", Level.NOTE, f"{count.clear} secrets are stored in clear text, since no key is set",
             f"set WINDLASS_SECRET_KEYS (`openssl rand -base64 32` makes a key) on all servers, then {rotate}",
         )  # fmt: skip
     if count.older:
@@ -64,35 +65,30 @@ class Secrets:
     def __init__(self, store: Store, cipher: Cipher | None) -> None:
         self._store, self._cipher = store, cipher
 
-    # ----------------------------------------------------------------------------------------- one secret
-
     def seal_text(self, plain: str, namespace: str, queue: str) -> str:
-        return self._seal(plain.encode(), _of_queue(namespace, queue)) or plain
+        return self._seal(plain.encode(), _of_queue(namespace, queue)).decode()
 
     def signing_secrets(self, settings: QueueSettings, namespace: str, queue: str) -> list[str]:
         """The secrets that sign pushes and calls of a queue, the current one first."""
         label = _of_queue(namespace, queue)
-        kept = (settings.signing_secret, settings.previous_secret)
-        return [self._open(secret.encode(), label).decode() for secret in kept if secret]
+        stored = (settings.signing_secret, settings.previous_secret)
+        return [self._open(secret.encode(), label).decode() for secret in stored if secret]
 
     def seal_key(self, plain: bytes, key_id: UUID) -> bytes:
-        sealed = self._seal(plain, _of_key(key_id))
-        return plain if sealed is None else sealed.encode()
+        return self._seal(plain, _of_key(key_id))
 
-    def open_key(self, kept: bytes, key_id: UUID) -> bytes:
-        return self._open(kept, _of_key(key_id))
+    def open_key(self, stored: bytes, key_id: UUID) -> bytes:
+        return self._open(stored, _of_key(key_id))
 
-    def _seal(self, plain: bytes, label: str) -> str | None:
-        return None if self._cipher is None else PREFIX + self._cipher.encrypt(plain, label)
+    def _seal(self, plain: bytes, label: str) -> bytes:
+        return plain if self._cipher is None else (PREFIX + self._cipher.encrypt(plain, label)).encode()
 
-    def _open(self, kept: bytes, label: str) -> bytes:
-        if not kept.startswith(PREFIX.encode()):
-            return kept
+    def _open(self, stored: bytes, label: str) -> bytes:
+        if not stored.startswith(PREFIX.encode()):
+            return stored
         if self._cipher is None:
             raise Unavailable("the secrets in this database are encrypted: this server needs WINDLASS_SECRET_KEYS")
-        return self._cipher.decrypt(kept.decode().removeprefix(PREFIX), label)
-
-    # ----------------------------------------------------------------------------------------- all of them
+        return self._cipher.decrypt(stored.decode().removeprefix(PREFIX), label)
 
     async def seal_all(self) -> SecretCount:
         """Encrypt all secrets with the first key. Returns how they were stored before. If one cannot be read, raises
@@ -103,41 +99,38 @@ class Secrets:
                 await tx.queues.lock_queue(namespace, queue)
             queues, keys = await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets()
             before = self._count(queues, keys)
-            for namespace, queue, signing, previous in queues:
+            for namespace, queue, *both in queues:
                 label = _of_queue(namespace, queue)
-                sealed = [None if kept is None else self._sealed_again(kept.encode(), label).decode()
-                          for kept in (signing, previous)]  # fmt: skip
+                sealed = [
+                    None if s is None else self._seal(self._open(s.encode(), label), label).decode() for s in both
+                ]
                 await tx.queues.set_queue_secrets(namespace, queue, *sealed)
-            for key_id, kept in keys:
-                await tx.heartbeats.set_token_secret(key_id, self._sealed_again(kept, _of_key(key_id)))
+            for key_id, stored in keys:
+                label = _of_key(key_id)
+                await tx.heartbeats.set_token_secret(key_id, self._seal(self._open(stored, label), label))
         return before
 
     async def count(self) -> SecretCount:
         async with self._store.begin() as tx:
             return self._count(await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets())
 
-    def _sealed_again(self, kept: bytes, label: str) -> bytes:
-        plain = self._open(kept, label)
-        sealed = self._seal(plain, label)
-        return plain if sealed is None else sealed.encode()
-
     def _count(
         self, queues: list[tuple[str, str, str | None, str | None]], keys: list[tuple[UUID, bytes]]
     ) -> SecretCount:
-        kept = [(secret.encode(), _of_queue(ns, queue)) for ns, queue, *both in queues for secret in both if secret]
-        kept += [(secret, _of_key(key_id)) for key_id, secret in keys]
-        ways = [self._way(secret, label) for secret, label in kept]
-        return SecretCount(**{way: ways.count(way) for way in SecretCount.__struct_fields__})
+        stored = [(secret.encode(), _of_queue(ns, queue)) for ns, queue, *both in queues for secret in both if secret]
+        stored += [(secret, _of_key(key_id)) for key_id, secret in keys]
+        return SecretCount(**Counter(self._protection(secret, label) for secret, label in stored))
 
-    def _way(self, kept: bytes, label: str) -> str:
-        if not kept.startswith(PREFIX.encode()):
+    def _protection(self, stored: bytes, label: str) -> str:
+        """The field of `SecretCount` that counts this secret."""
+        if not stored.startswith(PREFIX.encode()):
             return "clear"
         try:
-            self._open(kept, label)
+            self._open(stored, label)
         except Unavailable:
             return "unreadable"
         assert self._cipher is not None, label
-        return "current" if kept.startswith(f"{PREFIX}{self._cipher.first}:".encode()) else "older"
+        return "current" if stored.startswith(f"{PREFIX}{self._cipher.first}:".encode()) else "older"
 
 
 def _of_queue(namespace: str, queue: str) -> str:

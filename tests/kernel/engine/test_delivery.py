@@ -150,7 +150,7 @@ async def test_a_task_that_requires_labels_is_sent_where_the_queue_says_that_its
     assert await engine.parts.outgoing.dispatch_tick() == 0
     [waits] = await engine.tasks.why_waiting(id_)
     assert (waits.reason, waits.message) == (
-        "no_capable_worker", "it requires eu, gpu, which the queue default does not say its push workers have",
+        "no_capable_worker", "it requires eu, gpu, which the queue default does not list for its push workers",
     )  # fmt: skip
 
     await deliver(engine, replace(PUSH, labels=("eu", "gpu", "fast")))

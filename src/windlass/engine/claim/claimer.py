@@ -1,8 +1,8 @@
-"""Claims of workers: take what is there, otherwise wait in line until something may be.
+"""Claims of workers: take the tasks that are due, otherwise wait in line.
 
-A claim joins the lines of its queues before it reads them, so that nothing announced in between is missed. How tasks
-are taken from a queue is in `strategies`. New tasks may also be handed to a waiting claim by the submitter in this
-process (hand-off). What was claimed for a caller that left meanwhile is given back.
+A claim joins the lines of its queues before it reads them, so that nothing announced in between is missed. `strategies`
+takes tasks from a queue. The submitter in this process may also hand new tasks to a waiting claim (hand-off). Tasks
+that were claimed for a caller that left meanwhile are given back.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Claimer:
                 return await self._wait_while_draining(lease, deadline_s - self._stopwatch())
 
     def _known_empty(self, waiter: ClaimWaiter) -> bool:
-        """Whether a claim that takes the same found nothing, and nothing was announced since. Then the next one need
-        not read, and a poll that begins again every minute costs no query."""
+        """Whether a claim for the same tasks found none, and nothing was announced since. Then this claim need not
+        read, and a poll that begins again every minute costs no query."""
         lease = waiter.lease
         known = self._empty.get(waiter.keys[0]) if self.listening and len(lease.queues) == 1 else None
         if known is None or self._stopwatch() - known[1] > EMPTY_FOR_S:
@@ -106,8 +106,8 @@ class Claimer:
         return known[0] == self._notifications.stamp(lease.namespace, lease.queues[0])
 
     async def _claim_and_remember(self, waiter: ClaimWaiter) -> list[Claimed]:
-        """Claim now, and remember a queue that gave nothing. A claim that has begun is not torn: if the caller leaves
-        meanwhile, what it claimed is given back."""
+        """Claim now, and remember a queue that gave nothing. A claim that has begun is not interrupted: if the caller
+        leaves meanwhile, its tasks are given back."""
         lease = waiter.lease
         stamp = self._notifications.stamp(lease.namespace, lease.queues[0])
         claim = asyncio.ensure_future(self.claim_now(lease, waiter.limit))
@@ -142,7 +142,7 @@ class Claimer:
         return claimed
 
     async def _wait_while_draining(self, lease: Lease, left_s: float) -> list[Claimed]:
-        """Wait outside the line, where this claim would use up wake-ups of other workers."""
+        """Wait outside the line: inside, this claim would use up wake-ups of other workers."""
         waiter = self._notifications.waiter("lease", lease.id)
         try:
             if left_s > 0:
@@ -163,7 +163,7 @@ class Claimer:
             self._keep(self._give_back(claimed))
 
     def _keep(self, work: Awaitable[None]) -> None:
-        """Run it to its end, though no caller waits for it."""
+        """Run it to its end, although no caller waits for it."""
         orphan = asyncio.ensure_future(work)
         self._orphans.add(orphan)
         orphan.add_done_callback(self._orphans.discard)
@@ -176,7 +176,7 @@ class Claimer:
     # ----------------------------------------------------------------------------------------- hand-off
 
     def reserve_waiter(self, first: Submission, count: int) -> ClaimWaiter | None:
-        """Reserve a claim in this process that waits for just these tasks. None if there is none, or if it has become
+        """Reserve a claim in this process that waits for such tasks. None if there is none, or if it has become
         expensive to find out whether older tasks wait in the queue."""
         if self.strategies.full_read_cost_s(first.namespace, first.queue) > HAND_OFF_COST_MAX_S:
             return None
@@ -189,7 +189,8 @@ class Claimer:
         return None
 
     def hand_over(self, waiter: ClaimWaiter, claimed: list[Claimed]) -> None:
-        """After the commit. A waiter that left meanwhile does not keep the tasks; one that gets none claims again."""
+        """Hand tasks over after the commit. If the waiter has left, they are given back; one that gets none claims
+        again."""
         if waiter.left:
             self.rescue(claimed)
         else:
@@ -197,7 +198,7 @@ class Claimer:
             waiter.wake("hand-off")
 
     def hand_over_later(self, waiter: ClaimWaiter, tried: Sequence[Claimed]) -> None:
-        """The submitter left while its commit was under way: find out what became of it, then hand over."""
+        """The submitter left during its commit: find out whether it happened, then hand over."""
 
         async def find_out() -> None:
             found: list[Claimed] = []

@@ -3,9 +3,9 @@
 Claimed tasks leave dead entries at the head of the index. Until vacuum removes them (never, while an old snapshot is
 open), every read from the start steps over all of them. So a full read, from the start and through all lanes, is
 rationed: after one that took t seconds, the next comes no sooner than 20 t later. The claims between start where the
-last claim ended, in the lanes that are known. A read of a millisecond is therefore nearly always a full one, and an
-expensive one takes at most a twentieth of the time. What a short read cannot find (a new lane, a task whose transaction
-committed late) waits for the next full one.
+last claim ended, in the lanes that are known. So a read of a millisecond is nearly always a full one, and expensive
+reads take at most a twentieth of the time. What a short read cannot find (a new lane, a task whose transaction
+committed late) waits for the next full read.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class ClaimCursor:
         return not self.lanes or now_s >= self.full_read_at_s
 
     def misses_nothing(self, news: int) -> bool:
-        """Whether a short read finds what a full one would: no lane was left out or cut, and nothing was announced
+        """Whether a short read finds what a full one would: no lane was omitted or cut, and nothing was announced
         since. Without this, two queues of one worker would remind each other of their next full reads for ever."""
         return self.all_lanes and not self.floors and self.news == news
 
     def record_lanes(self, lanes: list[Lane], lanes_max: int, news: int) -> None:
-        """A page of lanes was read; the next page begins behind it, or at the start if it was the last."""
+        """Record a page of lanes. The next page begins after it, or at the start if it was the last."""
         self.lanes, self.news = lanes, news
         self.all_lanes = self.resume_after == FIRST_LANE and len(lanes) < lanes_max
         self.resume_after = lanes[-1] if len(lanes) >= lanes_max else FIRST_LANE
@@ -58,7 +58,7 @@ class ClaimCursor:
         return [LanePick(p.priority, p.key, p.take, self.floors.get(Lane(p.priority, p.key), BEGINNING)) for p in picks]
 
     def advance(self, tasks: Sequence[Task]) -> None:
-        """These were claimed, in this order: how far each lane was read, and which key was served last."""
+        """Record claimed tasks, in order: how far each lane was read, and which key was served last."""
         for task in tasks:
             self.floors[Lane(task.priority, task.concurrency_key)] = task.available_at
         if tasks:

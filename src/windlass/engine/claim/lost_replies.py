@@ -1,7 +1,7 @@
-"""What became of a claim whose commit got no reply.
+"""Finds the outcome of a claim whose commit got no reply.
 
-Nothing is guessed: the attempts that the claim tried to begin are read from the database once the claim cannot be under
-way any more. If they run under the lease, they are the worker's and must reach it.
+The attempts that the claim tried to begin are read from the database once the claim can no longer be under way. If they
+run under the lease, they belong to the worker and must reach it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LostReplies:
         self._store, self._pause = store, pause
 
     async def find_attempts(self, lease: Lease, tried: Sequence[Claimed]) -> list[Claimed]:
-        """Those of these attempts that did begin under the lease."""
+        """Those of these attempts that began under the lease."""
         attempts = {one.task.id: one.task.attempt for one in tried}
         return await self._read(lease, lambda tx: tx.queues.claimed_tasks(lease.id, attempts))
 
@@ -47,4 +47,4 @@ class LostReplies:
                     rows = await query(tx)
                 return [Claimed(task, payload) for task, payload in rows]
             await self._pause(PAUSE_S)
-        raise StoreBusy("the database did not answer in time which tasks were claimed")
+        raise StoreBusy("the database did not answer in time, so it is not known which tasks were claimed")

@@ -42,7 +42,7 @@ Begin = Callable[[Task, datetime], Transition]  # the rule that begins an attemp
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
     """The tasks that a claim got from a queue. `retry_in_s` is when to try again if nothing is announced; `closed`
-    means that the queue gives nothing now, whatever waits in it."""
+    means that a limit or a pause keeps the queue from giving any."""
 
     claimed: list[Claimed]
     retry_in_s: float | None = None
@@ -50,7 +50,7 @@ class ClaimResult:
 
 
 class WorkerDraining(Exception):  # never leaves this package
-    """The worker drains: it gets nothing, whatever there is."""
+    """The worker drains, so it gets no tasks."""
 
 
 class ClaimStrategies:
@@ -113,8 +113,8 @@ class ClaimStrategies:
     async def start_from_single_lane(
         self, lease: Lease, queue: str, limit: int, cursor: ClaimCursor
     ) -> ClaimResult | None:
-        """One statement, which commits itself: with one lane and no limits there is nothing to share and nothing to
-        count. None if the queue is not like that any more."""
+        """One statement, which commits itself: with one lane and no limits there are no shares and nothing to count.
+        Returns None if the queue has more lanes or limits now."""
         began_s, news = self._stopwatch(), self._notifications.news(lease.namespace, queue)
         full, claim_id = cursor.full_read_due(began_s), self._randomness.new_id()
         lane = None if full else cursor.lanes[0]
@@ -154,8 +154,8 @@ class ClaimStrategies:
     async def claim_from_all_lanes(
         self, tx: Transaction, lease: Lease, queue: str, limit: int, cursor: ClaimCursor, begin: Begin
     ) -> ClaimResult:
-        """Read the lanes page by page, from where the last claim stopped until something is found. At the end start
-        once more at the first lane, so that nothing that was merely behind us is missed."""
+        """Read the lanes page by page, from where the last claim stopped until tasks are found. At the end start again
+        at the first lane, since lanes before the starting point were not read."""
         began_s = self._stopwatch()
         from_beginning, retry_in_s = cursor.resume_after == FIRST_LANE, None
         while True:
@@ -221,7 +221,7 @@ class ClaimStrategies:
         return replace(view, config=config, now=now), admit(config, usage, limit, now)
 
     def _no_later_than_full_read(self, result: ClaimResult, cursor: ClaimCursor) -> ClaimResult:
-        """What only a full read can find must not wait for longer than until the next one."""
+        """Tasks that only a full read can find must not wait longer than until the next one."""
         full_in_s = cursor.full_read_at_s - self._stopwatch()
         return replace(result, retry_in_s=min(full_in_s, math.inf if result.retry_in_s is None else result.retry_in_s))
 

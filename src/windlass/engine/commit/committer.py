@@ -96,7 +96,14 @@ class Committer(Generic[C, R]):
         try:
             while self._line:
                 batch = self._gather()
-                await self._answer(batch)
+                outcomes = await self._carry_out([commands for commands, _ in batch])
+                for (_, done), outcome in zip(batch, outcomes, strict=True):
+                    if done.cancelled():
+                        continue  # the caller is gone; its commands were carried out all the same
+                    if isinstance(outcome, Exception):
+                        done.set_exception(outcome)
+                    else:
+                        done.set_result(outcome)
         finally:
             self._runner = None
             self._idle.set()
@@ -109,16 +116,6 @@ class Committer(Generic[C, R]):
             batch.append(self._line.popleft())
             size += len(batch[-1][0])
         return batch
-
-    async def _answer(self, batch: list[tuple[list[C], asyncio.Future[list[Later[R]]]]]) -> None:
-        outcomes = await self._carry_out([commands for commands, _ in batch])
-        for (_, done), outcome in zip(batch, outcomes, strict=True):
-            if done.cancelled():
-                continue  # the caller is gone; its commands were carried out all the same
-            if isinstance(outcome, Exception):
-                done.set_exception(outcome)
-            else:
-                done.set_result(outcome)
 
     async def _carry_out(self, groups: list[list[C]]) -> list[list[Later[R]] | Exception]:
         try:

@@ -1,7 +1,7 @@
-"""Load, decide, apply: how commands on tasks become changes. It does the I/O; the rules decide.
+"""Load, decide, apply: does the I/O for commands on tasks; their rules decide.
 
-A batch does not wait for rows that another transaction has locked. Commands on them wait in a line per task, so that
-they keep their order, and are tried with a limited lock wait while the batches go on.
+A batch does not wait for rows that another transaction has locked. Commands on such rows wait in a line per task, in
+order, and are tried with a limited lock wait while batches go on.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Decider:
         ]  # fmt: skip
 
     def line(self, *, pause: Pause) -> Committer[Command, Task]:
-        """A committer for commands of which none is about a step: the outcome of each is its task."""
+        """A committer for commands whose outcome is their task: all but those about steps."""
         carry_out = cast("Callable[[list[Command]], Awaitable[list[Later[Task]]]]", self.carry_out)
         return Committer(carry_out, pause=pause)
 

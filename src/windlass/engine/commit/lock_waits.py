@@ -1,4 +1,4 @@
-"""Work that waits for a lock of another transaction: done beside the batches, few at a time, with a time limit."""
+"""Work that waits for a lock of another transaction: outside the batches, few at a time, with a time limit."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from windlass.core.delivery import check_claimable, claimed_types
 from windlass.core.lease import IDLE, Activity, CancelSignal, Extension, Lease, check_about, check_lease
 from windlass.core.validation import (
     check_count,
-    check_list,
+    check_ids,
     check_name,
     check_names,
     check_seconds,
@@ -71,8 +71,10 @@ class Leases:
         delivery: str = "pull",
         concurrency: int = 0,
     ) -> Lease:
-        """Open a lease. A worker that starts again under the same name gets another lease. It claims from those of its
-        queues whose delivery is of this type; Invalid if it could never claim anything."""
+        """Open the lease of a worker: it may claim until the lease expires. A worker that starts again gets another
+        lease. `host`, `pid` and `version` describe the worker; `concurrency` is the number of tasks that it runs at the
+        same time. It claims from those of its queues whose delivery is of this type; raises Invalid if there are
+        none."""
         check_name("worker", worker)
         check_name("namespace", namespace)
         check_names("queues", queues)
@@ -100,7 +102,7 @@ class Leases:
         return msgspec.structs.replace(wanted, expires_at=expires_at)
 
     async def get(self, lease_id: UUID) -> Lease:
-        """A lease by its id, live or not, for as long as its row is there."""
+        """A lease by its id, live or not, while its row exists."""
         check_type("lease_id", lease_id, UUID)
         async with self._store.begin() as tx:
             lease = await tx.leases.get_lease(lease_id)
@@ -112,8 +114,7 @@ class Leases:
         """A worker reconnects under its lease. Tasks that it does not name never reached it: they are queued again at
         once and use no budget. Raises LeaseLost if the lease has run out."""
         check_lease(lease)
-        for task_id in check_list("active", active):
-            check_type("active", task_id, UUID)
+        check_ids("active", active)
         async with self._store.begin() as tx:
             extended = await tx.leases.extend_leases([lease.id])
             if lease.id not in extended:
@@ -136,8 +137,8 @@ class Leases:
         check_type("activity", activity, Activity)
         check_count("completed", activity.completed, most=ENDED_MAX)
         check_count("failed", activity.failed, most=ENDED_MAX)
-        for task_id in check_list("active", active) if active is not None else ():
-            check_type("active", task_id, UUID)
+        if active is not None:
+            check_ids("active", active)
         received_s = asyncio.get_running_loop().time() if received_s is None else received_s
         return await self._heartbeats.call(
             LeaseHeartbeat(lease, None if active is None else tuple(active), received_s, activity)
@@ -160,9 +161,8 @@ class Leases:
             await tx.workers.workers_offline([lease.id])
             tasks = await tx.leases.lease_tasks(lease.namespace, lease.queues, lease.id, LOSE_MAX)
             now = await tx.now()
-            await tx.apply(
-                [rules.expire(task, now, self._randomness.jitter(), "WORKER_DIED", output) for task in tasks]
-            )
+            jitter = self._randomness.jitter
+            await tx.apply([rules.expire(task, now, jitter(), "WORKER_DIED", output) for task in tasks])
         return len(tasks)
 
     async def close(self) -> None:
@@ -173,19 +173,8 @@ class Leases:
         async with self._store.begin() as tx:
             await self._count_activity(tx, heartbeats)
             extended = await tx.leases.extend_leases(ids)
-            await self._take_forgotten(
-                tx,
-                [
-                    heartbeat
-                    for heartbeat in heartbeats
-                    if heartbeat.active is not None and heartbeat.lease.id in extended
-                ],
-            )
-            lost = {
-                heartbeat.lease.id: await tx.leases.lost_tasks(heartbeat.lease.id, heartbeat.active)
-                for heartbeat in heartbeats
-                if heartbeat.active
-            }
+            await self._take_forgotten(tx, [h for h in heartbeats if h.active is not None and h.lease.id in extended])
+            lost = {h.lease.id: await tx.leases.lost_tasks(h.lease.id, h.active) for h in heartbeats if h.active}
             cancels = await self._signal(tx, extended)
         return [
             Extension(extended[id_][0], tuple(cancels.get(id_, ())), tuple(lost.get(id_, ())), extended[id_][1])
@@ -201,23 +190,18 @@ class Leases:
             await tx.workers.drain_leases(draining)
         ended: dict[UUID, tuple[int, int]] = {}
         for heartbeat in heartbeats:
-            if heartbeat.activity.completed or heartbeat.activity.failed:
-                completed, failed = ended.get(heartbeat.lease.id, (0, 0))
-                ended[heartbeat.lease.id] = (
-                    completed + heartbeat.activity.completed,
-                    failed + heartbeat.activity.failed,
-                )
+            lease_id, activity = heartbeat.lease.id, heartbeat.activity
+            if activity.completed or activity.failed:
+                completed, failed = ended.get(lease_id, (0, 0))
+                ended[lease_id] = completed + activity.completed, failed + activity.failed
         if ended:
             await tx.workers.count_work(dict(sorted(ended.items())))
 
     async def _signal(self, tx: Transaction, extended: Collection[UUID]) -> dict[UUID, list[CancelSignal]]:
-        """Every answer carries all cancels; the grace of each begins with its first."""
-        if not extended:
-            return {}
-        tasks, now = await tx.leases.cancelling_tasks(extended)
-        if now is None:
-            return {}
-        await tx.apply([rules.signal_cancel(task, now) for task in tasks])
+        """Every answer carries all cancels; the grace of each begins with the first answer."""
+        tasks, now = await tx.leases.cancelling_tasks(extended) if extended else ((), None)
+        if now is not None:
+            await tx.apply([rules.signal_cancel(task, now) for task in tasks])
         signals: dict[UUID, list[CancelSignal]] = {}
         for task in tasks:
             assert task.lease_id is not None, task.id
@@ -226,12 +210,12 @@ class Leases:
         return signals
 
     async def _take_forgotten(self, tx: Transaction, heartbeats: list[LeaseHeartbeat]) -> None:
-        """A claim whose reply never reached its worker would otherwise run for as long as the worker lives."""
+        """Take tasks from workers that do not name them: the reply to the claim was lost, and the task would otherwise
+        count as running for as long as the worker lives."""
         for heartbeat in heartbeats:
             waited_s = asyncio.get_running_loop().time() - heartbeat.received_s
-            tasks, now = await tx.leases.forgotten_tasks(
-                heartbeat.lease, heartbeat.active or (), heartbeat.lease.ttl_s + waited_s
-            )
+            older_s = heartbeat.lease.ttl_s + waited_s
+            tasks, now = await tx.leases.forgotten_tasks(heartbeat.lease, heartbeat.active or (), older_s)
             if now is not None:
                 jitter = self._randomness.jitter
                 await tx.apply([rules.expire(task, now, jitter(), "FORGOTTEN_BY_WORKER") for task in tasks])

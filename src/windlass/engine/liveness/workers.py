@@ -1,7 +1,7 @@
-"""The list of workers: which are online, draining, or offline.
+"""The workers: which are online, draining, or offline.
 
-The lease of a worker decides whether it is online, so that this is known the moment it runs out. Heartbeats of many
-workers share one statement.
+The lease of a worker decides whether it is online, so a worker is offline the moment its lease expires. Heartbeats of
+many workers share one statement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from windlass.core.command import Claimed
 from windlass.core.delivery import check_claimable
 from windlass.core.lease import Lease
 from windlass.core.position import Position, check_position
-from windlass.core.queue import QueueConfig
 from windlass.core.validation import check_count, check_name, check_seconds, check_type
 from windlass.core.worker import Registration, Worker, WorkerHeartbeat, WorkerState, check_registration, label_of
 from windlass.engine.commit.committer import Committer, Pause
@@ -81,9 +80,8 @@ class Workers:
         """A worker starts. One that starts again keeps its id and gets a new lease."""
         check_registration(registration)
         check_seconds("stale_s", stale_s, least=0.5)
-        name = (
-            f"{registration.host}:{registration.pid}" if registration.host and registration.pid else registration.host
-        )
+        host, pid = registration.host, registration.pid
+        name = f"{host}:{pid}" if host and pid else host
         lease_id, new_id = self._randomness.new_token("pull"), self._randomness.new_id()
         async with self._store.begin() as tx:
             deliveries = await tx.queues.get_deliveries(registration.namespace, (registration.queue,))
@@ -93,8 +91,8 @@ class Workers:
             labels = tuple(label_of(key, value) for key, value in registration.labels.items())
             lease = Lease(
                 lease_id, registration.namespace, str(worker_id), (registration.queue,),
-                tuple(dict.fromkeys(registration.kinds)), labels, float(stale_s), UNKNOWN, registration.host,
-                registration.pid, registration.version,
+                tuple(dict.fromkeys(registration.kinds)), labels, float(stale_s), UNKNOWN, host, pid,
+                registration.version,
             )  # fmt: skip
             expires_at = await tx.leases.open_lease(lease)
         assert expires_at is not None, lease_id
@@ -108,25 +106,21 @@ class Workers:
     async def _commit(self, heartbeats: list[WorkerHeartbeat]) -> list[HeartbeatAnswer | WindlassError]:
         """One statement, unless a worker sends more than one heartbeat at a time."""
         answers: dict[int, HeartbeatAnswer | WindlassError] = {}
-        left = list(enumerate(heartbeats))
+        left = dict(enumerate(heartbeats))
         async with self._store.begin() as tx:
             while left:
-                turn, left = _once_each(left)
-                found = await tx.workers.record_worker_heartbeats([heartbeat for _, heartbeat in turn])
-                for number, heartbeat in turn:
+                first = {heartbeat.worker_id: number for number, heartbeat in reversed(left.items())}
+                turn = {number: left.pop(number) for number in sorted(first.values())}  # one of each worker
+                found = await tx.workers.record_worker_heartbeats(list(turn.values()))
+                for number, heartbeat in turn.items():
                     known = found.get(heartbeat.worker_id)
                     answers[number] = _unknown(heartbeat.worker_id) if known is None else HeartbeatAnswer(*known)
-            await self._end_cancelled(
-                tx, [one.lease_id for one in answers.values() if isinstance(one, HeartbeatAnswer)]
-            )
+            # These workers receive no cancel signals: their cancelled tasks end now, and their next write is refused.
+            lease_ids = {answer.lease_id for answer in answers.values() if isinstance(answer, HeartbeatAnswer)}
+            tasks, now = await tx.leases.cancelling_tasks(lease_ids) if lease_ids else ((), None)
+            if now is not None:
+                await tx.apply([rules.cancel(task, "", now, force=True) for task in tasks])
         return [answers[number] for number in range(len(heartbeats))]
-
-    async def _end_cancelled(self, tx: Transaction, lease_ids: Sequence[UUID]) -> None:
-        """These workers receive no cancel signals: their cancelled tasks end at once, and the worker's next write is
-        refused."""
-        tasks, now = await tx.leases.cancelling_tasks(set(lease_ids)) if lease_ids else ([], None)
-        if now is not None:
-            await tx.apply([rules.cancel(task, "", now, force=True) for task in tasks])
 
     # ----------------------------------------------------------------------------------------- reads
 
@@ -164,8 +158,8 @@ class Workers:
     # ----------------------------------------------------------------------------------------- for operators
 
     async def drain(self, worker_id: UUID, timeout_s: float | None = None) -> Worker:
-        """The worker finishes what it has and gets nothing new; what still runs after `timeout_s` is taken from it.
-        Calling it again changes nothing."""
+        """Let a worker finish what it has and give it nothing new; tasks that still run after `timeout_s` are taken
+        from it. Calling it again changes nothing."""
         wait_s = self.drain_timeout_s if timeout_s is None else timeout_s
         check_seconds("timeout_s", wait_s)
         worker = await self.get(worker_id)
@@ -204,29 +198,13 @@ async def _limit(tx: Transaction, registration: Registration) -> None:
     if registration.queue_limit is None and not registration.kind_limits:
         return
     known = await tx.queues.lock_queue(registration.namespace, registration.queue)
-    limits = QueueConfig(
-        known.paused,
-        known.max_running if registration.queue_limit is None else registration.queue_limit,
-        {**known.max_running_per_kind, **registration.kind_limits},
-        known.max_running_per_key,
-        known.rate,
+    limits = replace(
+        known,
+        max_running=known.max_running if registration.queue_limit is None else registration.queue_limit,
+        max_running_per_kind={**known.max_running_per_kind, **registration.kind_limits},
     )
     if limits != known:
         await tx.configure(registration.namespace, registration.queue, limits)
-
-
-def _once_each(
-    heartbeats: Sequence[tuple[int, WorkerHeartbeat]],
-) -> tuple[list[tuple[int, WorkerHeartbeat]], list[tuple[int, WorkerHeartbeat]]]:
-    """The first heartbeat of each worker, and the rest."""
-    turn: dict[UUID, tuple[int, WorkerHeartbeat]] = {}
-    left = []
-    for number, heartbeat in heartbeats:
-        if heartbeat.worker_id in turn:
-            left.append((number, heartbeat))
-        else:
-            turn[heartbeat.worker_id] = (number, heartbeat)
-    return list(turn.values()), left
 
 
 def lease_of_worker(worker: Worker) -> Lease:

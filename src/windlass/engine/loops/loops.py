@@ -1,4 +1,4 @@
-"""What an engine does by itself: its loops, each as a tick that can be called by hand, and listening for others."""
+"""The loops of an engine, each as a tick that can be called by hand, and listening for other processes."""
 
 from __future__ import annotations
 

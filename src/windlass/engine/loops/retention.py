@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from windlass.store.store import Store
 from windlass.store.tables.retention import Walked
@@ -36,9 +36,6 @@ class Retention:
             await tx.retention.delete_default_history(before)
             await tx.retention.forget_registered(before, BATCH)
             await tx.workers.delete_workers(now - timedelta(days=WORKERS_KEPT_DAYS), BATCH)
-        await self._keep_partitions(store, now, before)
-        return gone
-
-    async def _keep_partitions(self, store: Store, now: datetime, before: datetime) -> None:
         async with store.begin() as tx:
             await tx.retention.keep_partitions(now.date(), PARTITIONS_AHEAD, before.date())
+        return gone

@@ -36,7 +36,7 @@ from windlass.store.transaction import Transaction
 
 log = logging.getLogger("windlass.schedule")
 
-SILENT_INTERVALS = 6  # if all engines are silent for so long, it was an outage even for one that kept running
+SILENT_INTERVALS = 6  # a silence of all engines for so many intervals is an outage, even if this one kept running
 START_SILENCE_S = 2.0  # the same for an engine that has just started, or could not reach the database
 TOUCH_S = 0.5
 BYTES_MAX = 16 * 1024 * 1024  # of payloads in one transaction
@@ -82,12 +82,14 @@ class ScheduleLoop:
         alive_at, self._alive_at = self._alive_at, None
         async with self._store.single() as tx:
             scheduler, now, due_at = await tx.schedules.scheduler()
+        done = 0
         if due_at is not None:
             if alive_at is None or now - scheduler.ticked_at >= timedelta(seconds=self.pace.interval_s):
                 await self._give_sign(alive_at)
-            done = await self._fire_due(due_at, now)
-        else:
-            done = 0
+            if due_at > now:
+                self._wake_in((due_at - now).total_seconds())
+            elif (done := await self._fire()) == 0:
+                self._wake_in(LOCKED_S)  # another engine fires it; if that one dies, we try again
         self._alive_at = now
         return done
 
@@ -100,15 +102,6 @@ class ScheduleLoop:
             known = await tx.schedules.lock_scheduler()
             sign = rules.give_sign(known, await tx.now(), timedelta(seconds=silence_s), alive_at)
             await tx.schedules.put_scheduler(sign)
-
-    async def _fire_due(self, due_at: datetime, now: datetime) -> int:
-        if due_at > now:
-            self._wake_in((due_at - now).total_seconds())
-            return 0
-        done = await self._fire()
-        if done == 0:
-            self._wake_in(LOCKED_S)  # another engine fires it; if that one dies, we try again
-        return done
 
     def _wake_in(self, delay_s: float) -> None:
         if self._alarm is not None:
@@ -145,14 +138,10 @@ class ScheduleLoop:
             return 0
         except Rejected as error:
             log.exception("schedule %s cannot fire", schedule_id)
-            return await self._set_aside(schedule_id, error)
-
-    async def _set_aside(self, schedule_id: UUID, error: Rejected) -> int:
-        """Set a schedule aside after a defect of ours or a change by hand, so that others can fire."""
-        async with self._store.begin() as tx:
-            due, now = await tx.schedules.lock_due_one(schedule_id)
-            await tx.schedules.settle([rules.set_aside(s, error.message, now) for s in due if now is not None])
-        return len(due)
+            async with self._store.begin() as tx:  # a defect of ours or a change by hand must not hold up others
+                due, now = await tx.schedules.lock_due_one(schedule_id)
+                await tx.schedules.settle([rules.set_aside(s, error.message, now) for s in due if now is not None])
+            return len(due)
 
     def _counted(self, settled: Settled) -> int:
         """Count what was committed. Returns the number of schedules."""
@@ -178,7 +167,11 @@ class ScheduleLoop:
             after, fires = self._planned(schedule, now, outages, most, unended.get(schedule.id, []))
             made = [fire for fire in fires if fire.task_id is not None]
             task = with_policy(schedule, declared)
-            submissions += [_submission(task, fire) for fire in made]
+            submissions += [
+                rules.submission(task, fire.task_id, rules.fire_key(schedule.id, fire.at), fire.after)
+                for fire in made
+                if fire.task_id is not None
+            ]
             bytes_left -= len(made) * len(schedule.payload)
             if made and schedule.overlap is Overlap.CANCEL:
                 replaced += unended.get(schedule.id, [])
@@ -216,8 +209,3 @@ async def cancel_replaced(tx: Transaction, replaced: Sequence[OpenTask], now: da
         tasks = await tx.tasks.lock_tasks(sorted(task.id for task in replaced))
         reason = "replaced by the next fire of its schedule"
         await tx.apply([task_rules.cancel(task, reason, now) for task in tasks.values() if not task.terminal])
-
-
-def _submission(schedule: Schedule, fire: Fire) -> Submission:
-    assert fire.task_id is not None, fire
-    return rules.submission(schedule, fire.task_id, rules.fire_key(schedule.id, fire.at), fire.after)

@@ -57,13 +57,10 @@ def log_losses(stale: Sequence[tuple[UUID, str]], lost: Sequence[Transition]) ->
         back = [move.after for move in moves if move.after.state is not State.FAILED]
         if back:
             named = ", ".join(str(task.id) for task in back[:NAMED_MAX])
-            log.warning("recovered %d runs of worker %s: %s%s", len(back), worker, named, _more(len(back)))
+            more = f" and {len(back) - NAMED_MAX} more" if len(back) > NAMED_MAX else ""
+            log.warning("recovered %d runs of worker %s: %s%s", len(back), worker, named, more)
         for task in (move.after for move in moves if move.after.state is State.FAILED):
             log.error("gave up run %s (%s): its worker was lost %d times", task.id, task.kind, task.losses)
-
-
-def _more(count: int) -> str:
-    return f" and {count - NAMED_MAX} more" if count > NAMED_MAX else ""
 
 
 async def ring_timers(store: Store, randomness: Randomness) -> int:

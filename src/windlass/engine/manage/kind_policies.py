@@ -1,7 +1,7 @@
 """Policies that workers declare for the kinds they run, for tasks that are submitted by name only.
 
 A client that submits through an app sends the options of the handler. A client that knows only a name (over HTTP, from
-the command line, by a schedule made there) gets the policy that the workers of the kind declared at their last start.
+the command line, by a schedule) gets the policy that the workers of the kind declared when they last started.
 """
 
 from __future__ import annotations

@@ -12,14 +12,13 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.progress import LogLine, Progress, ProgressReport, checked_progress_report
-from windlass.core.validation import check_count, check_list, check_type
+from windlass.core.validation import check_count, check_ids, check_list, check_type
 from windlass.engine.commit.committer import Committer, Pause
 from windlass.errors import Invalid, LeaseLost, WindlassError
 from windlass.store.store import Store
 from windlass.store.tables.progress import ProgressTable
 
 PAGE_DEFAULT, PAGE_MAX = 500, 5000
-BEFORE_ALL = (0, -1)
 
 
 class LogPage(msgspec.Struct, frozen=True):
@@ -57,8 +56,7 @@ class ProgressReports:
 
     async def progress(self, ids: Sequence[UUID]) -> dict[UUID, Progress]:
         """The progress of these tasks. Those that reported none, or do not exist, are left out."""
-        for task_id in check_list("ids", ids):
-            check_type("ids", task_id, UUID)
+        check_ids("ids", ids)
         async with self._store.begin() as tx:
             return await ProgressTable(tx.session).task_progress(ids)
 
@@ -80,18 +78,17 @@ class ProgressReports:
         check_type("task_id", task_id, UUID)
         if attempt is not None:
             check_count("attempt", attempt, most=2**31 - 1)
-        position = BEFORE_ALL if after is None else _position(after)
+        if after is not None:
+            _check_position(after)
         check_count("limit", limit, least=1, most=PAGE_MAX)
         async with self._store.begin() as tx:
-            lines = await ProgressTable(tx.session).task_log(task_id, attempt, position, limit + 1)
+            lines = await ProgressTable(tx.session).task_log(task_id, attempt, after or (0, -1), limit + 1)
         page = lines[:limit]
         return LogPage(page, (page[-1].attempt, page[-1].number) if len(lines) > limit else None)
 
 
-def _position(after: object) -> tuple[int, int]:
-    match after:
-        case (int(attempt), int(number)):
-            check_count("after", attempt, most=2**31 - 1)
-            check_count("after", number, least=-1, most=2**31 - 1)
-            return attempt, number
-    raise Invalid("must be a pair of attempt and number", field="after")
+def _check_position(after: object) -> None:
+    if not isinstance(after, tuple) or len(after) != 2:
+        raise Invalid("must be a pair of attempt and number", field="after")
+    check_count("after", after[0], most=2**31 - 1)
+    check_count("after", after[1], least=-1, most=2**31 - 1)

@@ -50,6 +50,8 @@ class Workflows:
             await part.close()
 
     async def record(self, command: StepCommand) -> Step:
+        """Record a step of a workflow durably. Returns the record that counts, which may be an earlier one. Raises
+        LeaseLost if the attempt is over."""
         try:
             checked = checked_step(command, self._randomness.jitter())
         except TooLarge:
@@ -72,6 +74,7 @@ class Workflows:
         return await self._steps.call(command)
 
     async def load(self, task_id: UUID) -> list[Step]:
+        """The recorded steps of a workflow, in the order in which its code runs them."""
         check_type("task_id", task_id, UUID)
         steps = await self._loads.call(task_id)
         if any(is_reference(step.result) for step in steps):
@@ -92,35 +95,35 @@ class Workflows:
         check_payload("payload", payload)
         if signal_id is not None:
             check_type("signal_id", signal_id, UUID)
-        sent = SendSignal(task_id, signal_id or self._randomness.new_id(), name, payload)
-        task = await self._signals.call(sent)
+        task = await self._signals.call(SendSignal(task_id, signal_id or self._randomness.new_id(), name, payload))
         assert isinstance(task, Task), task
         return task
 
     # ----------------------------------------------------------------------------------------- effect and record
 
     async def transact(self, command: StepResult, work: Callable[[Any], Awaitable[bytes]]) -> Step:
-        """Run `work` in a transaction that also records its result. If the reply to the commit was lost, the record
-        tells whether it happened; it is read after the lock on the task's row is free."""
-        command = _checked_result(command)
+        """Run `work` on a connection to this database: its changes and the record of the step are committed together.
+        If the reply to the commit is lost, the record shows whether it happened."""
+        if not isinstance(command, StepResult):
+            raise Invalid(f"must be the result of a step, not {type(command).__name__}", field="command")
+        checked_step(command, 0.0)
         if not inspect.iscoroutinefunction(work):
             raise Invalid("must be an async function that takes a connection", field="work")
         for _ in range(TRANSACT_TRIES):
             try:
                 async with self._store.begin() as tx:
-                    if (known := await self._known(tx, command)) is not None:
-                        return known
+                    place = (command.task_id, command.place.name, command.place.occurrence)
+                    known = await tx.steps.known_steps({place})
+                    if known and known[0].done:
+                        return known[0]
                     result = await work(tx.session.connection)
                     check_payload("result", result)
                     return await self._decide(tx, replace(command, result=result))
             except CommitUnknown as error:
                 unknown_commit = error
-                await self._outwait(command.task_id)
+                async with self._store.begin() as tx:  # wait until the lost transaction has released the row
+                    await tx.tasks.lock_tasks([command.task_id])
         raise unknown_commit
-
-    async def _known(self, tx: Transaction, command: StepResult) -> Step | None:
-        known = await tx.steps.known_steps({(command.task_id, command.place.name, command.place.occurrence)})
-        return known[0] if known and known[0].done else None
 
     async def _decide(self, tx: Transaction, command: StepResult) -> Step:
         outcomes: Outcomes = {}
@@ -131,10 +134,6 @@ class Workflows:
             raise outcome  # rolls back everything that `work` did
         assert isinstance(outcome, Step), outcome
         return outcome
-
-    async def _outwait(self, task_id: UUID) -> None:
-        async with self._store.begin() as tx:
-            await tx.tasks.lock_tasks([task_id])
 
     # ----------------------------------------------------------------------------------------- fork
 
@@ -175,11 +174,3 @@ def _like(view: TaskView, fork_id: UUID, payload: bytes) -> Submission:
         id=fork_id, kind=task.kind, payload=payload, queue=task.queue, namespace=task.namespace,
         priority=task.priority, concurrency_key=task.concurrency_key, policy=task.policy, requires=view.requires,
     )  # fmt: skip
-
-
-def _checked_result(command: StepResult) -> StepResult:
-    if not isinstance(command, StepResult):
-        raise Invalid(f"must be the result of a step, not {type(command).__name__}", field="command")
-    checked = checked_step(command, 0.0)
-    assert isinstance(checked, StepResult), checked
-    return checked

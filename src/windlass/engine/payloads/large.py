@@ -44,9 +44,8 @@ class LargePayloads:
             self._claimer.rescue(claimed)
             raise
         if without:
-            await self._report(
-                [Fail(c.task.id, c.task.attempt, lease_id_of(c.task), unreadable(why)) for c, why in without]
-            )
+            failed = [Fail(c.task.id, c.task.attempt, lease_id_of(c.task), unreadable(why)) for c, why in without]
+            await self._report(failed)
         return ready
 
     async def report(self, reports: Sequence[Report]) -> list[State | WindlassError]:

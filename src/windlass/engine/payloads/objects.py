@@ -78,7 +78,7 @@ class Objects:
     @property
     def advice(self) -> str:
         """What an operator can do so that larger payloads are accepted; empty if nothing."""
-        return "" if self.configured else f"; a blob store keeps more: {SET_BLOBS}"
+        return "" if self.configured else f"; a blob store accepts more: {SET_BLOBS}"
 
     @property
     def room_bytes(self) -> int:
@@ -90,7 +90,9 @@ class Objects:
     async def blobs(self) -> Blobs:
         """The blob store, checked to belong to this database. Raises InvalidState if there is none, or another."""
         if self._open is None:
-            raise await self._no_store()
+            stored = await self._recorded()
+            elsewhere = "" if stored is None else f", but objects of this database are kept in {stored[1]}"
+            raise InvalidState(f"this process was given no blob store{elsewhere}: {SET_BLOBS}")
         async with self._checking:
             if self._blobs is None:
                 blobs = self._open()
@@ -98,27 +100,23 @@ class Objects:
                 self._blobs = blobs
         return self._blobs
 
-    async def _no_store(self) -> InvalidState:
+    async def _recorded(self) -> tuple[UUID, str] | None:
         async with self._store.single() as tx:
-            kept = await tx.objects.blob_store()
-        known = "" if kept is None else f", but objects of this database are kept in {kept[1]}"
-        return InvalidState(f"this process was given no blob store{known}: {SET_BLOBS}")
+            return await tx.objects.blob_store()
 
     async def _check(self, blobs: Blobs) -> None:
-        async with self._store.single() as tx:
-            kept = await tx.objects.blob_store()
-        ours = await _marker(blobs)
-        if kept is None:
+        recorded, ours = await self._recorded(), await _marker(blobs)
+        if recorded is None:
             ours = ours or await _mark(blobs, self._randomness.new_id())
             async with self._store.begin() as tx:
-                kept = await tx.objects.choose_blob_store(ours, blobs.url)
-        if ours != kept[0]:
+                recorded = await tx.objects.choose_blob_store(ours, blobs.url)
+        if ours != recorded[0]:
             raise InvalidState(
-                f"objects of this database are kept in {kept[1]}, but this process was given {blobs.url}: "
+                f"objects of this database are kept in {recorded[1]}, but this process was given {blobs.url}: "
                 f"{SET_BLOBS}",
-                kept_in=kept[1], given=blobs.url,
+                kept_in=recorded[1], given=blobs.url,
             )  # fmt: skip
-        if blobs.url != kept[1]:  # it was moved, or has another name from here
+        if blobs.url != recorded[1]:  # it was moved, or has another name from here
             async with self._store.begin() as tx:
                 await tx.objects.move_blob_store(blobs.url)
 
@@ -136,8 +134,7 @@ class Objects:
         except InvalidState as error:  # for its sender it is too large, on every wire
             problem = f"has {size} bytes, a row has room for {PAYLOAD_MAX_BYTES}, and {error.message}"
             raise TooLarge(problem, field=field, limit=PAYLOAD_MAX_BYTES) from None
-        digest = (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
-        reference = refer(task_id, what, len(content), digest)
+        reference = refer(task_id, what, size, await _digest(content))
         text = reference.encoded()
         async with self._store.begin() as tx:
             space = namespace if namespace is not None else await tx.objects.task_namespace(task_id)
@@ -162,10 +159,12 @@ class Objects:
                 await (await self.blobs()).put(reference_of(text).key, content)
 
     @asynccontextmanager
-    async def kept(self, field: str, content: bytes, task_id: UUID, what: str) -> AsyncIterator[bytes]:
-        """A reference to commit within the block. After an error that does not say whether it was committed (the
+    async def kept(
+        self, field: str, content: bytes, task_id: UUID, what: str, namespace: str | None = None
+    ) -> AsyncIterator[bytes]:
+        """A reference to commit within the block. After an error that leaves open whether it was committed (the
         database is away), the deletion decides later."""
-        text = await self.stow(field, content, task_id, what)
+        text = await self.stow(field, content, task_id, what, namespace)
         try:
             yield text
         except (Rejected, LeaseLost):
@@ -182,9 +181,8 @@ class Objects:
             return text
         reference = reference_of(text)
         content = await (await (await self.blobs()).get(reference.key)).read()
-        digest = (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
-        if digest != reference.sha256:
-            raise InvalidState(f"the object {reference.key} is not what was written", key=reference.key)
+        if await _digest(content) != reference.sha256:
+            raise InvalidState(f"the object {reference.key} has changed since it was written", key=reference.key)
         return content
 
     async def open(self, text: bytes) -> Blob:
@@ -268,6 +266,10 @@ async def examine_objects(store: Store, open_blobs: Callable[[], Blobs] | None, 
         message = f"objects are kept in {given}; parts of uploads that break off are not found there: {why}"
         return Finding("blobs", Level.NOTE, message, LIFECYCLE)
     return Finding("blobs", Level.OK, f"objects are kept in {given}")
+
+
+async def _digest(content: bytes) -> str:
+    return (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
 
 
 def _deletion(text: bytes, task_id: UUID, namespace: str) -> Effect:

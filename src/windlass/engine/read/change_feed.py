@@ -1,4 +1,4 @@
-"""The live feed of changes of tasks, without a gap and without a repeat.
+"""The live feed of changes of tasks, without gaps and without repeats.
 
 A reader's position is a snapshot of PostgreSQL: the transactions whose changes it has received. It gets next what
 became visible since, whichever transaction began first; nothing waits for the slowest transaction.
@@ -23,7 +23,6 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.states import State
-from windlass.core.validation import check_name
 from windlass.errors import Expired, Invalid, Malformed, StoreBusy, Unavailable
 from windlass.store.errors import LockHeld
 from windlass.store.store import Store
@@ -88,11 +87,11 @@ def piece_of(changes: list[Change], next_: Position) -> Piece:
 
 
 def covers(later: str, earlier: str) -> bool:
-    """Whether all that was visible in one snapshot is visible in the other."""
+    """Whether everything visible in the earlier snapshot is visible in the later one."""
     _, most, open_ = _snapshot(later)
     least, last, hidden = _snapshot(earlier)
-    seen = (number for number in open_ if number < least or (number < last and number not in hidden))
-    return last <= most and not any(True for _ in seen)
+    seen = {number for number in open_ if number < least or (number < last and number not in hidden)}
+    return last <= most and not seen
 
 
 def _snapshot(text: str) -> tuple[int, int, frozenset[int]]:
@@ -137,24 +136,19 @@ class Changes:
             except Invalid:
                 raise Malformed("is not a position in the feed", field="Last-Event-ID") from None
         if not reached:
-            raise Expired("what followed this position is no longer kept: begin anew", position=position)
+            raise Expired("the changes after this position are no longer stored: start again", position=position)
         return known
 
-    async def read(self, position: Position, namespace: str | None = None) -> tuple[list[Change], Position]:
-        """A page of the changes after a position, and the position after them."""
-        if namespace is not None:
-            check_name("namespace", namespace)
-        return await self._read(position, namespace)
-
-    async def _read(
-        self, position: Position, namespace: str | None, upto: str | None = None
+    async def read(
+        self, position: Position, namespace: str | None = None, upto: str | None = None
     ) -> tuple[list[Change], Position]:
+        """A page of the changes after a position, and the position after them."""
         async with self._store.begin() as tx:
             upto, rows = await ChangeTable(tx.session).list_changes(
                 namespace, position.since, position.upto or upto, position.row, ROWS
             )
         changes = [change for row in rows for change in _changes_of(row, position, upto)]
-        if len(rows) < ROWS:  # all that was visible then has been read
+        if len(rows) < ROWS:  # everything visible at `upto` has been read
             return changes, Position(upto)
         return changes, Position(position.since, upto, rows[-1].id + 1, 0)
 
@@ -170,8 +164,6 @@ class Changes:
     async def page(self, position: Position, namespace: str | None = None) -> tuple[Piece | None, Position]:
         """The changes after a position, and the position after them: from memory if they are cached, else from the
         database up to the shared position. None if there are none: wait for news."""
-        if namespace is not None:
-            check_name("namespace", namespace)
         while True:
             while (piece := self._pieces.get(str(position))) is not None:
                 position = piece.next
@@ -189,13 +181,13 @@ class Changes:
     async def _catch_up(self, position: Position, namespace: str | None) -> tuple[list[Change], Position]:
         """Read a page, at most up to the shared position, which is moved on if it is behind this one."""
         if position.upto is not None:
-            return await self._read(position, namespace)
+            return await self.read(position, namespace)
         async with self._extending:
             self._watch()
             if not self._is_ahead_of(position):
                 await self._extend(True)  # a read that begins now sees everything that any reader has received
             upto = self._head.since if self._head is not None and self._is_ahead_of(position) else None
-        return await self._read(position, namespace, upto)
+        return await self.read(position, namespace, upto)
 
     def _is_ahead_of(self, position: Position) -> bool:
         head = self._head
@@ -257,7 +249,7 @@ class Changes:
             return
         begun = head = self._head
         while head is begun or head.upto is not None:  # until all that was visible at the first read has been read
-            changes, position = await self._read(head, None)
+            changes, position = await self.read(head, None)
             self._empty += 1
             if not changes and position.upto is None and not move:
                 return

@@ -16,7 +16,7 @@ from windlass.core.queue import admit
 from windlass.core.states import Entry, State
 from windlass.core.step import Step, StepKind
 from windlass.core.task import Task
-from windlass.core.validation import check_count, check_instant, check_list, check_name, check_type
+from windlass.core.validation import check_count, check_ids, check_instant, check_name, check_type
 from windlass.errors import Invalid, NotFound
 from windlass.store.store import Store
 from windlass.store.tables.view import ALWAYS, LISTED_PAYLOAD_MAX_BYTES, Created, TaskRow, TaskView, Views
@@ -56,7 +56,7 @@ _EXPLANATIONS: dict[str, Explanation] = {}  # by type of delivery
 
 
 def register_explanation(delivery: str, explain: Explanation) -> None:
-    """Let a contract explain why a queued task was not claimed, where live workers do not explain it."""
+    """Let a contract explain why a queued task was not claimed, if the live workers do not explain it."""
     _EXPLANATIONS[delivery] = explain
 
 
@@ -88,23 +88,20 @@ class TaskViews:
 
     async def get_many(self, task_ids: Sequence[UUID]) -> list[TaskView]:
         """Those of these tasks that exist, in the given order."""
-        for task_id in check_list("task_ids", task_ids):
-            check_type("task_ids", task_id, UUID)
+        check_ids("task_ids", task_ids)
         async with self._store.views() as views:
             found = {view.task.id: view for view in await views.get_tasks(task_ids)}
         return [found[id_] for id_ in task_ids if id_ in found]
 
     async def namespaces(self, ids: Sequence[UUID]) -> dict[UUID, str]:
         """The namespaces of those of these tasks that exist."""
-        for task_id in check_list("ids", ids):
-            check_type("ids", task_id, UUID)
+        check_ids("ids", ids)
         async with self._store.views() as views:
             return await views.task_namespaces(ids)
 
     async def results(self, ids: Sequence[UUID], namespace: str | None = None) -> dict[UUID, bytes]:
         """The results, as JSON text, of those of these tasks that succeeded; in one namespace, or in all."""
-        for task_id in check_list("ids", ids):
-            check_type("ids", task_id, UUID)
+        check_ids("ids", ids)
         async with self._store.views() as views:
             return await views.task_results(ids, namespace)
 
@@ -182,8 +179,8 @@ class TaskViews:
             return await views.task_steps(task_id)
 
     async def why_waiting(self, task_id: UUID) -> list[Waiting]:
-        """Everything that keeps this task from running now; empty when it runs or has ended. An attempt that was sent
-        to a worker waits until the first heartbeat."""
+        """All reasons why this task does not run now; empty if it runs or has ended. An attempt that was sent to
+        a worker waits until its first heartbeat."""
         check_type("task_id", task_id, UUID)
         async with self._store.views() as views:
             view = await _known(views, task_id)
@@ -191,14 +188,19 @@ class TaskViews:
 
 
 def timeline_of(view: TaskView, entries: Sequence[Entry]) -> list[Entry]:
-    """The timeline: the beginning and the end come from the task's row, the history entries lie between them."""
+    """The timeline: the beginning and the end come from the task's row, the history entries are between them."""
     task = view.task
     lines = [Entry(task.id, view.created_at, 0, "submitted"), *entries]
     if task.state is State.RUNNING and task.started_at is not None:
         what = "started" if task.worker is not None else "sent_out"
         lines.append(Entry(task.id, task.started_at, task.attempt, what, task.worker))
     if task.finished_at is not None:
-        lines.append(Entry(task.id, task.finished_at, task.attempt, task.state, task.worker, _end_detail(task)))
+        detail: dict[str, object] = {} if task.started_at is None else {"started_at": task.started_at}
+        if task.error is not None:
+            detail |= {"category": task.error.category, "reason": task.error.reason, "error": task.error.message}
+            if task.error.trace:
+                detail["trace"] = task.error.trace
+        lines.append(Entry(task.id, task.finished_at, task.attempt, task.state, task.worker, detail or None))
     return sorted(lines, key=lambda line: line.at)
 
 
@@ -216,17 +218,6 @@ def _step_entry(step: Step) -> Entry:
     return Entry(step.task_id, step.recorded_at, step.attempt, f"step_{step.state}", None, detail)
 
 
-def _end_detail(task: Task) -> dict[str, object] | None:
-    detail: dict[str, object] = {}
-    if task.started_at is not None:
-        detail["started_at"] = task.started_at
-    if task.error is not None:
-        detail |= {"category": task.error.category, "reason": task.error.reason, "error": task.error.message}
-        if task.error.trace:
-            detail["trace"] = task.error.trace
-    return detail or None
-
-
 async def _why(views: Views, view: TaskView, now: datetime) -> list[Waiting]:
     task = view.task
     if task.state is State.BLOCKED:
@@ -236,7 +227,7 @@ async def _why(views: Views, view: TaskView, now: datetime) -> list[Waiting]:
         waits = [_waiting_step(step) for step in await views.task_steps(task.id) if _still_waits(step, now)]
         return waits or [Waiting("sleeping", "waits for a time or a signal", task.timer_at)]
     if task.state is State.PARKED:
-        return [Waiting("parked", task.error.message if task.error else "needs a person")]
+        return [Waiting("parked", task.error.message if task.error else "a person has to resume it")]
     if task.state is State.RUNNING and task.worker is None:
         return [await _why_sent_out(views, task)]
     if task.state is not State.QUEUED:
@@ -246,17 +237,17 @@ async def _why(views: Views, view: TaskView, now: datetime) -> list[Waiting]:
 
 async def _why_sent_out(views: Views, task: Task) -> Waiting:
     """Why an attempt that was sent has not started. It counts as running from the moment that it is sent."""
-    ways = [await views.get_effect(effect_of(task, effect)) for effect in sorted(outgoing_effects())]
-    sending = next((way for way in ways if way is not None), None)
-    if sending is None:
-        return Waiting("not_started", "its worker has taken it and has sent no heartbeat yet")
-    if sending.error is None:
-        return Waiting("not_delivered", "it is on its way to its worker")
-    return Waiting("not_delivered", f"its worker did not take it: {sending.error}", sending.available_at)
+    for kind in sorted(outgoing_effects()):
+        effect = await views.get_effect(effect_of(task, kind))
+        if effect is not None and effect.error is not None:
+            return Waiting("not_delivered", f"its worker did not accept it: {effect.error}", effect.available_at)
+        if effect is not None:
+            return Waiting("not_delivered", "it is on its way to its worker")
+    return Waiting("not_started", "its worker has accepted it and has sent no heartbeat yet")
 
 
 def _still_waits(step: Step, now: datetime) -> bool:
-    """A sleep that is over stays as it was recorded."""
+    """The record of a sleep does not change when the sleep is over."""
     return not step.done and not (step.kind is StepKind.SLEEP and step.wake_at is not None and step.wake_at <= now)
 
 
@@ -275,58 +266,49 @@ async def _why_queued(views: Views, view: TaskView, now: datetime) -> list[Waiti
     task = view.task
     reasons = []
     if task.available_at > now:
-        reasons.append(Waiting("scheduled", "its time has not come", task.available_at))
+        reasons.append(Waiting("scheduled", "it is not available yet", task.available_at))
     config, usage = await views.queue_state(task.namespace, task.queue)
     admission = admit(config, usage, 1, now)
     if admission.total == 0 and admission.reason is not None:
-        reasons.append(Waiting(admission.reason, f"the queue {task.queue} holds back", admission.next_at))
+        reasons.append(Waiting(admission.reason, f"the queue {task.queue} starts no tasks now", admission.next_at))
     elif task.kind in admission.full_kinds:
-        reasons.append(Waiting("concurrency_limit", f"enough tasks of kind {task.kind} run"))
+        reasons.append(Waiting("concurrency_limit", f"the limit of running tasks of kind {task.kind} is reached"))
     elif task.concurrency_key and admission.room_by_key.get(task.concurrency_key, admission.room_per_key) == 0:
-        reasons.append(Waiting("concurrency_limit", f"enough tasks with the key {task.concurrency_key} run"))
-    delivery = (await _settings(views, task)).delivery
-    explain = _EXPLANATIONS.get(type_of(delivery))
+        message = f"the limit of running tasks with the key {task.concurrency_key} is reached"
+        reasons.append(Waiting("concurrency_limit", message))
+    settings = (await views.queue_settings(task.namespace, [task.queue])).get(task.queue, QueueSettings())
+    delivery, by = settings.delivery, type_of(settings.delivery)
+    explain = _EXPLANATIONS.get(by)
     if explain is not None and not reasons and not view.requires:
         return [await explain(views, task.id)]
-    if (nobody := await _why_nobody(views, view, delivery)) is not None:
-        reasons.append(Waiting("no_capable_worker", nobody))
-    return reasons or [Waiting("in_line", _why_in_line(delivery))]
+    if (problem := await _no_capable_worker(views, view, delivery)) is not None:
+        reasons.append(Waiting("no_capable_worker", problem))
+    if reasons:
+        return reasons
+    if delivery.claimed:
+        return [Waiting("in_line", "other tasks are before it in line")]
+    return [Waiting("in_line", f"it is sent out by {by} when its turn comes; workers that claim do not get it")]
 
 
-async def _why_nobody(views: Views, view: TaskView, delivery: Delivery) -> str | None:
+async def _no_capable_worker(views: Views, view: TaskView, delivery: Delivery) -> str | None:
     """Why no worker can get this task, as far as that is known."""
-    task, sent = view.task, delivery.outgoing
-    if sent is not None:
-        missing = sorted(set(view.requires) - set(sent.labels))
+    task, outgoing, by = view.task, delivery.outgoing, type_of(delivery)
+    if outgoing is not None:
+        missing = ", ".join(sorted(set(view.requires) - set(outgoing.labels)))
         if not missing:
             return None
-        labels = ", ".join(missing)
-        return f"it requires {labels}, which the queue {task.queue} does not say its {sent.effect} workers have"
-    if type_of(delivery) in _EXPLANATIONS or await views.capable_workers(task, view.requires, type_of(delivery)):
+        return f"it requires {missing}, which the queue {task.queue} does not list for its {outgoing.effect} workers"
+    if by in _EXPLANATIONS or await views.capable_workers(task, view.requires, by):
         return None
-    nobody = f"no live worker takes {task.kind} from the queue {task.queue}"
-    if delivery == PULL:
-        return nobody + _who_nearly(task, view.requires, await views.list_leases(task.namespace))
-    return f"{nobody}; its tasks are delivered by {type_of(delivery)}, and workers that claim do not get them"
-
-
-def _who_nearly(task: Task, requires: Sequence[str], leases: Sequence[Lease]) -> str:
-    """Workers that run the task's kind, and what keeps them from this task: mostly another queue, or a label."""
-    knowing = [lease for lease in leases if lease.kinds is not None and task.kind in lease.kinds]
-    if any(task.queue in lease.queues for lease in knowing):
-        return f" with what it requires: {', '.join(sorted(requires))}" if requires else ""
-    queues = sorted({queue for lease in knowing for queue in lease.queues})
-    return f"; there are workers that take it from {', '.join(queues)}" if queues else ""
-
-
-def _why_in_line(delivery: Delivery) -> str:
-    if delivery.claimed:
-        return "others are before it in line"
-    return f"it is sent out by {type_of(delivery)} when its turn comes; workers that claim do not get it"
-
-
-async def _settings(views: Views, task: Task) -> QueueSettings:
-    return (await views.queue_settings(task.namespace, [task.queue])).get(task.queue, QueueSettings())
+    problem = f"no live worker takes {task.kind} from the queue {task.queue}"
+    if delivery != PULL:
+        return f"{problem}; its tasks are delivered by {by}, and workers that claim do not get them"
+    # Workers that run the task's kind, but from another queue or without a label.
+    leases = [lease for lease in await views.list_leases(task.namespace) if task.kind in (lease.kinds or ())]
+    if any(task.queue in lease.queues for lease in leases):
+        return f"{problem} with what it requires: {', '.join(sorted(view.requires))}" if view.requires else problem
+    queues = sorted({queue for lease in leases for queue in lease.queues})
+    return f"{problem}; there are workers that take it from {', '.join(queues)}" if queues else problem
 
 
 async def _known(views: Views, task_id: UUID) -> TaskView:

@@ -1,6 +1,5 @@
-"""The dirty set of queues: one is marked when something may have become claimable in it, all when any was reconfigured.
-
-Knows nothing of what is done for a marked queue: see `dispatcher`, and the planner of wake-ups in the lease room.
+"""The dirty set of queues: a queue is marked when something may have become claimable in it, all when any was
+reconfigured. The dispatcher and the planner of wake-ups in the lease room serve marked queues.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class DirtyQueues:
 
     @asynccontextmanager
     async def reloading(self) -> AsyncIterator[None]:
-        """Around a read of all `queues`. Reads run one after the other, so that the last one counts; one that fails
+        """A context for reading all `queues`. Reads run one after the other, so that the last one counts; a failed read
         leaves the queues stale."""
         async with self._reload_lock:
             self._stale = False
@@ -49,8 +48,8 @@ class DirtyQueues:
             self._dirty = set(self.queues)
 
     async def serve(self, serve_one: Callable[[str, str], Awaitable[int]]) -> int:
-        """Serve a batch of each marked queue; returns the sum of what was done. A queue that fails by itself holds up
-        no other; while the database is away all stay marked."""
+        """Serve a batch of each marked queue; returns the sum of the results. A queue that fails does not hold up
+        others; while the database is away all stay marked."""
         dirty, self._dirty = self._dirty, set()
         done, failed = 0, None
         for queue in sorted(dirty & self.queues.keys()):

@@ -1,8 +1,7 @@
-"""Dispatch: begins the attempts that are sent to workers, within the same limits and fair shares as any claim.
+"""Begins the attempts that are sent to workers, within the same limits and fair shares as any claim.
 
-One transaction writes the attempt with its token, the effect that carries it, and the row for its heartbeats: an effect
-that is carried out again finds the token of the first time. Queues whose effects this engine cannot carry out are left
-to other servers.
+One transaction writes the attempt with its token, the effect that carries it, and the row for its heartbeats, so that a
+repeated effect finds the same token. Queues whose effects this engine cannot carry out are left to other servers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from windlass.store.store import Store
 
 DISPATCH_LEASE = UUID(int=1)
 BATCH = 100
-UNDELIVERED_MAX = 1000  # of a queue: more would only wait in the outbox, where limits and pauses do not reach them
+UNDELIVERED_MAX = 1000  # per queue: more would wait in the outbox, where limits and pauses do not apply
 FULL_RETRY_S = 0.5
 CHECKS_PER_LEASE = 8
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -57,21 +56,19 @@ class Dispatcher(DirtyQueues):
         self._shortest_ms: int | None = None
 
     async def reload(self) -> None:
-        """Read which queues send, and how."""
+        """Read the queues that send."""
         async with self.reloading():
             async with self._store.begin() as tx:
                 all_queues = await tx.queues.queues_delivered(outgoing_types())
                 shortest_ms = await tx.heartbeats.shortest_lease_ms()
-                queues = {
-                    key: settings for key, settings in all_queues.items() if _outgoing(settings).effect in self._effects
-                }
+                queues = {name: s for name, s in all_queues.items() if _outgoing(s).effect in self._effects}
                 if queues:
                     await tx.heartbeats.open_dispatch(DISPATCH_LEASE)
             self.queues, self._shortest_ms = queues, shortest_ms
         self.on_reload()
 
     async def tick(self) -> int:
-        """Send what can be sent now, a batch of each queue; returns the number of attempts that began."""
+        """Begin and send due attempts, a batch of each queue. Returns the number of attempts that began."""
         if self._stale:
             await self.reload()
         try:
@@ -81,7 +78,7 @@ class Dispatcher(DirtyQueues):
             raise
 
     def intervals_s(self) -> list[float]:
-        """How soon silence has to be noticed: for each queue that sends, and the soonest of those claimed by id."""
+        """How soon silence has to be noticed: for each queue that sends, and for the shortest lease claimed by id."""
         outgoing_s = [_outgoing(settings).notice_ms / 1000 for settings in self.queues.values()]
         return outgoing_s if self._shortest_ms is None else [*outgoing_s, self._shortest_ms / CHECKS_PER_LEASE / 1000]
 

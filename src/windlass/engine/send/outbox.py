@@ -1,7 +1,7 @@
 """The outbox loop: carries out effects, at least once each. An effect is written with the change that decided it.
 
-A server takes an effect for a while, carries it out outside any transaction, then deletes it. One that fails is tried
-again later, up to a number of tries, then becomes a dead letter. The same transaction decides the loss of the attempt
+A server takes an effect for a while, carries it out outside any transaction, then deletes it. A failed effect is tried
+again later, up to a number of tries, then becomes a dead effect. The same transaction decides the loss of the attempt
 that needs it, so that no task waits for ever.
 """
 
@@ -29,19 +29,19 @@ EffectHandler = Callable[[Effect], Awaitable[None]]
 
 BATCH, AT_ONCE = 100, 256
 HOLD_S = 60.0
-# An effect whose server dies is taken by no other server for so long. A repeatable effect need not wait until it is
-# certain that no other server still carries it out.
+# How long other servers do not take an effect whose server may have died. A repeatable effect need not wait until no
+# other server can still be carrying it out.
 REPEATABLE_HOLD_S = 15.0
 TRIES_MAX, BUSY_MAX_S = 12, 3600.0
 DELAY_S, DELAY_FACTOR, DELAY_MAX_S = 1.0, 2.0, 300.0
 
 
 class Undeliverable(Exception):
-    """Raised by a handler: trying again will not help."""
+    """Raised by a handler if another try cannot help."""
 
 
 class NotNow(Exception):
-    """Raised by a handler: the receiver is busy. That does not count as a try, but there is a limit to it."""
+    """Raised by a handler if the receiver is busy. That does not count as a try, up to a time limit."""
 
     def __init__(self, message: str, delay_s: float) -> None:
         super().__init__(message)
@@ -93,7 +93,7 @@ class Outbox:
                 sorted(handlers), limit, HOLD_S, sorted(repeatable_effects()), REPEATABLE_HOLD_S
             )
             chosen = [(handlers[effect.kind], effect, tries) for effect, tries in taken if effect.kind in handlers]
-            if len(chosen) < len(taken):  # a handler was removed meanwhile: another server has one
+            if len(chosen) < len(taken):  # a handler was removed meanwhile: leave its effects to other servers
                 await tx.outbox.delay_effects([effect.id for effect, _ in taken if effect.kind not in handlers], 0.0)
         begun = [asyncio.create_task(self._one(*one)) for one in chosen]
         for task in begun:
@@ -115,8 +115,12 @@ async def _carry_out(store: Store, randomness: Randomness, handler: EffectHandle
     """Whether the effect was carried out. If not, it was put off or given up."""
     try:
         await handler(effect)
-    except NotNow as error:
-        await _put_off(store, randomness, effect, error)
+    except NotNow as busy:
+        async with store.begin() as tx:
+            too_long = await tx.outbox.put_off_effect(effect.id, busy.delay_s, clean(words_of(busy)), BUSY_MAX_S)
+        if too_long:
+            log.error("gave up on %s of task %s: busy for too long", effect.kind, effect.task_id)  # noqa: TRY400
+            await _give_up(store, randomness, effect, f"busy for too long: {busy}")
         return False
     except Exception as error:
         problem = line_of(error)
@@ -132,16 +136,8 @@ async def _carry_out(store: Store, randomness: Randomness, handler: EffectHandle
     return True
 
 
-async def _put_off(store: Store, randomness: Randomness, effect: Effect, busy: NotNow) -> None:
-    async with store.begin() as tx:
-        too_long = await tx.outbox.put_off_effect(effect.id, busy.delay_s, clean(words_of(busy)), BUSY_MAX_S)
-    if too_long:
-        log.error("gave up on %s of task %s: busy for too long", effect.kind, effect.task_id)
-        await _give_up(store, randomness, effect, f"busy for too long: {busy}")
-
-
 async def _give_up(store: Store, randomness: Randomness, effect: Effect, problem: str) -> None:
-    """Make the effect a dead letter. The attempt that needs it cannot go on: its loss is decided like any other."""
+    """Make the effect a dead one. The attempt that needs it cannot go on: its loss is decided like any other."""
     async with store.begin() as tx:
         await tx.outbox.dead_letter_effect(effect.id, problem)
         task = (await tx.tasks.lock_tasks([effect.task_id])).get(effect.task_id)

@@ -1,6 +1,6 @@
 """Outgoing attempts: which effect handler carries them, whether they have arrived, and when silence means loss.
 
-What their workers report is for the contracts that they speak.
+The contracts handle the reports of their workers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ D = TypeVar("D")
 
 
 class FreezeDetector:
-    """Whether this process stood still since the last check: stopped, swapped out, or moved to another machine."""
+    """Detects that this process was frozen since the last check: stopped, swapped out, or moved to another machine."""
 
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self._stopwatch, self._checked_s = stopwatch, stopwatch()
@@ -65,7 +65,7 @@ class OutgoingAttempts:
 
     @asynccontextmanager
     async def carrying(self, effect: str, handler: EffectHandler) -> AsyncIterator[None]:
-        """Until the block ends, dispatch attempts of the queues that send by this effect, and carry them to workers."""
+        """Within the block, dispatch attempts of the queues that send by this effect, and carry them to workers."""
         self._effects[effect] = handler
         self._carried.add(effect)
         if not self._loops:
@@ -97,7 +97,7 @@ class OutgoingAttempts:
     # ----------------------------------------------------------------------------------------- for effect handlers
 
     async def still_waits(self, effect: Effect) -> bool:
-        """Whether an attempt has to be carried to a worker yet. If it has ended, its row for heartbeats is deleted."""
+        """Whether an attempt still has to be carried to a worker. If it has ended, its heartbeat row is deleted."""
         async with self._store.begin() as tx:
             task = (await tx.tasks.lock_tasks([effect.task_id])).get(effect.task_id)
             if task is not None and rules.runs(task, effect.attempt):
@@ -112,11 +112,11 @@ class OutgoingAttempts:
             await self.dispatcher.reload()
         settings = self.dispatcher.queues.get(key)
         if settings is None or not isinstance(settings.delivery, kind):
-            raise Undeliverable(f"the queue {key[1]} does not {effect.kind} any more")
+            raise Undeliverable(f"the queue {key[1]} no longer has a delivery that sends {effect.kind}")
         return settings, settings.delivery
 
     async def delivered(self, effect: Effect, begin_within_s: float) -> None:
-        """The attempt has arrived: its worker has so long for its first heartbeat."""
+        """Record that the attempt has arrived. Its worker has `begin_within_s` for its first heartbeat."""
         async with self._store.single() as tx:
             await tx.heartbeats.delivered(effect.task_id, effect.attempt, begin_within_s)
 
@@ -126,15 +126,14 @@ class OutgoingAttempts:
         return await self.dispatcher.tick()
 
     async def _check_silence(self) -> int:
-        """A process that was frozen has received no heartbeats meanwhile: it waits for one more round before it
-        judges."""
+        """A process that was frozen received no heartbeats meanwhile, so it waits one more round."""
         if not self._loops or self._freeze_detector.was_frozen(self._loops[1].every_s):  # without loops it is closing
             return 0
         return await self.silence_tick()
 
     async def silence_tick(self) -> int:
-        """Attempts that were silent for too long are lost. Heartbeats that were received count, however slowly they are
-        written."""
+        """Decide the loss of attempts that were silent for too long. Received heartbeats count, even if they are not
+        yet written."""
         for settle in self.settled:
             await settle()
         async with self._store.begin() as tx:
@@ -156,7 +155,7 @@ class OutgoingAttempts:
         return rules.silent(task, now, self._randomness.jitter(), as_failure=as_failure)
 
     def _adjust_interval(self) -> None:
-        """Check as often as the queues need. If that has become more often, check now: the last check may be long
+        """Check as often as the queues need. If that is more often than before, check now: the last check may be long
         ago."""
         every_s = max(CHECK_MIN_S, min([CHECK_MAX_S, *self.dispatcher.intervals_s()]))
         for loop in self._loops[1:]:

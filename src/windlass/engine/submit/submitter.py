@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -93,10 +94,10 @@ class Submitter:
             check_submission(submission, LARGE_MAX_BYTES)
         ready = [self._identified(s) for s in submissions]
         if len({s.id for s in ready}) < len(ready):
-            raise Invalid("the same id is there twice", field="id")
+            raise Invalid("two of the tasks have the same id", field="id")
         if any(len(s.payload) > PAYLOAD_MAX_BYTES for s in ready):
             return await self._submit_large(ready)
-        # Ids that are made here are always free: only then nothing can be refused after others were added.
+        # Ids that are made here are always free: only then can no task be refused after others were added.
         if all(s.id is None and s.idempotency_key is None and s.run_id is None for s in submissions):
             return [added[0] for added in _all_or_raise(await self._plain.call_all(ready))]
         return await self._grouped.call(ready)
@@ -113,22 +114,14 @@ class Submitter:
 
     async def _submit_large(self, ready: Sequence[Submission]) -> list[UUID]:
         """Submit tasks of which some payloads are too long for a row: those are stored as objects first."""
-        stowed: dict[int, bytes] = {}
-        try:
-            for place, s in enumerate(ready):
-                if len(s.payload) > PAYLOAD_MAX_BYTES:
-                    stowed[place] = await self._objects.stow("payload", s.payload, _id(s), "payload", s.namespace)
-            referring = [replace(s, payload=stowed.get(place, s.payload)) for place, s in enumerate(ready)]
-            ids = await self._grouped.call(referring)
-        except Rejected:
-            await self._settle(ready, stowed)
-            raise
-        await self._settle(ready, stowed)
-        return ids
-
-    async def _settle(self, ready: Sequence[Submission], stowed: dict[int, bytes]) -> None:
-        for place, text in stowed.items():
-            await self._objects.settle(text, ready[place].payload, _id(ready[place]))
+        async with AsyncExitStack() as stack:
+            stored = [
+                s if len(s.payload) <= PAYLOAD_MAX_BYTES
+                else replace(s, payload=await stack.enter_async_context(
+                    self._objects.kept("payload", s.payload, _id(s), "payload", s.namespace)))
+                for s in ready
+            ]  # fmt: skip
+            return await self._grouped.call(stored)
 
     async def close(self) -> None:
         for committer in (self._plain, self._batches, self._keyed, self._grouped):
@@ -170,7 +163,7 @@ class Submitter:
         return [batch.ids]
 
     async def _add_missing(self, batch: list[Submission]) -> list[UUID | WindlassError]:
-        """Add a batch of which some ids exist: from an earlier try, from a repeat of the caller, or of another task."""
+        """Add a batch of which some ids exist: from an earlier try, a repeat by the caller, or another task."""
         async with self._store.begin() as tx:
             new = await tx.add_missing(batch)
             return [
@@ -180,8 +173,8 @@ class Submitter:
             ]  # fmt: skip
 
     async def _hand_off(self, batch: list[Submission], waiter: ClaimWaiter) -> Begun:
-        """Begin these tasks for a claim in this process, in the statement that adds them, unless that would pass by an
-        older task or a limit. The rule says what a begun task is."""
+        """Begin these tasks for a claim in this process, in the statement that adds them, unless an older task waits or
+        a limit applies."""
         lease = waiter.lease
         claimed = [_claimed(s, lease, UNKNOWN) for s in batch]
         try:
@@ -207,16 +200,17 @@ class Submitter:
         except LockHeld:  # an open transaction holds one of the keys; the others need not wait for it
             return [self._lock_waits.later(partial(self._add_one_keyed, s)) for s in batch]
 
+    async def _add_one_keyed(self, submission: Submission) -> UUID | WindlassError:
+        return (await self._add_keyed([submission], LONG_MS))[0]
+
     async def _add_keyed(self, batch: list[Submission], lock_wait_ms: int) -> list[UUID | WindlassError]:
         async with self._store.begin() as tx:
             await tx.limit_waits(lock_wait_ms)
             outcomes = await _take_keys(tx, batch)
             new = [s for s, outcome in zip(batch, outcomes, strict=True) if outcome == s.id]
-            await _add_or_find(tx, new)
+            added = await tx.add_missing(new) if new else set()
+            await _check_repeats(tx, [s for s in new if _id(s) not in added])  # tasks of an earlier try
         return outcomes
-
-    async def _add_one_keyed(self, submission: Submission) -> UUID | WindlassError:
-        return (await self._add_keyed([submission], LONG_MS))[0]
 
     # ----------------------------------------------------------------------------------------- with runs, all or none
 
@@ -237,38 +231,38 @@ class Submitter:
 
 
 async def _add_group(tx: Transaction, group: list[Submission]) -> list[UUID]:
-    """A caller's tasks, with their keys and their run, in one transaction. Raises to roll all of it back."""
-    runs = {s.run_id: s.namespace for s in group if s.run_id is not None}
-    if runs:
-        await tx.runs.insert_runs(runs)
-        known = await tx.runs.lock_runs(runs)
-        if known != runs:
-            raise Invalid("the run belongs to another namespace", field="run_id")
+    """Add a caller's tasks, with their keys and their run, in one transaction. Raises to roll all of it back."""
+    if not await _lock_runs(tx, group):
+        raise Invalid("the run belongs to another namespace", field="run_id")
     ids = _all_or_raise(await _take_keys(tx, group))
-    new = [s for s, id_ in zip(group, ids, strict=True) if id_ == s.id]
-    if new:
-        await _add_with_edges(tx, new)
+    await _add_with_edges(tx, [s for s, id_ in zip(group, ids, strict=True) if id_ == s.id])
     return ids
 
 
 async def add_each(tx: Transaction, batch: list[Submission]) -> list[UUID | WindlassError]:
-    """Within a caller's transaction: tasks with a key each, in runs or not. Returns for each the id of its task, which
-    is an older one where its key was used before. A key that was used for other content is an error as a value."""
+    """Add tasks with a key each, in runs or not, within a caller's transaction. Returns for each the id of its task,
+    which is an older one if its key was used before, or a Conflict if the key was used for other content."""
     if not batch:
         return []
-    runs = {s.run_id: s.namespace for s in batch if s.run_id is not None}
-    if runs:
-        await tx.runs.insert_runs(runs)
-        await tx.runs.lock_runs(runs)
+    await _lock_runs(tx, batch)
     outcomes = await _take_keys(tx, batch)
     await _add_with_edges(tx, [s for s, outcome in zip(batch, outcomes, strict=True) if outcome == s.id])
     return outcomes
 
 
+async def _lock_runs(tx: Transaction, group: list[Submission]) -> bool:
+    """Insert and lock the runs of these tasks. Returns whether all are in the namespace of their tasks."""
+    runs = {s.run_id: s.namespace for s in group if s.run_id is not None}
+    if not runs:
+        return True
+    await tx.runs.insert_runs(runs)
+    return await tx.runs.lock_runs(runs) == runs
+
+
 async def _add_with_edges(tx: Transaction, group: list[Submission]) -> None:
     """A task that exists already is a repeat: it keeps its edges as they are, since settled ones are gone."""
     _check_acyclic(group)
-    known = await tx.tasks.existing_tasks([_id(s) for s in group])
+    known = await tx.tasks.existing_tasks([_id(s) for s in group]) if group else set()
     await _check_repeats(tx, [s for s in group if _id(s) in known])
     group = [s for s in group if _id(s) not in known]
     if not group:
@@ -295,16 +289,9 @@ async def _check_repeats(tx: Transaction, group: list[Submission]) -> None:
     _all_or_raise([_same_task_or_conflict(s, known.get(_id(s))) for s in group])
 
 
-async def _add_or_find(tx: Transaction, group: list[Submission]) -> None:
-    """Add them. One that exists already must be the same task (an earlier try); otherwise all is rolled back."""
-    if group:
-        added = await tx.add_missing(group)
-        await _check_repeats(tx, [s for s in group if _id(s) not in added])
-
-
 async def _join_outside(tx: Transaction, group: list[Submission], outside: set[UUID]) -> None:
-    """Edges to tasks that existed before: those still open are marked as waited for; for those that have ended, the
-    edge is settled like any other, by an effect."""
+    """Handle edges to tasks that existed before: open ones are marked as having dependents; the edge to an ended one is
+    settled like any other, by an effect."""
     if not outside:
         return
     await tx.runs.mark_upstream(outside)
@@ -326,7 +313,7 @@ async def _join_outside(tx: Transaction, group: list[Submission], outside: set[U
 
 
 def _check_acyclic(group: list[Submission]) -> None:
-    """Tasks that wait for each other would wait for ever."""
+    """Raise Invalid if tasks wait for each other: they would wait for ever."""
     waiting = {_id(s): set(s.after) for s in group}
     inside = set(waiting)
     open_count = {id_: len(after & inside) for id_, after in waiting.items()}
@@ -368,7 +355,7 @@ async def _take_keys(tx: Transaction, batch: list[Submission]) -> list[UUID | Wi
         elif pair in found:
             outcomes.append(_same_or_conflict(s, *found[pair]))
         else:
-            raise StoreBusy("the task with this idempotency key is just being removed")
+            raise StoreBusy("the task with this idempotency key is being deleted")
     return outcomes
 
 
@@ -382,7 +369,7 @@ def _same_or_conflict(s: Submission, task_id: UUID, queue: str, kind: str, paylo
 
 def _same_task_or_conflict(s: Submission, known: tuple[str, str, str, bytes] | None) -> UUID | WindlassError:
     if known is None:
-        raise StoreBusy("the task with this id is just being removed")
+        raise StoreBusy("the task with this id is being deleted")
     namespace, queue, kind, payload = known
     if (namespace, queue, kind) == (s.namespace, s.queue, s.kind) and same_json(payload, s.payload):
         return _id(s)
