@@ -7,15 +7,15 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.position import Position, check_position
-from windlass.core.validation import check_count, check_type
+from windlass.core.position import Position
 from windlass.datasets.table import DatasetTable, EventView, PublishView
 from windlass.store.store import Store
 
 __all__ = ["Datasets", "EventView", "PublishView", "Records"]
 
 T = TypeVar("T")
-PAGE_DEFAULT, PAGE_MAX = 50, 1000
+V = TypeVar("V", EventView, PublishView)
+PAGE_DEFAULT = 50
 
 
 class Records(msgspec.Struct, Generic[T], frozen=True):
@@ -35,24 +35,17 @@ class Datasets:
         self, task_id: UUID, *, after: Position | None = None, limit: int = PAGE_DEFAULT
     ) -> Records[EventView]:
         """The dataset events of a task."""
-        _check(task_id, after, limit)
         async with self._store.begin() as tx:
-            found = await DatasetTable(tx.session).task_events(task_id, after, limit + 1)
-        page = found[:limit]
-        return Records(page, (page[-1].at, page[-1].id) if len(found) > limit else None)
+            return _page(await DatasetTable(tx.session).task_events(task_id, after, limit + 1), limit)
 
     async def publishes(
         self, task_id: UUID, *, after: Position | None = None, limit: int = PAGE_DEFAULT
     ) -> Records[PublishView]:
         """The published batches of a task."""
-        _check(task_id, after, limit)
         async with self._store.begin() as tx:
-            found = await DatasetTable(tx.session).task_publishes(task_id, after, limit + 1)
-        page = found[:limit]
-        return Records(page, (page[-1].at, page[-1].id) if len(found) > limit else None)
+            return _page(await DatasetTable(tx.session).task_publishes(task_id, after, limit + 1), limit)
 
 
-def _check(task_id: object, after: Position | None, limit: object) -> None:
-    check_type("task_id", task_id, UUID)
-    check_count("limit", limit, least=1, most=PAGE_MAX)
-    check_position("after", after)
+def _page(found: list[V], limit: int) -> Records[V]:
+    page = found[:limit]
+    return Records(page, (page[-1].at, page[-1].id) if len(found) > limit else None)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
+from msgspec.structs import astuple
+
 from windlass.core.position import NOWHERE, Position
 from windlass.datasets.rules.events import DatasetEvent, Publish
 from windlass.store.pool import Session
@@ -36,13 +38,10 @@ class DatasetTable:
         self._session = session
 
     async def insert_events(self, events: Sequence[DatasetEvent]) -> None:
-        names = DatasetEvent.__struct_fields__
-        await self._session.fetch("insert_events", *([getattr(event, name) for event in events] for name in names))
+        await self._session.fetch("insert_events", *zip(*map(astuple, events), strict=True))
 
     async def insert_publishes(self, publishes: Sequence[Publish]) -> None:
-        names = Publish.__struct_fields__
-        columns = ([getattr(publish, name) for publish in publishes] for name in names)
-        await self._session.fetch("insert_publishes", *columns)
+        await self._session.fetch("insert_publishes", *zip(*map(astuple, publishes), strict=True))
 
     async def known_events(self, ids: Collection[UUID]) -> set[UUID]:
         return {row[0] for row in await self._session.fetch("known_events", list(ids))} if ids else set()

@@ -106,6 +106,14 @@ class Notifications:
         self._lines.setdefault(key, deque()).append(waiter)
         return waiter
 
+    async def wait(self, *key: Hashable, timeout_s: float) -> bool:
+        """Wait in the line of this key until woken. Returns False after `timeout_s`."""
+        waiter = self.waiter(*key)
+        try:
+            return await waiter.wait(self.timers, timeout_s)
+        finally:
+            self.leave(waiter)
+
     def leave(self, waiter: Waiter) -> None:
         """Leave all lines. Every waiter must leave in the end, also one that was woken."""
         waiter.left = True

@@ -402,24 +402,6 @@ async def test_a_store_that_is_away_for_long_does_not_keep_what_should_go(
     assert await effects(other_connection) == 0
 
 
-async def test_all_below_a_path_is_deleted_after_its_time(
-    engine: Engine, gate: Gate, clock: VirtualClock, other_connection: asyncpg.Connection
-) -> None:
-    task_id = await engine.submit(job())
-    blobs = await engine.parts.objects.blobs()
-    for name in ("a.xml", "deep/b.xml"):
-        await blobs.put(f"exports/x/{name}", b"x")
-    await blobs.put("exports/xy/c.xml", b"y")
-    await engine.parts.objects.delete_later("exports/x", task_id, "default", DAY)
-    await tidy(engine)
-    assert len([found async for found in blobs.list("exports")]) == 3
-    await engine.parts.objects.delete_later("exports/x", task_id, "default")
-    await tidy(engine)
-
-    assert [found.key async for found in blobs.list("exports")] == ["exports/xy/c.xml"]
-    assert await effects(other_connection) == 0
-
-
 # --------------------------------------------------------------------------------------------- what goes wrong
 
 

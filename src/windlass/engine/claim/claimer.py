@@ -94,7 +94,10 @@ class Claimer:
                 if not retries and (waiter.woken or not found_nothing):
                     self._notifications.pass_on(waiter)
             if draining:
-                return await self._wait_while_draining(lease, deadline_s - self._stopwatch())
+                left_s = deadline_s - self._stopwatch()
+                if left_s > 0:  # outside the line: inside, this claim would use up wake-ups of other workers
+                    await self._notifications.wait("lease", lease.id, timeout_s=left_s)
+                return []
 
     def _known_empty(self, waiter: ClaimWaiter) -> bool:
         """Whether a claim for the same tasks found none, and nothing was announced since. Then this claim need not
@@ -140,16 +143,6 @@ class Claimer:
             if len(claimed) >= limit:
                 break
         return claimed
-
-    async def _wait_while_draining(self, lease: Lease, left_s: float) -> list[Claimed]:
-        """Wait outside the line: inside, this claim would use up wake-ups of other workers."""
-        waiter = self._notifications.waiter("lease", lease.id)
-        try:
-            if left_s > 0:
-                await waiter.wait(self._notifications.timers, left_s)
-        finally:
-            self._notifications.leave(waiter)
-        return []
 
     # ----------------------------------------------------------------------------------------- claims without a caller
 

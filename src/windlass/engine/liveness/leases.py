@@ -103,7 +103,6 @@ class Leases:
 
     async def get(self, lease_id: UUID) -> Lease:
         """A lease by its id, live or not, while its row exists."""
-        check_type("lease_id", lease_id, UUID)
         async with self._store.begin() as tx:
             lease = await tx.leases.get_lease(lease_id)
         if lease is None:
@@ -112,9 +111,7 @@ class Leases:
 
     async def resume(self, lease: Lease, active: Sequence[UUID]) -> Lease:
         """A worker reconnects under its lease. Tasks that it does not name never reached it: they are queued again at
-        once and use no budget. Raises LeaseLost if the lease has run out."""
-        check_lease(lease)
-        check_ids("active", active)
+        once and use no budget. Raises LeaseLost if the lease has expired."""
         async with self._store.begin() as tx:
             extended = await tx.leases.extend_leases([lease.id])
             if lease.id not in extended:
@@ -154,7 +151,6 @@ class Leases:
     async def lose(self, lease: Lease, last_output: str = "") -> int:
         """The worker died: recover its attempts now, and keep its last output with them. Returns the number of
         attempts. Locked rows are left to the next tick."""
-        check_lease(lease)
         output = clean_text("last_output", last_output, OUTPUT_MAX)
         async with self._store.begin() as tx:
             await tx.leases.end_leases([lease.id])

@@ -18,15 +18,14 @@ from windlass.core import task as rules
 from windlass.core.command import Claimed
 from windlass.core.delivery import check_claimable
 from windlass.core.lease import Lease
-from windlass.core.position import Position, check_position
-from windlass.core.validation import check_count, check_name, check_seconds, check_type
+from windlass.core.position import Position
 from windlass.core.worker import Registration, Worker, WorkerHeartbeat, WorkerState, check_registration, label_of
 from windlass.engine.commit.committer import Committer, Pause
 from windlass.engine.liveness.leases import LOSE_MAX, UNKNOWN
 from windlass.engine.loops.ticks import log_losses
 from windlass.engine.notifications import Notifications
 from windlass.engine.randomness import Randomness
-from windlass.errors import Invalid, NotFound, WindlassError
+from windlass.errors import NotFound, WindlassError
 from windlass.store.notify import PendingNotifications
 from windlass.store.store import Store
 from windlass.store.transaction import Transaction
@@ -35,7 +34,6 @@ log = logging.getLogger("windlass.watchdog")
 
 DRAIN_TIMEOUT_S = 300.0
 STALE_S = 30.0
-PAGE_MAX = 10_000
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
@@ -79,7 +77,6 @@ class Workers:
     async def register(self, registration: Registration, *, stale_s: float = STALE_S) -> tuple[UUID, Lease]:
         """A worker starts. One that starts again keeps its id and gets a new lease."""
         check_registration(registration)
-        check_seconds("stale_s", stale_s, least=0.5)
         host, pid = registration.host, registration.pid
         name = f"{host}:{pid}" if host and pid else host
         lease_id, new_id = self._randomness.new_token("pull"), self._randomness.new_id()
@@ -100,7 +97,6 @@ class Workers:
 
     async def heartbeat(self, heartbeat: WorkerHeartbeat) -> HeartbeatAnswer:
         """Record a heartbeat. Raises NotFound if the worker is unknown or gone."""
-        check_type("worker_id", heartbeat.worker_id, UUID)
         return await self._heartbeats.call(heartbeat)
 
     async def _commit(self, heartbeats: list[WorkerHeartbeat]) -> list[HeartbeatAnswer | WindlassError]:
@@ -125,7 +121,6 @@ class Workers:
     # ----------------------------------------------------------------------------------------- reads
 
     async def get(self, worker_id: UUID) -> Worker:
-        check_type("worker_id", worker_id, UUID)
         async with self._store.single() as tx:
             worker = await tx.workers.get_worker(worker_id)
         if worker is None:
@@ -141,14 +136,6 @@ class Workers:
         after: Position | None = None,
         limit: int = 100,
     ) -> WorkerPage:
-        check_name("namespace", namespace)
-        if queue is not None:
-            check_name("queue", queue)
-        for state in states or ():
-            if state not in WorkerState.__members__.values():
-                raise Invalid(f"{state!r} is not a state of a worker", field="states")
-        check_count("limit", limit, least=1, most=PAGE_MAX)
-        check_position("after", after)
         async with self._store.begin() as tx:
             found = await tx.workers.list_workers(namespace, after=after, queue=queue, states=states, limit=limit + 1)
             total = await tx.workers.count_workers(namespace, queue, states)
@@ -161,7 +148,6 @@ class Workers:
         """Let a worker finish what it has and give it nothing new; tasks that still run after `timeout_s` are taken
         from it. Calling it again changes nothing."""
         wait_s = self.drain_timeout_s if timeout_s is None else timeout_s
-        check_seconds("timeout_s", wait_s)
         worker = await self.get(worker_id)
         async with self._store.begin() as tx:
             await tx.workers.drain_lease(worker.lease_id, wait_s)
@@ -186,11 +172,7 @@ class Workers:
 
     async def await_news(self, lease_id: UUID, timeout_s: float) -> bool:
         """Wait until the worker of this lease is notified of something; False after `timeout_s`."""
-        waiter = self._notifications.waiter("lease", lease_id)
-        try:
-            return await waiter.wait(self._notifications.timers, timeout_s)
-        finally:
-            self._notifications.leave(waiter)
+        return await self._notifications.wait("lease", lease_id, timeout_s=timeout_s)
 
 
 async def _limit(tx: Transaction, registration: Registration) -> None:

@@ -220,33 +220,21 @@ class Objects:
 
     # ----------------------------------------------------------------------------------------- delete
 
-    async def delete_later(self, prefix: str, task_id: UUID, namespace: str, after_s: float = 0.0) -> None:
-        """Delete all objects below a path after `after_s`, through the outbox. Of several calls the last one counts."""
-        effect = Effect(_id(prefix), DELETE, namespace, task_id, 0, {"prefix": prefix})
-        async with self._store.begin() as tx:
-            await tx.objects.insert_deletion(effect, after_s)
-
     async def delete(self, effect: Effect) -> None:
         """Carry out the effect `delete_object`. The row of the effect is locked meanwhile: a caller that wants to refer
         to the object deletes the effect first, and so either comes before the deletion or knows of it."""
+        text = str(effect.body["reference"]).encode()
         try:
             blobs = await self.blobs()
-            await self._delete(blobs, effect)
+            async with self._store.begin() as tx:
+                if not await tx.objects.lock_deletion(effect.id):
+                    return
+                if not await tx.objects.referred_to(effect.task_id, text):
+                    await blobs.delete([reference_of(text).key])
         except (InvalidState, Unavailable) as error:  # the deletion must not be given up, however long this lasts
             async with self._store.begin() as tx:
                 await tx.objects.insert_deletion(effect, AWAY_AGAIN_S)
             raise NotNow(error.message, AWAY_AGAIN_S) from None
-
-    async def _delete(self, blobs: Blobs, effect: Effect) -> None:
-        async with self._store.begin() as tx:
-            if not await tx.objects.lock_deletion(effect.id):
-                return
-            if "prefix" in effect.body:
-                await blobs.clear(str(effect.body["prefix"]))
-                return
-            text = str(effect.body["reference"]).encode()
-            if not await tx.objects.referred_to(effect.task_id, text):
-                await blobs.delete([reference_of(text).key])
 
 
 async def examine_objects(store: Store, open_blobs: Callable[[], Blobs] | None, given: str) -> Finding:
@@ -277,12 +265,8 @@ def _deletion(text: bytes, task_id: UUID, namespace: str) -> Effect:
 
 
 def _deletion_id(text: bytes) -> UUID:
-    return _id(reference_of(text).key)
-
-
-def _id(key: str) -> UUID:
     """One deletion per object, however it was requested; retention makes the same id in SQL."""
-    return UUID(hashlib.md5(key.encode(), usedforsecurity=False).hexdigest())
+    return UUID(hashlib.md5(reference_of(text).key.encode(), usedforsecurity=False).hexdigest())
 
 
 async def _marker(blobs: Blobs) -> UUID | None:
