@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from windlass.core import task as rules
 from windlass.core.failure import Category, Failure
 from windlass.core.lease_token import delivery_of
-from windlass.core.payload_reference import is_reference
+from windlass.core.payload_reference import same_json
 from windlass.core.states import Entry, Instant, State, Transition, Verb
 from windlass.core.task import Cancel, Outcome, Task
 from windlass.errors import Conflict, LeaseLost, NotFound, Unauthenticated, WindlassError
@@ -282,13 +282,7 @@ def final_state(task: Task) -> State:
 def as_recorded(task: Task, result: bytes | None) -> bytes | None:
     """The recorded result if this one is equal JSON, however it is written: then it is the same report."""
     known = task.result
-    if known is None or result is None or known == result or is_reference(known) or is_reference(result):
-        return result
-    return known if _canonical(known) == _canonical(result) else result
-
-
-def _canonical(content: bytes) -> bytes:
-    return msgspec.json.encode(msgspec.json.decode(content), order="deterministic")
+    return known if known is not None and result is not None and same_json(known, result) else result
 
 
 def entry(task: Task, what: str, now: Instant, detail: dict[str, object]) -> Entry:

@@ -161,6 +161,13 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     task: Task
     payload: bytes
 
+    @property
+    def fence(self) -> tuple[UUID, int, UUID]:
+        """Task, attempt and lease: the first fields of every report."""
+        if self.task.lease_id is None:
+            raise Invalid("no attempt has begun", field="claimed")
+        return self.task.id, self.task.attempt, self.task.lease_id
+
 
 class Cancel(msgspec.Struct, frozen=True):
     """A client or an operator cancels the task."""

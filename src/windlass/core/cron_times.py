@@ -80,7 +80,7 @@ def _instant(zone: tzinfo, wall: datetime) -> Instant:
     before = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if _wall(zone, before) == wall:
         return before
-    change = _first_change(zone, wall.replace(tzinfo=zone, fold=1).astimezone(UTC), before)
+    change = _nearest_change(zone, wall.replace(tzinfo=zone, fold=1).astimezone(UTC), before)
     assert change is not None, (zone, wall)
     return change
 
@@ -111,7 +111,7 @@ def _next_steady(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
         if found is None:
             return None
         fire = begin + (found - wall)
-        change = _first_change(zone, begin, fire)
+        change = _nearest_change(zone, begin, fire)
         if change is None:
             return fire
         begin = change
@@ -125,30 +125,21 @@ def _last_steady(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
         if found is None:
             return None
         fire = end - (wall - found)
-        change = _last_change(zone, fire, end)
+        change = _nearest_change(zone, end, fire)
         if change is None:
             return fire
         end = change - SECOND
 
 
-def _first_change(zone: tzinfo, begin: Instant, end: Instant) -> Instant | None:
-    """The first instant in (begin, end] at which the zone's offset differs; zones change less than once a day."""
-    offset, near = _offset(zone, begin), begin
-    while near < end:
-        far = min(near + DAY, end)
+def _nearest_change(zone: tzinfo, start: Instant, end: Instant) -> Instant | None:
+    """The change of the zone's offset that is nearest to `start` on the way to `end`, in either direction: the first
+    instant with the later offset. Zones change less than once a day."""
+    offset, near = _offset(zone, start), start
+    while near != end:
+        far = min(near + DAY, end) if near < end else max(near - DAY, end)
         if _offset(zone, far) != offset:
-            return _bisect(zone, near, far)
+            return _bisect(zone, min(near, far), max(near, far))
         near = far
-    return None
-
-
-def _last_change(zone: tzinfo, begin: Instant, end: Instant) -> Instant | None:
-    offset, far = _offset(zone, end), end
-    while far > begin:
-        near = max(far - DAY, begin)
-        if _offset(zone, near) != offset:
-            return _bisect(zone, near, far)
-        far = near
     return None
 
 

@@ -46,8 +46,8 @@ def needs(task: Task, effect: Effect) -> bool:
 
 
 def silent(task: Task, now: Instant, jitter: float, *, as_failure: bool = False) -> Transition:
-    """An attempt was silent for too long: its worker is a zombie, or no worker has started it. The loss counts like a
-    failed attempt if the delivery under which the attempt began says so, or that of the queue (`as_failure`)."""
+    """An attempt was silent for too long: its worker is a zombie, or no worker has started it. The loss counts as a
+    failed attempt if `loss_is_failure` is set for the delivery of the attempt, or of the queue (`as_failure`)."""
     began = DELIVERIES.get(delivery_of(task.lease_id) or "")
     if as_failure or (began is not None and began.loss_is_failure):
         return rules.expire(task, now, jitter, as_failure=True)

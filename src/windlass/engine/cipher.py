@@ -41,7 +41,7 @@ class Keyring:
             raw = base64.b64decode(content, validate=True)
             return key.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], label.encode())
         except (InvalidTag, binascii.Error, ValueError):
-            raise Unavailable(f"a secret in the database was changed by somebody else: {label}") from None
+            raise Unavailable(f"a secret in the database was modified: {label}") from None
 
 
 def read_keys(text: str) -> list[bytes]:

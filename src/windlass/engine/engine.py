@@ -39,7 +39,6 @@ from windlass.core.validation import (
     check_type,
     clean_text,
 )
-from windlass.engine.claim.claimer import claimed_task, lease_id_of
 from windlass.engine.loops.schedule_loop import STEADY, Pace
 from windlass.engine.notifications import LoopTimers, Timers
 from windlass.engine.payloads.blob_port import Blobs
@@ -201,7 +200,7 @@ class Engine:
         return await self.parts.submitter.submit_batch(submission, payloads)
 
     async def cancel(self, task_id: UUID, reason: str = "", *, force: bool = False) -> Task:
-        """Ask a task to stop; `force` ends it at once, whatever its worker does."""
+        """Cancel a task; `force` ends it at once, without waiting for its worker."""
         check_type("task_id", task_id, UUID)
         check_type("force", force, bool)
         return await self.parts.commands.call(command.Cancel(task_id, clean_text("reason", reason, 1000), force))
@@ -293,20 +292,16 @@ class Engine:
         return [outcome.state if isinstance(outcome, Task) else outcome for outcome in outcomes]
 
     async def complete(self, claimed: Claimed, result: bytes | None = None) -> Task:
-        task = claimed_task(claimed)
-        return await self._report(command.Complete(task.id, task.attempt, lease_id_of(task), result))
+        return await self._report(command.Complete(*_fence(claimed), result))
 
     async def fail(self, claimed: Claimed, failure: Failure) -> Task:
-        task = claimed_task(claimed)
-        return await self._report(command.Fail(task.id, task.attempt, lease_id_of(task), failure))
+        return await self._report(command.Fail(*_fence(claimed), failure))
 
     async def sleep(self, claimed: Claimed, until: datetime | None) -> Task:
-        task = claimed_task(claimed)
-        return await self._report(command.Sleep(task.id, task.attempt, lease_id_of(task), until))
+        return await self._report(command.Sleep(*_fence(claimed), until))
 
     async def release(self, claimed: Claimed) -> Task:
-        task = claimed_task(claimed)
-        return await self._report(command.Release(task.id, task.attempt, lease_id_of(task)))
+        return await self._report(command.Release(*_fence(claimed)))
 
     async def _report(self, report: Report) -> Task:
         if isinstance(report, command.Complete) and too_long(report.result):
@@ -365,6 +360,8 @@ class Engine:
 
     async def pause_queue(self, queue: str, *, namespace: str = "default", paused: bool = True) -> QueueConfig:
         """Stop (or resume) claims from a queue. Running tasks go on."""
+        check_name("queue", queue)
+        check_name("namespace", namespace)
         check_type("paused", paused, bool)
         return (await self.queues.pause(queue, namespace=namespace, paused=paused)).settings.config
 
@@ -392,6 +389,12 @@ def _check_hooks(
         check_callable("blobs", blobs)
     if cipher is not None:
         check_able("cipher", cipher, "encrypt", "decrypt")
+
+
+def _fence(claimed: Claimed) -> tuple[UUID, int, UUID]:
+    check_type("claimed", claimed, Claimed)
+    check_type("claimed", claimed.task, Task)
+    return claimed.fence
 
 
 def _checked(effects: Mapping[str, EffectHandler]) -> dict[str, EffectHandler]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from windlass.core.command import Claimed, Release, Report
 from windlass.core.states import State
 from windlass.core.task import Task
-from windlass.engine.claim.claimer import Claimer, lease_id_of
+from windlass.engine.claim.claimer import Claimer
 from windlass.engine.clock import DatabaseClock
 from windlass.engine.commit.committer import Committer
 from windlass.engine.commit.decider import Decider
@@ -109,7 +109,7 @@ class Parts:
     async def _give_back(self, claimed: Sequence[Claimed]) -> None:
         """Queue tasks again whose caller left; no budget is used. Those that cannot be given back now expire."""
         with contextlib.suppress(Unavailable):
-            await self.reports.call_all([Release(c.task.id, c.task.attempt, lease_id_of(c.task)) for c in claimed])
+            await self.reports.call_all([Release(*attempt.fence) for attempt in claimed])
 
     async def close(self, services: Sequence[Callable[[], Awaitable[None]]]) -> None:
         """Finish the accepted work: close first the parts that accept work, then those that write it."""

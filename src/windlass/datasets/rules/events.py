@@ -119,7 +119,7 @@ class BatchReport(msgspec.Struct, frozen=True):
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """A recorded batch with its namespace and task, which count whatever its rows say."""
+    """A recorded batch. Its namespace and task are those of the attempt, not those in its rows."""
 
     id: UUID
     namespace: str

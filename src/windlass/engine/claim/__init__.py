@@ -1,1 +1,1 @@
-"""Claims: a worker asks for tasks and waits if there are none."""
+"""Claims: a worker takes tasks, and waits if there are none."""

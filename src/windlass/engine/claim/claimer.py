@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from uuid import UUID
 
 from windlass.core.command import Claimed
 from windlass.core.lease import Lease
 from windlass.core.submission import Submission
-from windlass.core.task import Task
 from windlass.engine.claim.lost_replies import LostReplies
 from windlass.engine.claim.strategies import ClaimStrategies, WorkerDraining
 from windlass.engine.commit.committer import Pause
 from windlass.engine.notifications import Notifications, Waiter
 from windlass.engine.randomness import Randomness
-from windlass.errors import Invalid, StoreBusy, WindlassError
+from windlass.errors import StoreBusy, WindlassError
 from windlass.store.store import Store
 
 EMPTY_MAX = 10_000
@@ -202,15 +200,3 @@ class Claimer:
                 self.hand_over(waiter, found)
 
         self._keep(find_out())
-
-
-def claimed_task(claimed: object) -> Task:
-    if not isinstance(claimed, Claimed) or not isinstance(claimed.task, Task):
-        raise Invalid(f"must be a claimed task, not {type(claimed).__name__}", field="claimed")
-    return claimed.task
-
-
-def lease_id_of(task: Task) -> UUID:
-    if task.lease_id is None:
-        raise Invalid("no attempt has begun", field="claimed")
-    return task.lease_id

@@ -34,7 +34,7 @@ from windlass.store.transaction import Transaction
 DEFAULT_TTL_S = 30.0
 OUTPUT_MAX = 8192
 LOSE_MAX = 10_000
-CONCURRENCY_MAX, ENDED_MAX = 1_000_000, 2**31 - 1
+ENDED_MAX = 2**31 - 1
 TTL_MIN_S, TTL_MAX_S = 0.5, 7 * 86400.0
 UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database answers
 
@@ -87,7 +87,7 @@ class Leases:
         check_about(host, pid, version)
         if delivery not in claimed_types():
             raise Invalid(f"must be one of {', '.join(claimed_types())}", field="delivery")
-        check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
+        check_count("concurrency", concurrency)
         wanted = Lease(
             self._randomness.new_token(delivery), namespace, worker, tuple(dict.fromkeys(queues)),
             None if kinds is None else tuple(kinds), tuple(labels), float(ttl_s), UNKNOWN, host, pid, version,

@@ -45,7 +45,7 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
 
 
 class WorkerPage(msgspec.Struct, frozen=True):
-    """Newest first. `next` is the position to go on from, None at the end; `total` counts all that match."""
+    """Newest first. `next` is the position of the next page, None at the end; `total` counts all that match."""
 
     workers: list[Worker]
     next: Position | None
@@ -155,7 +155,7 @@ class Workers:
         return await self.get(worker_id)
 
     async def take_offline(self, worker_id: UUID) -> Worker:
-        """Take a worker offline, whatever it does: its attempts are recovered now. Calling it again changes nothing."""
+        """Take a worker offline: its attempts are recovered now. Calling it again changes nothing."""
         worker = await self.get(worker_id)
         async with self._store.begin() as tx:
             gone = await tx.workers.workers_offline([worker.lease_id])

@@ -29,7 +29,7 @@ HELD_WAIT_MS, HELD_DELAY_S = 200, 1.0
 
 
 async def expire_leases(store: Store, randomness: Randomness) -> int:
-    """Recover the attempts under expired leases. A lease that covers nothing any more is deleted."""
+    """Recover the attempts under expired leases. A lease that covers no attempt is deleted."""
     stale: list[tuple[UUID, str]] = []
     lost: list[Transition] = []
     async with store.begin() as tx:

@@ -22,7 +22,7 @@ PAGE_DEFAULT, PAGE_MAX = 500, 5000
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """Log lines in their order. `next` is the position to go on from, None at the end."""
+    """Log lines in their order. `next` is the position of the next page, None at the end."""
 
     lines: list[LogLine]
     next: tuple[int, int] | None

@@ -33,7 +33,7 @@ PART = 50  # tasks whose payloads are held in memory at a time
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The number of tasks that matched (of those that were read), the ids of the new tasks, and where to go on."""
+    """The number of tasks that matched (of those that were read), the ids of the new tasks, and the next page."""
 
     matched: int
     task_ids: list[UUID]

@@ -15,6 +15,7 @@ from windlass.core import schedule as rules
 from windlass.core.cron import parse_cron
 from windlass.core.cron_times import first_fires
 from windlass.core.ids import derived_id
+from windlass.core.payload_reference import same_json
 from windlass.core.position import Position
 from windlass.core.schedule import Overlap, Schedule, ScheduleSpec
 from windlass.core.validation import check_instant, check_name
@@ -22,7 +23,7 @@ from windlass.engine.commit.lock_waits import LONG_MS
 from windlass.engine.loops.schedule_loop import cancel_replaced, with_policy
 from windlass.engine.manage.timezones import zone_of
 from windlass.engine.randomness import Randomness
-from windlass.engine.submit.submitter import add_each, same_json
+from windlass.engine.submit.submitter import add_each
 from windlass.errors import Conflict, Invalid, InvalidState, NotFound
 from windlass.store.notify import PendingNotifications
 from windlass.store.store import Store

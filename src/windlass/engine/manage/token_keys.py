@@ -11,9 +11,7 @@ from windlass.engine.secrets import Secrets
 from windlass.store.store import Store
 
 KEY_BYTES = 32
-KEY_OPENS_S = (
-    TOKEN_TTL_MAX_S + 300.0
-)  # a replaced key stays valid for so long: other engines learn of the new one a little later
+KEY_OPENS_S = TOKEN_TTL_MAX_S + 300.0  # how long a replaced key stays valid; other engines read the new one later
 
 
 class TokenKeys:

@@ -14,7 +14,7 @@ from windlass.core.command import Claimed, Command, Complete, Fail, Report, chec
 from windlass.core.failure import Category, Failure
 from windlass.core.states import State
 from windlass.core.task import Task
-from windlass.engine.claim.claimer import Claimer, lease_id_of
+from windlass.engine.claim.claimer import Claimer
 from windlass.engine.commit.committer import Committer
 from windlass.engine.payloads.objects import Objects, too_long
 from windlass.engine.randomness import Randomness
@@ -44,7 +44,7 @@ class LargePayloads:
             self._claimer.rescue(claimed)
             raise
         if without:
-            failed = [Fail(c.task.id, c.task.attempt, lease_id_of(c.task), unreadable(why)) for c, why in without]
+            failed = [Fail(*attempt.fence, unreadable(error)) for attempt, error in without]
             await self._report(failed)
         return ready
 

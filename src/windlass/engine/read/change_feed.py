@@ -30,7 +30,7 @@ from windlass.store.tables.change import ChangeRow, ChangeTable
 
 ROWS = 20
 LOOK_S = 0.2
-EMPTY_LOOKS = 25  # after so many reads without changes, the shared position moves on
+EMPTY_LOOKS = 25  # reads without changes after which the shared position moves on
 PIECES_KEPT, CHANGES_KEPT = 512, 10_000
 ALONE_MAX = 4  # readers that read by themselves at once
 KEEP_S = 86400.0
@@ -41,7 +41,7 @@ _POSITION = re.compile(rf"({_SNAPSHOT})(?:;({_SNAPSHOT});(\d{{1,18}})\.(\d{{1,9}
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A task came into a state. `position` is where to go on after it."""
+    """A task entered a state. `position` is the position after this change."""
 
     position: str
     task_id: UUID

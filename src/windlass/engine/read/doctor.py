@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
@@ -22,7 +22,7 @@ class Level(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`name` is stable, for programs; `advice` says what to do, and is empty where nothing is to be done."""
+    """`name` is stable, for programs; `advice` is empty if nothing has to be done."""
 
     name: str
     level: Level
@@ -38,7 +38,7 @@ def diagnose(vitals: Vitals, *, pooled: bool, local_s: float) -> list[Finding]:
         _clock(vitals.server.clock_s - local_s),
         _schema(vitals.schema),
         _listen(vitals.receives_notifications, pooled),
-        *(_dead_rows(table) for table in vitals.tables if _is_bloated(table)),
+        *_dead_rows(vitals.tables),
         *(_work(vitals.work) if vitals.work is not None else ()),
     ]
 
@@ -63,7 +63,7 @@ def _server(server: ServerVitals) -> Iterator[Finding]:
     if server.oldest_transaction_s > TRANSACTION_MAX_S:
         minutes = server.oldest_transaction_s / 60
         yield Finding(
-            "transaction", Level.WRONG, f"a transaction is open for {minutes:.0f} minutes and keeps vacuum waiting",
+            "transaction", Level.WRONG, f"a transaction has been open for {minutes:.0f} minutes and blocks vacuum",
             "find it: select pid, application_name, xact_start from pg_stat_activity order by xact_start limit 1",
         )  # fmt: skip
 
@@ -95,22 +95,21 @@ def _listen(receives: bool, pooled: bool) -> Finding:
     )  # fmt: skip
 
 
-def _is_bloated(table: TableVitals) -> bool:
-    return table.dead > DEAD_LEAST and table.dead > DEAD_SHARE_MAX * table.live
-
-
-def _dead_rows(table: TableVitals) -> Finding:
-    return Finding(
-        "dead_rows", Level.NOTE, f"windlass.{table.name} has {table.dead:,} dead rows beside {table.live:,} live ones",
-        f"see what keeps vacuum from it (long transactions, replication slots), then: vacuum windlass.{table.name}",
-    )  # fmt: skip
+def _dead_rows(tables: Iterable[TableVitals]) -> Iterator[Finding]:
+    for table in tables:
+        if table.dead > DEAD_LEAST and table.dead > DEAD_SHARE_MAX * table.live:
+            name = f"windlass.{table.name}"
+            yield Finding(
+                "dead_rows", Level.NOTE, f"{name} has {table.dead:,} dead rows and {table.live:,} live ones",
+                f"find what blocks vacuum (long transactions, replication slots), then: vacuum {name}",
+            )  # fmt: skip
 
 
 def _work(work: WorkVitals) -> Iterator[Finding]:
     yield Finding("workers", Level.OK, f"{work.workers} alive")
     if work.leases_overdue:
         yield Finding(
-            "leases", Level.WRONG, f"{work.leases_overdue} leases ran out and nobody took back their tasks",
+            "leases", Level.WRONG, f"{work.leases_overdue} leases have expired, and no engine recovered their tasks",
             "no engine runs its loops on this database: start `windlass serve`",
         )  # fmt: skip
     if work.effects_overdue:

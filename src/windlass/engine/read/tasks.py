@@ -16,7 +16,7 @@ from windlass.core.queue import admit
 from windlass.core.states import Entry, State
 from windlass.core.step import Step, StepKind
 from windlass.core.task import Task
-from windlass.core.validation import check_count, check_ids, check_instant, check_name, check_type
+from windlass.core.validation import check_count, check_ids, check_instant, check_list, check_name, check_type
 from windlass.errors import Invalid, NotFound
 from windlass.store.store import Store
 from windlass.store.tables.view import ALWAYS, LISTED_PAYLOAD_MAX_BYTES, Created, TaskRow, TaskView, Views
@@ -37,7 +37,7 @@ PAGE_DEFAULT, PAGE_MAX = 50, 1000
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Newest first. `next` is the position to go on from, None at the end."""
+    """Newest first. `next` is the position of the next page, None at the end."""
 
     tasks: list[TaskRow]
     next: Position | None
@@ -328,9 +328,7 @@ def _check_filter(
     if run_id is not None:
         check_type("run_id", run_id, UUID)
     check_position("after", after)
-    if states is not None and (isinstance(states, str) or not isinstance(states, Sequence)):
-        raise Invalid("must be a list of states", field="states")
-    for state in states or ():
+    for state in () if states is None else check_list("states", states):
         if not isinstance(state, str) or state not in State.__members__.values():
             raise Invalid(f"{state!r} is not a state", field="states")
     check_count("limit", limit, least=1, most=PAGE_MAX)

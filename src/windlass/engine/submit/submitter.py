@@ -14,14 +14,13 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import replace
 
 from windlass.core import task as rules
 from windlass.core.command import Claimed
 from windlass.core.ids import derived_id
 from windlass.core.lease import Lease
-from windlass.core.payload_reference import is_reference, same_reference
+from windlass.core.payload_reference import same_json
 from windlass.core.states import TERMINAL, Effect, State
 from windlass.core.submission import Batch, Submission, check_submission
 from windlass.core.task import Task
@@ -374,18 +373,6 @@ def _same_task_or_conflict(s: Submission, known: tuple[str, str, str, bytes] | N
     if (namespace, queue, kind) == (s.namespace, s.queue, s.kind) and same_json(payload, s.payload):
         return _id(s)
     return Conflict(f"the id {s.id} was used for other content", task_id=s.id)
-
-
-def same_json(one: bytes, other: bytes) -> bool:
-    """Whether both are equal as JSON, however it is written: a program may submit by SQL first and by Python next. A
-    payload that is stored as an object is not read for that, so it must be the same byte by byte."""
-    if is_reference(one) or is_reference(other):
-        return same_reference(one, other)
-    return one == other or _canonical(one) == _canonical(other)
-
-
-def _canonical(payload: bytes) -> bytes:
-    return msgspec.json.encode(msgspec.json.decode(payload), order="deterministic")
 
 
 def _claimed(s: Submission, lease: Lease, at: datetime) -> Claimed:
