@@ -56,6 +56,7 @@ from windlass.engine.loops.schedule_loop import Pace
 from windlass.engine.manage.progress import ProgressReports
 from windlass.engine.manage.workflows import Workflows
 from windlass.engine.notifications import LoopTimers
+from windlass.engine.payloads.payload import Payloads
 from windlass.engine.randomness import SystemRandomness
 from windlass.engine.read.tasks import Created, TaskViews
 from windlass.sdk import WorkflowContext
@@ -322,6 +323,9 @@ BOUND: dict[str, Any] = {
     "Engine.record_step": Workflows.record,
     "Engine.load_steps": Workflows.load,
     "Engine.transact_step": Workflows.transact,
+    "Engine.signal": Workflows.signal,
+    "Engine.fork": Workflows.fork,
+    "Engine.results": Payloads.results,
 }
 # What the rooms of contracts call on an engine, and users do not.
 FOR_ROOMS = {"Engine.on_close", "Engine.service"}

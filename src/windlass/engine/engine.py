@@ -113,7 +113,8 @@ class Engine:
         self.keys: Final = self.parts.keys
         self.changes: Final = self.parts.changes
         self.payloads: Final = self.parts.payloads
-        # What workers and workflows call by the same names on a remote server: see `sdk.client`.
+        # What apps, workers and workflows call by the same names on a remote server: see `sdk.client`.
+        self.results: Final = self.parts.payloads.results
         self.open_lease: Final = self.parts.leases.open
         self.end_lease: Final = self.parts.leases.end
         self.note: Final = self.parts.progress.write
@@ -121,6 +122,8 @@ class Engine:
         self.record_step: Final = self.parts.workflows.record
         self.load_steps: Final = self.parts.workflows.load
         self.transact_step: Final = self.parts.workflows.transact
+        self.signal: Final = self.parts.workflows.signal
+        self.fork: Final = self.parts.workflows.fork
         self.declare_schedules: Final = self.parts.schedules.declare
         self.declare_kinds: Final = self.parts.kinds.declare
         self._services: dict[object, Any] = {}
@@ -247,10 +250,6 @@ class Engine:
                 self.parts.notifications.leave(waiter)
         return await self.parts.objects.with_result(view) if is_reference(view.task.result) else view
 
-    async def results(self, ids: Sequence[UUID], namespace: str | None = None) -> dict[UUID, bytes]:
-        """The results, as JSON text, of those of these tasks that succeeded; in one namespace, or in all."""
-        return await self.payloads.results(ids, namespace)
-
     async def progress(self, task_id: UUID) -> Progress | None:
         """The progress of a task. None if it never reported any."""
         return (await self.parts.progress.progress([task_id])).get(task_id)
@@ -322,18 +321,6 @@ class Engine:
             return await waiter.wait(self.parts.notifications.timers, timeout_s)
         finally:
             self.parts.notifications.leave(waiter)
-
-    # ----------------------------------------------------------------------------------------- workflows
-
-    async def signal(
-        self, task_id: UUID, name: str, payload: bytes = b"null", *, signal_id: UUID | None = None
-    ) -> Task:
-        """Send a signal to a workflow, which may wait for it now or later. Repeating a `signal_id` has no effect."""
-        return await self.workflows.signal(task_id, name, payload, signal_id)
-
-    async def fork(self, task_id: UUID, from_step: str, *, occurrence: int = 1) -> UUID:
-        """Submit a new task that keeps the steps recorded before `from_step` and runs the rest again."""
-        return await self.workflows.fork(task_id, from_step, occurrence)
 
     # ----------------------------------------------------------------------------------------- operators
 

@@ -89,7 +89,10 @@ class Workflows:
             by_task.setdefault(step.task_id, []).append(step)
         return [by_task.get(task_id, []) for task_id in task_ids]
 
-    async def signal(self, task_id: UUID, name: str, payload: bytes, signal_id: UUID | None) -> Task:
+    async def signal(
+        self, task_id: UUID, name: str, payload: bytes = b"null", *, signal_id: UUID | None = None
+    ) -> Task:
+        """Send a signal to a workflow, which may wait for it now or later. Repeating a `signal_id` has no effect."""
         check_type("task_id", task_id, UUID)
         check_name("name", name)
         check_payload("payload", payload)
@@ -137,7 +140,8 @@ class Workflows:
 
     # ----------------------------------------------------------------------------------------- fork
 
-    async def fork(self, task_id: UUID, from_step: str, occurrence: int) -> UUID:
+    async def fork(self, task_id: UUID, from_step: str, *, occurrence: int = 1) -> UUID:
+        """Submit a new task that keeps the steps recorded before `from_step` and runs the rest again."""
         check_type("task_id", task_id, UUID)
         check_name("from_step", from_step)
         check_count("occurrence", occurrence, least=1)

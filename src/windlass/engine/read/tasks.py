@@ -82,7 +82,6 @@ class TaskViews:
             return await views.now()
 
     async def get(self, task_id: UUID) -> TaskView:
-        check_type("task_id", task_id, UUID)
         async with self._store.views() as views:
             return await _known(views, task_id)
 
@@ -158,7 +157,6 @@ class TaskViews:
 
     async def timeline(self, task_id: UUID) -> list[Entry]:
         """What happened, in order. The submission and the last attempt come from the task's own row."""
-        check_type("task_id", task_id, UUID)
         async with self._store.views() as views:
             view = await _known(views, task_id)
             entries = await views.task_history(task_id)
@@ -173,7 +171,6 @@ class TaskViews:
 
     async def steps(self, task_id: UUID) -> list[Step]:
         """The recorded steps of a workflow, in the order in which its code runs them."""
-        check_type("task_id", task_id, UUID)
         async with self._store.views() as views:
             await _known(views, task_id)
             return await views.task_steps(task_id)
@@ -181,7 +178,6 @@ class TaskViews:
     async def why_waiting(self, task_id: UUID) -> list[Waiting]:
         """All reasons why this task does not run now; empty if it runs or has ended. An attempt that was sent to
         a worker waits until its first heartbeat."""
-        check_type("task_id", task_id, UUID)
         async with self._store.views() as views:
             view = await _known(views, task_id)
             return await _why(views, view, await views.now())
@@ -312,6 +308,7 @@ async def _no_capable_worker(views: Views, view: TaskView, delivery: Delivery) -
 
 
 async def _known(views: Views, task_id: UUID) -> TaskView:
+    check_type("task_id", task_id, UUID)
     view = await views.get_task(task_id)
     if view is None:
         raise NotFound(f"there is no task {task_id}", task_id=task_id)
