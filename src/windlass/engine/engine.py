@@ -61,7 +61,7 @@ KEEP_FINISHED_S = 7 * 86400.0
 
 
 class Engine:
-    """One engine on one database. `async with Engine(dsn) as engine:` opens and starts it."""
+    """One engine on one database. `async with Engine(store) as engine:` opens and starts it."""
 
     def __init__(
         self,
@@ -89,19 +89,11 @@ class Engine:
         check_count("payload_max_bytes", payload_max_bytes, least=PAYLOAD_MAX_BYTES, most=LARGE_MAX_BYTES)
         _check_hooks(randomness, timers, pause, stopwatch, blobs, cipher)
         self.parts: Final = Parts(
-            store,
-            randomness=randomness or SystemRandomness(),
-            timers=timers or LoopTimers(),
-            pause=pause,
-            stopwatch=stopwatch,
-            effects={} if effects is None else _checked(effects),
-            poll_s=None if listen else poll_s,
-            keep_finished_s=keep_finished_s,
-            pace=pace,
-            blobs=blobs,
-            payload_max_bytes=payload_max_bytes,
-            cipher=cipher,
-        )
+            store, randomness=randomness or SystemRandomness(), timers=timers or LoopTimers(), pause=pause,
+            stopwatch=stopwatch, effects={} if effects is None else _checked(effects),
+            poll_s=None if listen else poll_s, keep_finished_s=keep_finished_s, pace=pace, blobs=blobs,
+            payload_max_bytes=payload_max_bytes, cipher=cipher,
+        )  # fmt: skip
         self.store: Final = store
         self.loops: Final = self.parts.loops
         self.tasks: Final = self.parts.tasks
