@@ -114,12 +114,13 @@ class Submitter:
     async def _submit_large(self, ready: Sequence[Submission]) -> list[UUID]:
         """Submit tasks of which some payloads are too long for a row: those are stored as objects first."""
         async with AsyncExitStack() as stack:
-            stored = [
-                s if len(s.payload) <= PAYLOAD_MAX_BYTES
-                else replace(s, payload=await stack.enter_async_context(
-                    self._objects.kept("payload", s.payload, _id(s), "payload", s.namespace)))
-                for s in ready
-            ]  # fmt: skip
+            stored = []
+            for s in ready:
+                payload = s.payload
+                if len(payload) > PAYLOAD_MAX_BYTES:
+                    kept = self._objects.kept("payload", payload, _id(s), "payload", s.namespace)
+                    payload = await stack.enter_async_context(kept)
+                stored.append(replace(s, payload=payload))
             return await self._grouped.call(stored)
 
     async def close(self) -> None:
