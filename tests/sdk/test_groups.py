@@ -197,7 +197,7 @@ async def test_nothing_is_submitted_when_one_of_them_is_wrong(shop: App, other_c
 async def test_a_result_that_is_no_longer_kept_fails_the_task_that_needs_it(shop: App, working: Any) -> None:
     async with working():
         forgotten = Submission(kind="shop.square", payload=results_payload("number", uuid4()))
-        with pytest.raises(TaskFailed, match="not kept any more") as failed:
+        with pytest.raises(TaskFailed, match="no longer stored") as failed:
             await shop.handle(await shop.client.submit(forgotten)).result("20s")
     assert failed.value.category is Category.DATA_QUALITY
 
