@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 from windlass.core import task as rules
 from windlass.core.command import Claimed
 from windlass.core.delivery import check_claimable
-from windlass.core.lease import Lease
+from windlass.core.lease import Extension, Lease
 from windlass.core.position import Position
 from windlass.core.worker import Registration, Worker, WorkerHeartbeat, WorkerState, check_registration, label_of
 from windlass.engine.commit.committer import Committer, Pause
@@ -34,14 +33,6 @@ log = logging.getLogger("windlass.watchdog")
 
 DRAIN_TIMEOUT_S = 300.0
 STALE_S = 30.0
-
-
-class HeartbeatAnswer(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat."""
-
-    lease_id: UUID
-    expires_at: datetime
-    draining: bool
 
 
 class WorkerPage(msgspec.Struct, frozen=True):
@@ -66,7 +57,7 @@ class Workers:
     ) -> None:
         self.rescue = rescue
         self._store, self._randomness, self._notifications = store, randomness, notifications
-        self._heartbeats: Committer[WorkerHeartbeat, HeartbeatAnswer] = Committer(self._commit, pause=pause)
+        self._heartbeats: Committer[WorkerHeartbeat, tuple[UUID, Extension]] = Committer(self._commit, pause=pause)
         self.drain_timeout_s = DRAIN_TIMEOUT_S
 
     async def close(self) -> None:
@@ -95,13 +86,14 @@ class Workers:
         assert expires_at is not None, lease_id
         return worker_id, replace(lease, expires_at=expires_at)
 
-    async def heartbeat(self, heartbeat: WorkerHeartbeat) -> HeartbeatAnswer:
-        """Record a heartbeat. Raises NotFound if the worker is unknown or gone."""
+    async def heartbeat(self, heartbeat: WorkerHeartbeat) -> tuple[UUID, Extension]:
+        """Record a heartbeat. Returns the worker's lease and its extension. Raises NotFound if the worker is unknown or
+        gone."""
         return await self._heartbeats.call(heartbeat)
 
-    async def _commit(self, heartbeats: list[WorkerHeartbeat]) -> list[HeartbeatAnswer | WindlassError]:
+    async def _commit(self, heartbeats: list[WorkerHeartbeat]) -> list[tuple[UUID, Extension] | WindlassError]:
         """One statement, unless a worker sends more than one heartbeat at a time."""
-        answers: dict[int, HeartbeatAnswer | WindlassError] = {}
+        answers: dict[int, tuple[UUID, Extension] | WindlassError] = {}
         left = dict(enumerate(heartbeats))
         async with self._store.begin() as tx:
             while left:
@@ -109,10 +101,9 @@ class Workers:
                 turn = {number: left.pop(number) for number in sorted(first.values())}  # one of each worker
                 found = await tx.workers.record_worker_heartbeats(list(turn.values()))
                 for number, heartbeat in turn.items():
-                    known = found.get(heartbeat.worker_id)
-                    answers[number] = _unknown(heartbeat.worker_id) if known is None else HeartbeatAnswer(*known)
+                    answers[number] = found.get(heartbeat.worker_id) or _unknown(heartbeat.worker_id)
             # These workers receive no cancel signals: their cancelled tasks end now, and their next write is refused.
-            lease_ids = {answer.lease_id for answer in answers.values() if isinstance(answer, HeartbeatAnswer)}
+            lease_ids = {answer[0] for answer in answers.values() if isinstance(answer, tuple)}
             tasks, now = await tx.leases.cancelling_tasks(lease_ids) if lease_ids else ((), None)
             if now is not None:
                 await tx.apply([rules.cancel(task, "", now, force=True) for task in tasks])

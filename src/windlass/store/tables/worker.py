@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from windlass.core.lease import Lease
+from windlass.core.lease import Extension, Lease
 from windlass.core.position import NOWHERE, Position
 from windlass.core.worker import Contract, Registration, Worker, WorkerHeartbeat, WorkerState
 from windlass.store.records import Row, as_json
@@ -38,14 +38,14 @@ class WorkerTable(Table):
 
     async def record_worker_heartbeats(
         self, heartbeats: Sequence[WorkerHeartbeat]
-    ) -> dict[UUID, tuple[UUID, datetime, bool]]:
-        """Write at most one heartbeat per worker. Returns the lease, its end and whether to drain, for each worker with
-        a live lease."""
+    ) -> dict[UUID, tuple[UUID, Extension]]:
+        """Write at most one heartbeat per worker. Returns the lease and its extension for each worker with a live
+        lease."""
         rows = await self.session.fetch(
             "record_worker_heartbeats", [h.worker_id for h in heartbeats], [h.lease_id for h in heartbeats],
             [h.active for h in heartbeats], [h.completed for h in heartbeats], [h.failed for h in heartbeats],
         )  # fmt: skip
-        return {row[0]: (row[1], row[2], row[3]) for row in rows}
+        return {row[0]: (row[1], Extension(row[2], drain=row[3])) for row in rows}
 
     async def count_work(self, ended: Mapping[UUID, tuple[int, int]]) -> None:
         """Add the numbers of attempts that succeeded and failed, by lease."""

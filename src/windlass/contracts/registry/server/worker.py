@@ -40,23 +40,23 @@ async def worker_heartbeat(call: Call, request: pb.WorkerHeartbeatRequest) -> pb
     worker_id = read_id("worker_id", request.worker_id, "worker")
     await _check_worker(call, worker_id)
     token = call.metadata.get(LEASE_TOKEN)
-    lease_id = None if token is None else read_token(token).lease_id
+    named = None if token is None else read_token(token).lease_id
     ended = max(0, request.completed_delta), max(0, request.failed_delta)
     await call.shared.heartbeats.together()
     try:
-        report = WorkerHeartbeat(worker_id, request.active_count, *ended, lease_id)
-        heartbeat = await call.engine.workers.heartbeat(report)
+        report = WorkerHeartbeat(worker_id, request.active_count, *ended, named)
+        lease_id, extension = await call.engine.workers.heartbeat(report)
     except NotFound:
         call.shared.workers.forget(worker_id)
         raise
-    call.shared.polls.note(heartbeat.lease_id)
-    if heartbeat.draining:
+    call.shared.polls.note(lease_id)
+    if extension.drain:
         call.shared.workers.forget(worker_id)
     else:
-        call.shared.workers.keep(worker_id, heartbeat.lease_id)
+        call.shared.workers.keep(worker_id, lease_id)
     if (active := call.metadata.get(ACTIVE)) is not None:
-        await _take_unnamed_runs(call, heartbeat.lease_id, active, received_s)
-    return pb.WorkerHeartbeatResponse(accepted=True, should_drain=heartbeat.draining)
+        await _take_unnamed_runs(call, lease_id, active, received_s)
+    return pb.WorkerHeartbeatResponse(accepted=True, should_drain=extension.drain)
 
 
 async def _take_unnamed_runs(call: Call, lease_id: UUID, active: str, received_s: float) -> None:
