@@ -23,11 +23,10 @@ CLAIM_COLUMNS = (
     "namespace", "queue", "state", "priority", "concurrency_key", "outcome", "lease_id", "worker", "started_at",
 )  # fmt: skip
 STARTED_COLUMNS = tuple(name for name in TASK_COLUMNS if name not in CLAIM_COLUMNS)
-# Columns that no rule changes: `update_tasks` writes all others. Two of these are set by statements of their own.
-_CONSTANT = frozenset(
-    ("namespace", "queue", "kind", "priority", "concurrency_key", "deadline_at", "run_id", "policy", "trace",
-     "parent_id", "has_dependents", "awaited")
-)  # fmt: skip
+# Columns that no rule changes: those of the submission, and two that statements of their own set. `update_tasks` writes
+# all others.
+_SUBMITTED_ONCE = {*Submission.__struct_fields__} - {"id", "available_at"}
+_CONSTANT = _SUBMITTED_ONCE | {"has_dependents", "awaited"}
 CHANGED_COLUMNS = tuple(name for name in TASK_COLUMNS if name not in _CONSTANT)
 # Fields of a submission from which `insert_tasks` computes columns; it writes all others as they are.
 _COMPUTED = frozenset(("available_at", "delay_s", "requires", "policy", "after", "after_any_outcome"))
