@@ -85,15 +85,18 @@ async def test_pause_resume_trigger_tasks_and_delete(api: httpx.AsyncClient, eng
 
 async def test_a_preview_shows_both_times(api: httpx.AsyncClient) -> None:
     await create(api, name="nightly", cron="30 1 * * *", timezone="America/New_York")
-    query = {"count": 2, "after": "2026-11-01T00:00:00Z"}
+    query = {"count": 2, "after": "2090-11-05T00:00:00Z"}
     preview = (await api.get(f"{S}/nightly/preview", params=query)).json()
     assert preview == {
         "cron": "30 1 * * *", "timezone": "America/New_York",
-        "fires": ["2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"],
-        "local": ["2026-11-01T01:30:00-04:00", "2026-11-02T01:30:00-05:00"],
+        "fires": ["2090-11-05T05:30:00Z", "2090-11-06T06:30:00Z"],
+        "local": ["2090-11-05T01:30:00-04:00", "2090-11-06T01:30:00-05:00"],
     }  # fmt: skip
     other = await api.get("/api/v1/cron", params={**query, "cron": "30 1 * * *", "timezone": "America/New_York"})
     assert other.json() == preview
+    put_off = "2091-01-01T00:00:00Z"
+    await api.patch(f"{S}/nightly", json={"next_fire_at": put_off})
+    assert (await api.get(f"{S}/nightly/preview")).json()["fires"][:2] == [put_off, "2091-01-01T06:30:00Z"]
     for count in (0, 1001):
         assert (await api.get("/api/v1/cron", params={"cron": "@daily", "count": count})).status_code in (400, 422)
 

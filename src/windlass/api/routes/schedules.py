@@ -218,7 +218,8 @@ async def trigger_schedule(call: Call[In, Nothing]) -> TriggeredForm:
 async def preview_schedule(call: Call[PreviewQuery, None]) -> PreviewForm:
     """Show the next fires of a schedule, even if it is paused."""
     known = await _find(call)
-    return await _preview(call, known.cron, known.timezone)
+    fires = await call.engine.schedules.preview(known.id, call.query.count, after=call.query.after)
+    return _preview_form(call, known.cron, known.timezone, fires)
 
 
 @table.add("GET", "/api/v1/schedules/{schedule}/tasks", Role.VIEWER)
@@ -233,11 +234,12 @@ async def list_schedule_tasks(call: Call[ScheduleTaskPage, None]) -> Listed[Task
 @table.add("GET", "/api/v1/cron", Role.VIEWER)
 async def preview_cron(call: Call[CronQuery, None]) -> PreviewForm:
     """Show when a cron expression would fire."""
-    return await _preview(call, call.query.cron, call.query.timezone)
-
-
-async def _preview(call: Call[Any, None], cron: str, timezone: str) -> PreviewForm:
+    cron, timezone = call.query.cron, call.query.timezone
     fires = await call.engine.schedules.preview_cron(cron, timezone, call.query.count, after=call.query.after)
+    return _preview_form(call, cron, timezone, fires)
+
+
+def _preview_form(call: Call[Any, None], cron: str, timezone: str, fires: list[datetime]) -> PreviewForm:
     return PreviewForm(cron, timezone, fires, call.engine.schedules.local(fires, timezone))
 
 
