@@ -17,6 +17,7 @@ import pytest
 from tests.contracts.stdio.talk import blocks
 from tests.kit.processes import gone
 from tests.kit.work import SOON_S, only_direct
+from tests.kit.work import until as until_true
 from tests.shape.source import ROOT
 
 from windlass import Category, Engine, Policy, QueueConfig, State, Submission, Task
@@ -24,6 +25,7 @@ from windlass.contracts.stdio import host
 from windlass.contracts.stdio.delivery import Stdio, StdioHandler
 from windlass.contracts.stdio.host import StdioHost
 from windlass.contracts.stdio.protocol import environment
+from windlass.sdk.worker.worker import Worker
 from windlass.serve import open_pools
 
 pytestmark = [pytest.mark.slow, only_direct]
@@ -409,3 +411,40 @@ async def test_progress_keeps_its_fractions(live_engine: Engine) -> None:
         progress = await live_engine.progress(task_id)
         assert progress is not None
         assert (progress.current, progress.maximum, progress.fraction) == (0.25, 1.0, 0.25)
+
+
+async def test_a_pool_that_fails_is_started_again(
+    live_engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, runs = Worker.run, 0
+
+    async def fail_once(self: Worker) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise RuntimeError("planted")
+        await run(self)
+
+    monkeypatch.setattr(Worker, "run", fail_once)
+    monkeypatch.setattr("windlass.contracts.stdio.host.AGAIN_S", 0.01)
+    async with pool(live_engine, handlers={"job": script("task.outputs['n'] = 1")}):
+        assert await result(live_engine, await submit(live_engine)) == {"n": 1}
+    assert "starting it again" in caplog.text
+
+
+async def test_queues_are_followed_after_an_error(live_engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    failing = asyncio.Event()
+
+    async def queues() -> dict[tuple[str, str], Stdio]:
+        if failing.is_set():
+            failing.clear()
+            raise RuntimeError("planted")
+        return await live_engine.queues.delivered(Stdio)
+
+    async with StdioHost(live_engine, queues, read_s=0.02):
+        failing.set()
+        await until_true(lambda: "planted" in caplog.text)
+        await live_engine.queues.put(
+            "images", delivery=Stdio(handlers={"job": script("task.outputs['n'] = 1")}), limits=QueueConfig()
+        )
+        assert await result(live_engine, await submit(live_engine)) == {"n": 1}

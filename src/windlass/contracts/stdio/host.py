@@ -80,7 +80,10 @@ class StdioHost:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(self._read_s)
-            await self.update()
+            try:
+                await self.update()
+            except Exception:
+                log.exception("cannot follow the queues, trying again")
 
     async def update(self) -> None:
         """Read the queues, and start, stop and replace pools accordingly."""
@@ -103,10 +106,24 @@ class StdioHost:
         running.add_done_callback(self._stopping.discard)
 
     async def _run(self, key: Key, delivery: Stdio, stop: asyncio.Event) -> None:
+        """Run the pool of a queue until it is stopped. A pool that fails is started again; one whose worker was drained
+        is not."""
+        namespace, queue = key
+        backoff = Backoff(AGAIN_S, AGAIN_MAX_S)
         progress = ProgressSender(self._source)
-        pool = await self._open(key, delivery, stop, progress)
-        if pool is None:
-            return
+        try:
+            while (pool := await self._open(key, delivery, stop, progress)) is not None:
+                try:
+                    return await self._work(key, delivery, stop, pool)
+                except Exception:
+                    log.exception("the pool of the queue %s in %s failed, starting it again", queue, namespace)
+                finally:
+                    await pool.close()
+                await _wait(stop, backoff.next_s())
+        finally:
+            await progress.close()
+
+    async def _work(self, key: Key, delivery: Stdio, stop: asyncio.Event, pool: StdioPool) -> None:
         namespace, queue = key
         worker = Worker(
             self._source, pool, queues=[queue], namespace=namespace, concurrency=pool.capacity,
@@ -122,13 +139,9 @@ class StdioHost:
             if not working.done():
                 worker.stop_now()
             await working
-        except Exception:
-            log.exception("the pool of the queue %s in %s ended", queue, namespace)
         finally:
             stopping.cancel()
             stopping_now.cancel()
-            await pool.close()
-            await progress.close()
 
     async def _open(self, key: Key, delivery: Stdio, stop: asyncio.Event, progress: ProgressSender) -> StdioPool | None:
         """Retry with backoff until it opens; None if it was stopped before."""
@@ -142,7 +155,11 @@ class StdioHost:
                 await pool.close()
             else:
                 return pool
-            with suppress(TimeoutError):
-                async with asyncio.timeout(backoff.next_s()):
-                    await stop.wait()
+            await _wait(stop, backoff.next_s())
         return None
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
