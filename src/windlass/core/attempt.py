@@ -91,7 +91,10 @@ class Credential(msgspec.Struct, frozen=True, gc=False):
             raise self.error(denial, task)
 
     def denial(self, task: AttemptRow, now: Instant) -> Denial | None:
-        """The one implementation of the fence for every wire. A token is compared as a whole."""
+        """The fence of attempts that are sent out or claimed by id. A token is compared as a whole.
+
+        Workers that claim in batches report with their lease: see `core.task.check_fence`.
+        """
         denial = self.time_denial(now)
         if denial is not None:
             return denial

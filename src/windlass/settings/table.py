@@ -1,7 +1,7 @@
 """All settings: one field each, with its description, check and alias.
 
-A new setting is a field here and nothing else; the reference page is generated from it. What a setting does is in the
-code that reads it.
+The reference page is generated from it. What a setting does is in the code that reads it; a server reads its settings
+in `cli/serve.py`.
 """
 
 # ruff: noqa: RUF009  `option` makes a field
