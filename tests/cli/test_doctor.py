@@ -166,7 +166,7 @@ async def test_secrets_in_the_clear_are_noted_and_encrypted(
     )
     keys = {"WINDLASS_SECRET_KEYS": base64.b64encode(b"1" * 32).decode()}
     _, findings = await ask("--database-url", database)
-    assert (findings["secrets"]["level"], "in the clear" in findings["secrets"]["message"]) == ("note", True)
+    assert (findings["secrets"]["level"], "in clear text" in findings["secrets"]["message"]) == ("note", True)
 
     without = await asyncio.to_thread(windlass, "secrets", "encrypt", "--database-url", database)
     assert without.returncode == 2

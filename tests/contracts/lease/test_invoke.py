@@ -172,10 +172,10 @@ async def test_a_call_is_signed_as_pushes_are(world: World, called: Function) ->
     now = await world.clock.now()
 
     assert signed_by(now, called, 1, await secret_of(world)) == first == called.headers[0]["idempotency-key"]
-    with pytest.raises(Unauthenticated, match="does not fit"):
+    with pytest.raises(Unauthenticated, match="does not match"):
         signed_by(now, called, 1, "whsec_" + base64.b64encode(bytes(32)).decode())
     called.bodies[1] += b" "
-    with pytest.raises(Unauthenticated, match="does not fit"):
+    with pytest.raises(Unauthenticated, match="does not match"):
         signed_by(now, called, 1, await secret_of(world))
 
 
