@@ -95,7 +95,8 @@ class Soak:
                 if ended > last:
                     last, last_s = ended, time.monotonic()
                 assert time.monotonic() - last_s < 90, (
-                    f"nothing ended for 90 s: {ended} of {self.workflows}; {self.tail()}"
+                    f"nothing ended for 90 s: {ended} of {self.workflows}\n"
+                    f"{await other_connection.fetch(_OPEN)}\n{await other_connection.fetch(_LEASES)}\n{self.tail()}"
                 )
                 while moments and moments[0] <= ended:
                     moments.pop(0)
@@ -134,6 +135,11 @@ class Soak:
 
 
 _ENDED = "select count(*) from windlass.task where finished_at is not null"
+_OPEN = """select id, state, attempt, outcome, lease_id, worker, available_at, started_at, timer_at, losses, now()
+             from windlass.task where finished_at is null limit 5"""
+_LEASES = (
+    "select l.*, w.reported, w.heartbeat_at from windlass.lease l left join windlass.worker w on w.lease_id = l.id"
+)
 
 
 def begun_after_recorded(lines: list[str]) -> list[str]:
