@@ -6,6 +6,7 @@ id of the old one: a repeated request has no effect. If the new task fails as we
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -16,6 +17,8 @@ from windlass.core.task import Task, resume
 from windlass.errors import InvalidState
 
 REPLAYABLE = frozenset({State.FAILED, State.CANCELLED, State.SKIPPED})
+_OWN = ("id", "available_at", "deadline_at", "run_id", "parent_id", "trace")
+_KEPT = tuple(name for name in Submission.__struct_fields__ if name in Task.__struct_fields__ and name not in _OWN)
 
 
 def replay(task: Task, payload: bytes, requires: tuple[str, ...], wire: bytes | None, id_: UUID) -> Submission:
@@ -24,21 +27,15 @@ def replay(task: Task, payload: bytes, requires: tuple[str, ...], wire: bytes | 
         raise InvalidState(
             f"the task is {task.state}; only failed, cancelled and skipped tasks are replayed", task_id=task.id
         )
-    return Submission(
-        id=id_,
-        kind=task.kind,
-        payload=payload,
-        queue=task.queue,
-        namespace=task.namespace,
-        priority=task.priority,
-        concurrency_key=task.concurrency_key,
+    return copy(
+        task, id=id_, payload=payload, requires=requires, wire=wire, run_id=task.run_id, replay_of=task.id,
         idempotency_key=f"windlass:replay:{task.id}",
-        policy=task.policy,
-        requires=requires,
-        run_id=task.run_id,
-        wire=wire,
-        replay_of=task.id,
-    )
+    )  # fmt: skip
+
+
+def copy(task: Task, **fields: Any) -> Submission:
+    """A submission of the same work. Times, run, parent and trace belong to the task itself and are left out."""
+    return Submission(**{name: getattr(task, name) for name in _KEPT}, **fields)
 
 
 def make_available(task: Task, now: Instant) -> Transition:

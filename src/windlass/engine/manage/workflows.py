@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from windlass.core.command import Command
 from windlass.core.payload_reference import is_reference
+from windlass.core.replay import copy
 from windlass.core.step import Step, kept_by_fork
 from windlass.core.step_command import SendSignal, StepCommand, StepResult, checked_step
-from windlass.core.submission import Submission
 from windlass.core.task import Task
 from windlass.core.validation import check_count, check_name, check_payload, check_type
 from windlass.engine.commit.committer import Committer, Pause
@@ -28,7 +28,7 @@ from windlass.errors import Invalid, NotFound, TooLarge, WindlassError
 from windlass.store.contexts import load_contexts
 from windlass.store.errors import CommitUnknown
 from windlass.store.store import Store
-from windlass.store.tables.view import TaskView, Views
+from windlass.store.tables.view import Views
 from windlass.store.transaction import Transaction
 
 TRANSACT_TRIES = 3
@@ -158,7 +158,9 @@ class Workflows:
                 referred = {text for text in (view.payload, *(s.result for s in kept)) if text and is_reference(text)}
                 if referred <= copies.keys():
                     payload = copies.get(view.payload, view.payload)
-                    await tx.add_missing([_like(view, fork_id, payload)])
+                    # outside of any run, without its key and its deadline
+                    fork = copy(view.task, id=fork_id, payload=payload, requires=view.requires)
+                    await tx.add_missing([fork])
                     await tx.steps.begin_fork(fork_id)
                     await tx.steps.put_steps([replace(s, result=copies.get(s.result or b"", s.result)) for s in kept])
                     break
@@ -169,12 +171,3 @@ class Workflows:
         for text, content in contents.items():
             await self._objects.settle(text, content, fork_id)
         return fork_id
-
-
-def _like(view: TaskView, fork_id: UUID, payload: bytes) -> Submission:
-    """A submission of the same task outside of any run, without its key and its deadline."""
-    task = view.task
-    return Submission(
-        id=fork_id, kind=task.kind, payload=payload, queue=task.queue, namespace=task.namespace,
-        priority=task.priority, concurrency_key=task.concurrency_key, policy=task.policy, requires=view.requires,
-    )  # fmt: skip
