@@ -185,7 +185,7 @@ async def attempts_are_consistent(connection: asyncpg.Connection) -> None:
     )
     await nothing(
         connection,
-        """select task_id, attempt, array_agg(worker), array_agg(at) from e2e.execution
+        """select task_id, attempt, array_agg(worker), array_agg(secret), array_agg(at) from e2e.execution
             group by task_id, attempt having count(*) > 1""",
     )
     await nothing(
