@@ -47,6 +47,7 @@ from windlass.engine.randomness import Randomness, SystemRandomness
 from windlass.engine.read.metrics import Tally
 from windlass.engine.secrets import Cipher
 from windlass.engine.send.outbox import EffectHandler
+from windlass.engine.submit.submitter import view_of
 from windlass.engine.wiring import Parts
 from windlass.errors import TooLarge, Unavailable, WindlassError
 from windlass.store.store import Store
@@ -177,12 +178,12 @@ class Engine:
 
     async def submit(self, submission: Submission) -> UUID:
         """Accept a task. When this returns, it is durable."""
-        return await self.parts.submitter.submit(submission)
+        return (await self.parts.submitter.submit(submission))[0]
 
     async def submit_and_view(self, submission: Submission) -> tuple[TaskView, bool]:
         """Accept a task. Returns its view, and whether it is certainly new; if not, the view is read back."""
-        id_, view = await self.parts.submitter.submit_and_view(submission)
-        return (await self.tasks.get(id_), False) if view is None else (view, True)
+        id_, begun = await self.parts.submitter.submit(submission)
+        return (await self.tasks.get(id_), False) if begun is None else (view_of(submission, id_, begun), True)
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[UUID]:
         """Accept tasks, all or none, in one transaction."""

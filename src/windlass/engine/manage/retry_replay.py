@@ -59,7 +59,7 @@ class RetryReplay:
         """Run a task now. Returns the id of the task that will run: the same one, or a new one if it has ended."""
         view = await self._views.get(task_id)
         if view.task.terminal:
-            return await self._submitter.submit(await self._replay(view))
+            return (await self._submitter.submit(await self._replay(view)))[0]
         return (await self._commands.call(command.MakeAvailable(task_id))).id
 
     async def replay(
@@ -91,7 +91,7 @@ class RetryReplay:
             made += await self._submitter.submit_all([await self._replay(view) for view in small])
             for view in views:  # one by one, since each is held in memory
                 if is_reference(view.payload):
-                    made.append(await self._submitter.submit(await self._replay(view)))
+                    made.append((await self._submitter.submit(await self._replay(view)))[0])
         return Replayed(len(page.tasks), made, page.next)
 
     # ----------------------------------------------------------------------------------------- the outbox

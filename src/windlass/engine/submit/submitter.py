@@ -42,14 +42,15 @@ BATCH_MAX = 1000
 T = TypeVar("T")
 UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database answers
 
-Added = tuple[UUID, TaskView | None]  # the task as it was added, where the statement that adds it returns all of it
-
 
 class Begun(NamedTuple):
     """How plain tasks were added: begun under a lease, or queued (None)."""
 
     lease: Lease | None
     written: Written
+
+
+Added = tuple[UUID, Begun | None]  # None if its view has to be read
 
 
 class Submitter:
@@ -72,11 +73,8 @@ class Submitter:
         self._keyed = Committer(self._commit_keyed, batch_max=BATCH_MAX, pause=pause)
         self._grouped = Committer(self._commit_grouped, batch_max=1, pause=pause)
 
-    async def submit(self, submission: Submission) -> UUID:
-        return (await self.submit_and_view(submission))[0]
-
-    async def submit_and_view(self, submission: Submission) -> Added:
-        """Submit a task. Returns its id, and its view if that needs no read."""
+    async def submit(self, submission: Submission) -> Added:
+        """Submit a task. Returns its id, and how it was begun if its view needs no read: see `view_of`."""
         check_submission(submission, LARGE_MAX_BYTES)
         ready = self._identified(submission)
         if len(ready.payload) > PAYLOAD_MAX_BYTES:
@@ -85,8 +83,7 @@ class Submitter:
             return (await self._grouped.call([ready]))[0], None
         if ready.idempotency_key is not None:
             return await self._keyed.call(ready), None
-        id_, begun = await self._plain.call(ready)
-        return id_, None if begun is None else _view(ready, begun)
+        return await self._plain.call(ready)
 
     async def submit_all(self, submissions: Sequence[Submission]) -> list[UUID]:
         for submission in submissions:
@@ -132,7 +129,7 @@ class Submitter:
 
     # ----------------------------------------------------------------------------------------- without key and run
 
-    async def _commit_plain(self, batch: list[Submission]) -> list[tuple[UUID, Begun | None] | WindlassError]:
+    async def _commit_plain(self, batch: list[Submission]) -> list[Added | WindlassError]:
         plain, begun = is_plain(batch), None
         waiter = self._claimer.reserve_waiter(batch[0], len(batch)) if plain else None
         try:
@@ -382,12 +379,12 @@ def _claimed(s: Submission, lease: Lease, at: datetime) -> Claimed:
     return Claimed(rules.claim(queued, lease.id, lease.worker, at).after, s.payload)
 
 
-def _view(s: Submission, begun: Begun) -> TaskView:
+def view_of(s: Submission, id_: UUID, begun: Begun) -> TaskView:
     """A plain task as it was added."""
     at, policy = begun.written
-    task = Task(_id(s), s.namespace, s.queue, s.kind, State.QUEUED, at, policy=policy)
+    task = Task(id_, s.namespace, s.queue, s.kind, State.QUEUED, at, policy=policy)
     if begun.lease is not None:
-        task = _claimed(s, begun.lease, at).task
+        task = _claimed(replace(s, id=id_), begun.lease, at).task
     return TaskView(task, at, s.payload, (), None)
 
 

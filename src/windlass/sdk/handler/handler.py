@@ -33,7 +33,13 @@ from windlass.sdk.handler.options import SubmitOptions, TaskOptions, check_known
 from windlass.sdk.handler.schema import Schema
 from windlass.sdk.processes.pool import RemoteFailure, run_request
 from windlass.sdk.signals import failure_of, invalid_is_bad_data
-from windlass.sdk.trace import submit_batch_with_trace, submit_many_with_trace, submit_with_trace
+from windlass.sdk.trace import (
+    submit_batch_with_trace,
+    submit_many_with_trace,
+    submit_span,
+    submit_with_trace,
+    with_trace,
+)
 from windlass.sdk.transaction import submit_in, submit_in_sync, submit_many_in, submit_many_in_sync
 from windlass.sdk.worker.attempt_environment import AttemptEnvironment, ClaimedEnvironment
 from windlass.sdk.worker.outcome import CallResult
@@ -102,7 +108,8 @@ class Handler(Generic[P, R]):
         submission = self.submission(args, kwargs)
         if connection is not None:
             return self._handle(await submit_in(connection, submission))
-        return self._handle(await submit_with_trace(self.app.client, submission))
+        with submit_span(submission.kind, submission.queue) as trace:
+            return self._handle(await self.app.client.submit(with_trace(submission, trace)))
 
     async def submit_many(self, calls: Iterable[Sequence[Any]]) -> list[TaskHandle[R]]:
         """Submit a task for each tuple of arguments, all or none, in one transaction."""
