@@ -356,6 +356,10 @@ async def test_workers_are_listed_by_queue_and_status_with_their_number(client: 
             await client.ListWorkers(filter_status=wrong)
     with Refused("INVALID_ARGUMENT", "INVALID_ARGUMENT", "page_token"):
         await client.ListWorkers(page_token="nope")
+    for wrong in ("a\0b", "x" * 201):
+        for listing in (client.ListWorkers, client.ListSchedules):
+            with Refused("INVALID_ARGUMENT", "INVALID_ARGUMENT", "task_queue"):
+                await listing(task_queue=wrong)
 
 
 async def test_paging_neither_loses_nor_repeats_a_worker(client: Client) -> None:

@@ -117,6 +117,13 @@ class Call:
         check_reach(self.principal, namespace)
         return namespace
 
+    @staticmethod
+    def queue_filter(task_queue: str) -> str | None:
+        """Returns the queue to list; None for all."""
+        if task_queue:
+            check_name("task_queue", task_queue)
+        return task_queue or None
+
     def reaches(self, namespace: str) -> bool:
         return self.principal.namespace in (None, namespace)
 

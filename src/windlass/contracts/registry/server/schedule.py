@@ -52,7 +52,7 @@ async def list_schedules(call: Call, request: pb.ListSchedulesRequest) -> pb.Lis
     """Newest first."""
     namespace = call.may(Role.VIEWER, request.namespace_id)
     limit = LIST_DEFAULT if request.limit <= 0 else min(request.limit, LIST_MAX)
-    found = await call.engine.schedules.page(namespace, queue=request.task_queue or None, limit=limit)
+    found = await call.engine.schedules.page(namespace, queue=call.queue_filter(request.task_queue), limit=limit)
     return pb.ListSchedulesResponse(schedules=map(_message, found))
 
 

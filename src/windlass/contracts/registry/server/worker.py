@@ -83,7 +83,7 @@ async def list_workers(call: Call, request: pb.ListWorkersRequest) -> pb.ListWor
     namespace = call.may(Role.VIEWER, request.namespace_id)
     page = await call.engine.workers.page(
         namespace,
-        queue=request.task_queue or None,
+        queue=call.queue_filter(request.task_queue),
         states=states_of(request.filter_status),
         after=read_page_token(request.page_token),
         limit=page_size(request.page_size),
