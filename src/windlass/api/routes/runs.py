@@ -77,7 +77,7 @@ class RunCancel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunCancelled(RunForm, frozen=True):
-    """The run. `asked` is the number of tasks that were asked to stop."""
+    """The run. `asked` is the number of tasks that received a cancel request."""
 
     asked: int
 

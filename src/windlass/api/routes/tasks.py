@@ -242,7 +242,7 @@ async def list_forms(call: Call[Any, Any], rows: Sequence[TaskRow]) -> list[Task
 
 @table.add("POST", "/api/v1/tasks/{task_id}/cancel", Role.SUBMITTER)
 async def cancel_task(call: Call[None, CancelOrder]) -> TaskForm:
-    """Cancel a task. A waiting task ends at once; a running one is asked to stop, and has its grace period."""
+    """Cancel a task. A waiting task ends at once; a running one gets a cancel request, and has its grace period."""
     view = await find_task(call)
     await call.engine.cancel(view.task.id, call.body.reason, force=call.body.force)
     return await full_form(call, await call.engine.tasks.get(view.task.id))
