@@ -1,0 +1,79 @@
+"""Schemas of datasets: columns, keys and indexes, and the columns that Windlass adds to every PostgreSQL dataset.
+
+Knows the types that a column may have, not how a database spells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+ORG_ID = "org_id"
+
+
+class ColumnType(StrEnum):
+    """The type of a column."""
+
+    TEXT = "text"
+    BOOL = "bool"
+    INTEGER = "integer"
+    BIGINT = "bigint"
+    DOUBLE = "double"
+    NUMERIC = "numeric"
+    UUID = "uuid"
+    TIMESTAMPTZ = "timestamptz"
+    DATE = "date"
+    JSONB = "jsonb"
+    BYTEA = "bytea"
+
+
+class OnConflict(StrEnum):
+    """What a row does whose unique key is in the table already."""
+
+    IGNORE = "ignore"
+    UPDATE = "update"
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a dataset."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = True
+
+
+# Of every PostgreSQL dataset. Windlass fills them: what a row says about them is ignored.
+SYSTEM_COLUMNS: Mapping[str, ColumnType] = {
+    ORG_ID: ColumnType.TEXT,
+    "producer_task_id": ColumnType.UUID,
+    "producer_attempt": ColumnType.INTEGER,
+    "ingested_at": ColumnType.TIMESTAMPTZ,
+    "seq": ColumnType.BIGINT,
+}
+RESERVED = frozenset(SYSTEM_COLUMNS) - {ORG_ID}  # a schema may list `org_id`, with any type
+
+
+class DatasetSchema(msgspec.Struct, frozen=True):
+    """The schema of a dataset, as the file has it."""
+
+    columns: tuple[Column, ...]
+    unique: tuple[str, ...] = ()
+    indexes: tuple[tuple[str, ...], ...] = ()
+    on_conflict: OnConflict = OnConflict.IGNORE
+
+    @property
+    def writer_columns(self) -> tuple[Column, ...]:
+        """The columns that writers fill: all but `org_id`."""
+        return tuple(column for column in self.columns if column.name not in SYSTEM_COLUMNS)
+
+    @property
+    def unique_columns(self) -> tuple[str, ...]:
+        """The unique key of the table: `org_id` comes first if the file does not name it. Empty without a key."""
+        return self.unique if not self.unique or ORG_ID in self.unique else (ORG_ID, *self.unique)
+
+    def names(self, *, postgres: bool) -> frozenset[str]:
+        """The columns that a `where` may name."""
+        own = frozenset(column.name for column in self.columns)
+        return own | frozenset(SYSTEM_COLUMNS) if postgres else own
