@@ -68,6 +68,7 @@ PURE = {
     "collections",
     "dataclasses",
     "datetime",
+    "decimal",
     "enum",
     "functools",
     "hashlib",
