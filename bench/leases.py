@@ -110,8 +110,8 @@ async def serve(url: str, folder: Path) -> None:
 
 async def plain(url: str) -> None:
     """The same routes without authentication, to show what the certificates cost."""
+    from windlass.contracts.lease.mount import make_lease_app
     from windlass.contracts.lease.rules import Caller
-    from windlass.contracts.lease.server.mount import make_lease_app
     from windlass.net.server.server import listening
     from windlass.serve import open_engine
 

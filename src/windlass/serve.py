@@ -6,8 +6,8 @@ import asyncio
 import importlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -31,11 +31,11 @@ from windlass.store.migrate import Migration
 from windlass.store.store import Store
 
 if TYPE_CHECKING:
+    from windlass.api.framework.mount import Mount
     from windlass.contracts.callback.server.options import PushOptions
     from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
     from windlass.contracts.machine.launchers.options import MachineOptions
     from windlass.net.grpc_server import Limits as GrpcLimits
-    from windlass.net.server.server import Application
     from windlass.net.server.server import Limits as HttpLimits
 
 # One line per contract. No module of a contract that is not here is imported.
@@ -47,10 +47,10 @@ CONTRACTS = (
     "session",
     "stdio",
 )
-REGISTRATIONS = ("callback", "lease", "machine", "stdio")  # contracts with deliveries; workers of the others claim
-for _name in REGISTRATIONS:
-    if _name in CONTRACTS:
-        importlib.import_module(f"windlass.contracts.{_name}.registration").register()
+ROOMS = tuple(f"windlass.contracts.{name}" for name in CONTRACTS)
+for _room in ROOMS:
+    if find_spec(f"{_room}.registration") is not None:  # the kernel need not know of every contract
+        importlib.import_module(f"{_room}.registration").register()
 
 DEFAULT_HTTP, DEFAULT_GRPC = settings.Settings().http, settings.Settings().grpc
 
@@ -184,21 +184,10 @@ def open_blobs(url: str) -> Callable[[], Blobs]:
     return open_
 
 
-# What a server imports late, with the libraries of each.
+# What a server imports late, besides the rooms.
 SERVER_MODULES = (
     "windlass.api.app",
     "windlass.blobs.object_store",
-    "windlass.contracts.callback.server.mount",
-    "windlass.contracts.lease.server.invoke",
-    "windlass.contracts.lease.server.mount",
-    "windlass.contracts.lease.tls.server",
-    "windlass.contracts.lease.wakeups.carriers.opening",
-    "windlass.contracts.machine.launchers.options",
-    "windlass.contracts.machine.server.mount",
-    "windlass.contracts.machine.server.storage",
-    "windlass.contracts.registry.server.server",
-    "windlass.contracts.session.server.server",
-    "windlass.contracts.stdio.host",
     "windlass.engine.cipher",
     "windlass.net.grpc_server",
     "windlass.net.server.server",
@@ -209,9 +198,31 @@ def load_servers() -> None:
     """Import all modules of a server before it opens a port. A client that uses up its file descriptors could otherwise
     make a late import fail, and so end the server."""
     keep_grpc_quiet()
-    for name in SERVER_MODULES:
-        if not name.startswith("windlass.contracts.") or name.split(".")[2] in CONTRACTS:
-            importlib.import_module(name)
+    for name in (*SERVER_MODULES, *(f"{room}.mount" for room in ROOMS)):
+        importlib.import_module(name)
+
+
+def _mounts(engine: Engine, options: Mapping[str, Any], address: settings.Address | None = None) -> list[Mount[Any]]:
+    """All rooms on this engine, with their options by name."""
+    from windlass import __version__
+
+    loopback = address is None or settings.is_loopback(address)
+    return [
+        importlib.import_module(f"{room}.mount").Mount(
+            engine, options.get(room.rpartition(".")[2]), version=__version__, loopback=loopback
+        )
+        for room in ROOMS
+    ]
+
+
+@asynccontextmanager
+async def _running(mounts: list[Mount[Any]], url: str = "") -> AsyncIterator[None]:
+    """Handle effects and run loops of the rooms that have options."""
+    async with AsyncExitStack() as stack:
+        for mount in mounts:
+            if mount.options is not None:
+                await stack.enter_async_context(mount.running(mount.options, url))
+        yield
 
 
 @asynccontextmanager
@@ -229,40 +240,17 @@ async def open_sessions(
     0 takes any free port. `api_key`: see `open_server`. `certificate` and `key` are PEM files, for TLS. `registry` are
     options of the registry contract, by name."""
     keep_grpc_quiet()
-    from windlass.net.grpc_admission import Guard
     from windlass.net.grpc_channel import MESSAGE_ROOM_BYTES
-    from windlass.net.grpc_server import USUAL_LIMITS, Service, Tls, serving
+    from windlass.net.grpc_server import USUAL_LIMITS, Tls, serving
 
     address = settings.read_address(grpc)
     if api_key is not None:
         engine.keys.accept_root(api_key)
     files = _key_pair(certificate, key, "grpc_certificate")
-    services: list[Service] = []
-    reflection_guard: Guard | None = None
-    if "session" in CONTRACTS:
-        from windlass.contracts.session.server.server import SessionServer
-
-        sessions = SessionServer(engine, engine.keys.identify)
-        services += [Service(name, handler, sessions.guard) for name, handler in sessions.handlers().items()]
-        reflection_guard = sessions.guard
-    if "registry" in CONTRACTS:
-        from windlass.contracts.registry.server.call import Options
-        from windlass.contracts.registry.server.server import RegistryServer
-        from windlass.contracts.registry.wire.service import SERVICE
-
-        options = Options(**(registry or {}))
-        if options.open and not settings.is_loopback(address):
-            raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
-        workflows = RegistryServer(engine, engine.keys.identify, options)
-        services.append(Service(SERVICE, workflows.handler(), workflows.guard))
-        reflection_guard = Guard(workflows.admit)
-    assert reflection_guard is not None, "no contract speaks gRPC"
+    services = [one for mount in _mounts(engine, {"registry": registry}, address) for one in mount.services()]
     tls = None if files is None else Tls(*files)
     most = engine.parts.objects.room_bytes + MESSAGE_ROOM_BYTES
-    async with serving(
-        services, str(address), tls, reflection_guard=reflection_guard, message_max_bytes=most,
-        limits=limits or USUAL_LIMITS,
-    ) as port:  # fmt: skip
+    async with serving(services, str(address), tls, message_max_bytes=most, limits=limits or USUAL_LIMITS) as port:
         yield f"{'http' if tls is None else 'https'}://{settings.Address(address.host, port)}"
 
 
@@ -271,13 +259,7 @@ async def open_pools(engine: Engine, *, drain_s: float | None = None) -> AsyncIt
     """Runs the programs of all queues with delivery stdio, as child processes, until the block ends. Running tasks then
     finish; those that take longer than `drain_s` are given back. A caller that may configure queues can run any command
     as the user of this process."""
-    if "stdio" not in CONTRACTS:
-        yield
-        return
-    from windlass.contracts.stdio.delivery import Stdio
-    from windlass.contracts.stdio.host import StdioHost
-
-    async with StdioHost(engine, lambda: engine.queues.delivered(Stdio), drain_s=drain_s):
+    async with _running(_mounts(engine, {"stdio": {"drain_s": drain_s}})):
         yield
 
 
@@ -309,18 +291,16 @@ async def open_server(
     address = settings.read_address(http)
     files = _key_pair(certificate, key, "http_certificate")
     tls = None if files is None else ServerTls(reloading(files, lambda: server_context(*files, setting="http")))
-    if machines is not None and machines.open and not settings.is_loopback(address):
-        raise Invalid("without a key only on loopback, such as 127.0.0.1", field="open")
+    mounts = _mounts(engine, {"callback": push, "machine": machines}, address)
+    applications = [mounted for mount in mounts for mounted in mount.applications().items()]
     if api_key is not None:
         engine.keys.accept_root(api_key)
     api = make_api(engine, version=__version__, open_metrics=open_metrics)
-    applications, senders = _http_contracts(engine, __version__, push, machines)
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(
-            listening(PathRouter(api, *applications), address.host, address.port, tls, limits=limits or USUAL_LIMITS)
-        )
-        for send in senders:
-            await stack.enter_async_context(send(url))
+    router = PathRouter(api, *applications)
+    async with (
+        listening(router, address.host, address.port, tls, limits=limits or USUAL_LIMITS) as url,
+        _running(mounts, url),
+    ):
         yield url
 
 
@@ -330,35 +310,6 @@ def _key_pair(certificate: Path | None, key: Path | None, field: str) -> tuple[P
     if certificate is None or key is None:
         raise Invalid("a certificate and its key go together", field=field)
     return certificate, key
-
-
-def _http_contracts(
-    engine: Engine, version: str, push: PushOptions | None, machines: MachineOptions | None
-) -> tuple[list[tuple[str | tuple[str, ...], Application]], list[Callable[[str], AbstractAsyncContextManager[None]]]]:
-    """The applications of the contracts that speak HTTP, by their paths, and the senders of their tasks. A sender gets
-    the URL of this server."""
-    applications: list[tuple[str | tuple[str, ...], Application]] = []
-    senders: list[Callable[[str], AbstractAsyncContextManager[None]]] = []
-    if "callback" in CONTRACTS:
-        from windlass.contracts.callback.server import app as callback
-        from windlass.contracts.callback.server.mount import make_callbacks, pushing
-
-        service, callbacks = make_callbacks(engine, version)
-        applications.append((callback.PREFIX, callbacks))
-        if push is not None:
-            senders.append(partial(pushing, engine, service, push))
-    if "lease" in CONTRACTS and push is not None:
-        from windlass.contracts.lease.server.mount import holding
-
-        senders.append(lambda _url: holding(engine))
-    if "machine" in CONTRACTS:
-        from windlass.contracts.machine.server import app as machine
-        from windlass.contracts.machine.server.mount import launching, make_machines
-
-        applications.append((machine.PREFIXES, make_machines(engine, machines, version)))
-        if machines is not None and machines.launchers:
-            senders.append(partial(launching, engine, machines))
-    return applications, senders
 
 
 @asynccontextmanager
@@ -375,18 +326,13 @@ async def open_internal(
     """Serves `/internal/*` until the block ends, only for callers with a certificate of the authority; yields its URL.
     `internal` is HOST:PORT; port 0 takes any free port. The files are PEM."""
     from windlass import __version__
-    from windlass.contracts.lease.server.mount import make_lease_app
-    from windlass.contracts.lease.tls.server import Certificates, guarded
+    from windlass.contracts.lease.mount import make_lease_app, make_tls
     from windlass.net.server.server import USUAL_LIMITS, listening
 
     address = settings.read_address(internal)
-    files = {"internal_certificate": certificate, "internal_key": key, "internal_ca": authority}
-    for name, file in files.items():
-        if file is None:
-            raise Invalid("the internal port needs it: see `windlass certs`", field=name)
-    guard = guarded(Certificates(*(Path(file) for file in files.values() if file is not None)))
+    tls = make_tls(internal_certificate=certificate, internal_key=key, internal_ca=authority)
     app = make_lease_app(engine, __version__, scratch_uri)
-    async with listening(app, address.host, address.port, guard, limits=limits or USUAL_LIMITS) as url:
+    async with listening(app, address.host, address.port, tls, limits=limits or USUAL_LIMITS) as url:
         yield url
 
 
@@ -399,30 +345,12 @@ async def open_carriers(
     targets: str = PUBLIC,
     loopback: bool = False,
 ) -> AsyncIterator[None]:
-    """Wakes workers by messages and calls functions, until the block ends. Messages go through PostgreSQL and the given
-    carriers. Functions are URLs that `targets` allows (see the setting `push_targets`), and AWS Lambda functions."""
-    if "lease" not in CONTRACTS:
-        yield
-        return
-    from windlass.contracts.lease.delivery import INVOKE
-    from windlass.contracts.lease.server.invoke import Invoker
-    from windlass.contracts.lease.wakeups.carriers.opening import make_lambda, make_senders
-    from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS
-    from windlass.contracts.lease.wakeups.planner import Wakeups
-
-    carriers = carriers or NO_CARRIERS
-    async with AsyncExitStack() as stack:
-        senders, functions = make_senders(carriers), make_lambda(carriers)
-        for sender in senders.values():
-            stack.push_async_callback(sender.close)
-        if functions is not None:
-            stack.push_async_callback(functions.close)
-        call_function = None if functions is None else functions.call
-        allowed = read_targets(targets, loopback=loopback)
-        invoker = Invoker(engine, scratch_uri=scratch_uri, targets=allowed, call_function=call_function)
-        await engine.hear()
-        await stack.enter_async_context(engine.service(Wakeups).carrying(senders))
-        await stack.enter_async_context(engine.parts.outgoing.carrying(INVOKE, invoker.invoke))
+    """Wakes workers by messages, calls functions and routes the events of lease holders, until the block ends. Messages
+    go through PostgreSQL and the given carriers. Functions are URLs that `targets` allows (see the setting
+    `push_targets`), and AWS Lambda functions."""
+    allowed = read_targets(targets, loopback=loopback)
+    options = {"carriers": carriers, "scratch_uri": scratch_uri, "targets": allowed}
+    async with _running(_mounts(engine, {"lease": options})):
         yield
 
 

@@ -14,16 +14,16 @@ from tests.isolation.subject import ELSEWHERE, PAYLOAD, ROLES, SECRET, VICTIM, U
 
 from windlass import Submission
 from windlass.contracts.callback.delivery import Push
+from windlass.contracts.callback.mount import make_callbacks
 from windlass.contracts.callback.rules import scope_of
 from windlass.contracts.callback.server import app as callback
-from windlass.contracts.callback.server.mount import make_callbacks
 from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.mount import make_lease_app
 from windlass.contracts.lease.rules import Caller
 from windlass.contracts.lease.server import app as lease
-from windlass.contracts.lease.server.mount import make_lease_app
 from windlass.contracts.machine.delivery import Machine
+from windlass.contracts.machine.mount import make_machines
 from windlass.contracts.machine.server import app as machine
-from windlass.contracts.machine.server.mount import make_machines
 from windlass.core.delivery import Delivery
 from windlass.core.lease_token import lease_token
 from windlass.core.queue import QueueConfig

@@ -10,7 +10,7 @@ from windlass.api.framework.application import Application, Limits
 from windlass.api.framework.embed import embedded
 from windlass.api.framework.problem import MEDIA_TYPE, PROBLEMS, Problem
 from windlass.api.framework.request import Request
-from windlass.api.framework.route import API_KEY, CONTRACT_TABLES, Call, Route, Table
+from windlass.api.framework.route import API_KEY, API_TABLES, Call, Route, Table
 from windlass.api.routes import (
     changes,
     datasets,
@@ -30,7 +30,7 @@ from windlass.net.asgi import Response
 
 TABLES: tuple[Table, ...] = (
     tasks.table, workflows.table, datasets.table, runs.table, schedules.table, queues.table, workers.table,
-    namespaces.table, keys.table, outbox.table, *CONTRACT_TABLES, changes.table, health.table,
+    namespaces.table, keys.table, outbox.table, *API_TABLES, changes.table, health.table,
 )  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for table in TABLES for route in table.routes)
 CONTRACT = openapi.Contract(

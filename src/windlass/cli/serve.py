@@ -156,6 +156,11 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         "poll_timeout_s": settings.poll_timeout_s, "heartbeat_s": settings.worker_heartbeat_s,
         "stale_s": settings.worker_stale_s, "open": settings.is_open("registry"),
     }  # fmt: skip
+    push = PushOptions(
+        callback_url=settings.callback_url, targets=settings.push_targets, loopback=settings.push_loopback,
+        secrets=push_secrets(os.environ), google_token=settings.google_token,
+    )  # fmt: skip
+    machines = open_machines(settings)
     async with AsyncExitStack() as stack:
         key, addresses = settings.api_key, {}
         if settings.internal is not None:  # first, so that an unusable certificate fails before anything starts
@@ -166,11 +171,6 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
                     limits=http_limits,
                 )
             )  # fmt: skip
-        push = PushOptions(
-            callback_url=settings.callback_url, targets=settings.push_targets, loopback=settings.push_loopback,
-            secrets=push_secrets(os.environ), google_token=settings.google_token,
-        )  # fmt: skip
-        machines = open_machines(settings)
         grpc = await stack.enter_async_context(
             open_sessions(
                 engine, grpc=settings.grpc, api_key=key, certificate=settings.grpc_certificate,

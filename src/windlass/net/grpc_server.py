@@ -78,15 +78,14 @@ async def serving(
     address: str,
     tls: Tls | None = None,
     *,
-    reflection_guard: Guard,
     message_max_bytes: int = MESSAGE_MAX_BYTES,
     limits: Limits = USUAL_LIMITS,
 ) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port. `address` is HOST:PORT; port 0 takes a free one. Messages longer
-    than `message_max_bytes` are refused."""
+    than `message_max_bytes` are refused. Callers of the first service may use reflection."""
     credentials = None if tls is None else _credentials(tls)
     guards = {service.name: service.guard for service in services}
-    guards |= dict.fromkeys((ALPHA_SERVICE, V1_SERVICE), reflection_guard)
+    guards |= dict.fromkeys((ALPHA_SERVICE, V1_SERVICE), Guard(services[0].guard.admit))
     admission = Admission(guards, limits.memory or Memory(), limits.calls)
     options = [
         *OPTIONS,

@@ -15,7 +15,7 @@ from tests.contracts.callback.world import Recorder, World
 
 from windlass import State
 from windlass.contracts.callback.delivery import CloudTasks
-from windlass.contracts.callback.server.mount import make_pusher
+from windlass.contracts.callback.mount import make_pusher
 from windlass.contracts.callback.server.options import PushOptions
 from windlass.contracts.callback.wire.names import cloud_task_id
 from windlass.errors import Invalid

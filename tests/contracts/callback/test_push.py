@@ -17,7 +17,7 @@ from tests.kit.world import ROOT, refused
 
 from windlass import Engine, State
 from windlass.contracts.callback.delivery import Push
-from windlass.contracts.callback.server.mount import make_pusher
+from windlass.contracts.callback.mount import make_pusher
 from windlass.contracts.callback.server.options import PushOptions
 from windlass.core.access import Role
 from windlass.core.queue import QueueConfig

@@ -18,8 +18,8 @@ from tests.kit import world as kit
 from windlass import Engine
 from windlass.api.app import make_api
 from windlass.contracts.callback.delivery import PUSH, Push
+from windlass.contracts.callback.mount import make_callbacks, make_pusher
 from windlass.contracts.callback.server.app import PREFIX
-from windlass.contracts.callback.server.mount import make_callbacks, make_pusher
 from windlass.contracts.callback.server.options import PushOptions
 from windlass.contracts.callback.server.service import Service
 from windlass.core.delivery import RetryForm

@@ -16,7 +16,7 @@ from tests.contracts.lease.world import SCRATCH, TlsFiles, World, client, nobody
 from tests.kit.world import ok
 
 from windlass import Engine
-from windlass.contracts.lease.server.mount import make_lease_app
+from windlass.contracts.lease.mount import make_lease_app
 from windlass.contracts.lease.tls import server
 from windlass.contracts.lease.tls.certificates import Files
 from windlass.contracts.lease.tls.server import Certificates, guarded

@@ -15,8 +15,8 @@ from tests.kit.work import soon, until
 from tests.kit.world import ok, refused
 
 from windlass.contracts.lease.delivery import Wakeup
+from windlass.contracts.lease.mount import make_lease_app
 from windlass.contracts.lease.rules import Caller
-from windlass.contracts.lease.server.mount import make_lease_app
 from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
 from windlass.contracts.lease.wakeups.carriers.internal import ask_route
 from windlass.contracts.lease.wakeups.carriers.port import Call, Consumer

@@ -19,7 +19,7 @@ from tests.kit.world import ok
 from windlass import Engine, Task
 from windlass.contracts.lease.claim_by_id import Holders
 from windlass.contracts.lease.delivery import Wakeup
-from windlass.contracts.lease.server.mount import make_lease_app
+from windlass.contracts.lease.mount import make_lease_app
 from windlass.contracts.lease.tls import certificates
 from windlass.contracts.lease.tls.certificates import LOCAL_HOSTS, Files
 from windlass.contracts.lease.tls.server import Certificates, guarded

@@ -24,10 +24,10 @@ from windlass.contracts.machine.delivery import LAUNCH, Machine
 from windlass.contracts.machine.launchers.options import MachineOptions
 from windlass.contracts.machine.launchers.port import Launcher, Order
 from windlass.contracts.machine.launchers.process import ProcessLauncher
+from windlass.contracts.machine.mount import make_machines
 from windlass.contracts.machine.rules import MachineStatus, Phase, machine_name, read_export_name
 from windlass.contracts.machine.server.app import PREFIXES
 from windlass.contracts.machine.server.launch import Launching
-from windlass.contracts.machine.server.mount import make_machines
 from windlass.contracts.machine.sweeper import Machines
 from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig

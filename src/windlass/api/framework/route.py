@@ -129,4 +129,7 @@ def read_id(field_name: str, text: str) -> UUID:
     return id_
 
 
-CONTRACT_TABLES: list[Table] = []  # routes that contracts add to our API; `serve` registers them before it is imported
+# Routes that rooms add to our API and to the internal port. `registration` of a room appends them, before the
+# applications are imported.
+API_TABLES: list[Table] = []
+INTERNAL_TABLES: list[Table] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from windlass.api.framework.route import CONTRACT_TABLES
+from windlass.api.framework.route import API_TABLES
 from windlass.contracts.lease.delivery import Invoke, Wakeup
 from windlass.contracts.lease.server import dead_letters
 from windlass.contracts.lease.wakeups.table import WakeupTable
@@ -16,7 +16,7 @@ from windlass.store.tables.view import Views
 def register() -> None:
     register_delivery(Wakeup, Invoke)
     register_explanation(type_of(Wakeup), why_not_claimed)
-    CONTRACT_TABLES.append(dead_letters.table)
+    API_TABLES.append(dead_letters.table)
 
 
 async def why_not_claimed(views: Views, task_id: UUID) -> Waiting:

@@ -1,4 +1,4 @@
-"""Step attempts: their table, their writer, and the loader of their context.
+"""Step attempts: their table, and the loader of their context.
 
 The rules of this contract decide what is written, under the lock of the task's row.
 """
@@ -14,12 +14,10 @@ from windlass.contracts.registry.commands import StepTry, WorkflowSleep
 from windlass.contracts.registry.rules import AttemptState, StepAttempt, StepAttemptContext
 from windlass.core.failure import Failure
 from windlass.core.retry import Policy
-from windlass.store.contexts import register_loader
 from windlass.store.pool import Session
 from windlass.store.queries import register_queries
 from windlass.store.records import LABELS, Row, as_json
 from windlass.store.tables.step import Key, StepTable
-from windlass.store.writers import register_writer
 
 register_queries(__package__, "step_try.sql")
 
@@ -95,7 +93,3 @@ async def load_step_attempt_context(
         [*await table.latest_attempts(tries), *await table.open_attempts(sleeps)],
         await table.next_positions(sleeps | {key[0] for key in tries}),
     )
-
-
-register_writer(StepAttempt, lambda session, attempts: StepAttemptTable(session).put_attempts(attempts))
-register_loader(StepAttemptContext, load_step_attempt_context)

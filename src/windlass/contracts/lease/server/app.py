@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from windlass.api.framework import openapi
 from windlass.api.framework.application import Application, Authenticator, ErrorForm, Limits
 from windlass.api.framework.request import Request
-from windlass.api.framework.route import Route, Scheme, Table
+from windlass.api.framework.route import INTERNAL_TABLES, Route, Scheme, Table
 from windlass.contracts.lease.rules import Caller
 from windlass.contracts.lease.server.forms import plain_error, refused
 from windlass.contracts.lease.server.service import Service
 from windlass.contracts.lease.server.wakeups import NO_MESSAGES, WakeupRoutes
 from windlass.contracts.lease.wire import messages as wire
 from windlass.contracts.lease.wire import wakeup
+from windlass.engine.engine import Engine
 from windlass.net.asgi import while_connected
 
 log = logging.getLogger("windlass.lease")
@@ -38,8 +39,9 @@ Call = Request[Any, bytes]
 
 
 class Services(NamedTuple):
-    """The services behind the routes."""
+    """The services behind the routes. Routes of other rooms use the engine."""
 
+    engine: Engine
     tasks: Service
     wakeups: WakeupRoutes
 
@@ -115,6 +117,7 @@ TABLES = (
         _wakeup(wakeup.DEAD_LETTER, WakeupRoutes.dead_letter, "Dead-letter a message that cannot be processed.",
                 wakeup.DeadLetter),
     ]),
+    *INTERNAL_TABLES,
 )  # fmt: skip
 ROUTES = [route for table in TABLES for route in table.routes]
 CONTRACT = openapi.Contract(
@@ -129,10 +132,10 @@ def openapi_document(version: str) -> dict[str, Any]:
     return openapi.document(TABLES, CONTRACT, version)
 
 
-def make_app(service: Service, wakeups: WakeupRoutes, version: str) -> Application:
+def make_app(engine: Engine, service: Service, wakeups: WakeupRoutes, version: str) -> Application:
     """The application for one engine."""
     app = Application(
-        ROUTES, Services(service, wakeups), ErrorForm(refused, plain_error), log=log,
+        ROUTES, Services(engine, service, wakeups), ErrorForm(refused, plain_error), log=log,
         authenticate={CERTIFICATE.name: Authenticator(authenticate)},
         limits=Limits(large_bytes=service.room_bytes, advice=service.advice),
     )  # fmt: skip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
+from windlass.api.framework import mount
 from windlass.api.framework.application import Application
 from windlass.contracts.machine.delivery import LAUNCH
 from windlass.contracts.machine.launchers.options import MachineOptions
-from windlass.contracts.machine.server.app import make_app
+from windlass.contracts.machine.server.app import PREFIXES, make_app
 from windlass.contracts.machine.server.launch import Launching
 from windlass.contracts.machine.server.service import MachineService
 from windlass.contracts.machine.sweeper import Machines
@@ -18,6 +19,18 @@ from windlass.engine.notifications import Topic
 
 OBJECTS_S, AWAY_AGAIN_S = 60.0, 5.0
 LOCAL = "process"
+
+
+class Mount(mount.Mount[MachineOptions]):
+    """The machine contract on an engine."""
+
+    def applications(self) -> dict[mount.Prefix, Application]:
+        if self.options is not None and self.options.open:
+            self.check_open()
+        return {PREFIXES: make_machines(self.engine, self.options, self.version)}
+
+    def running(self, options: MachineOptions, url: str) -> AbstractAsyncContextManager[None]:
+        return launching(self.engine, options, url) if options.launchers else nullcontext()
 
 
 def make_machines(engine: Engine, options: MachineOptions | None = None, version: str = "unknown") -> Application:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cached_property
 
+from windlass.api.framework import mount
 from windlass.api.framework.application import Application, Limits
 from windlass.contracts.callback.delivery import PUSH
-from windlass.contracts.callback.server.app import make_app
+from windlass.contracts.callback.server.app import PREFIX, make_app
 from windlass.contracts.callback.server.cloud_tasks import ENDPOINT, CloudTasksCarrier
 from windlass.contracts.callback.server.options import PushOptions
 from windlass.contracts.callback.server.push import Pusher
@@ -18,6 +20,20 @@ from windlass.errors import Forbidden, Invalid
 from windlass.net.http import Unreachable
 from windlass.net.push import resolve, split
 from windlass.net.targets import Targets
+
+
+class Mount(mount.Mount[PushOptions]):
+    """The callback contract on an engine."""
+
+    @cached_property
+    def _callbacks(self) -> tuple[Service, Application]:
+        return make_callbacks(self.engine, self.version)
+
+    def applications(self) -> dict[mount.Prefix, Application]:
+        return {PREFIX: self._callbacks[1]}
+
+    def running(self, options: PushOptions, url: str) -> AbstractAsyncContextManager[None]:
+        return pushing(self.engine, self._callbacks[0], options, url)
 
 
 def make_callbacks(engine: Engine, version: str) -> tuple[Service, Application]:
