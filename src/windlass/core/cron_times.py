@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, tzinfo
 from itertools import islice, takewhile
 
 from windlass.core.cron import Cron, month_days
 from windlass.core.states import Instant
+from windlass.core.wall_time import SECOND, instant_of, nearest_change, repeated, wall_of
 
 YEAR_FIRST, YEAR_LAST = 1970, 8999
-SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 
 
 def next_fire(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
@@ -62,40 +62,17 @@ def newest_fires(cron: Cron, zone: tzinfo, after: Instant, until: Instant, count
 
 
 def _next_fixed(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
-    wall = next_wall(cron, _wall(zone, after))
-    while wall is not None and (fire := _instant(zone, wall)) <= after:
+    wall = next_wall(cron, wall_of(zone, after))
+    while wall is not None and (fire := instant_of(zone, wall)) <= after:
         wall = next_wall(cron, wall)
     return None if wall is None else fire
 
 
 def _last_fixed(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
-    wall = last_wall(cron, _wall(zone, at) + _repeated(zone, at))
-    while wall is not None and (fire := _instant(zone, wall)) > at:
+    wall = last_wall(cron, wall_of(zone, at) + repeated(zone, at))
+    while wall is not None and (fire := instant_of(zone, wall)) > at:
         wall = last_wall(cron, wall - SECOND)
     return None if wall is None else fire
-
-
-def _instant(zone: tzinfo, wall: datetime) -> Instant:
-    """The first instant at which clocks show this time; if they skip it, the instant at which they do."""
-    before = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    if _wall(zone, before) == wall:
-        return before
-    change = _nearest_change(zone, wall.replace(tzinfo=zone, fold=1).astimezone(UTC), before)
-    assert change is not None, (zone, wall)
-    return change
-
-
-def _repeated(zone: tzinfo, at: Instant) -> timedelta:
-    """How far the clocks went back, if the wall time of this instant comes for the second time: all wall times up to
-    that much later had their instant before it."""
-    local = at.astimezone(zone)
-    if not local.fold:
-        return timedelta()
-    first = local.replace(fold=0).utcoffset()
-    second = local.utcoffset()
-    assert first is not None, local
-    assert second is not None, local
-    return first - second
 
 
 # --------------------------------------------------------------------------------------------- elapsed time
@@ -106,12 +83,12 @@ def _repeated(zone: tzinfo, at: Instant) -> timedelta:
 def _next_steady(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
     begin = _whole(after) + SECOND
     while True:
-        wall = _wall(zone, begin)
+        wall = wall_of(zone, begin)
         found = next_wall(cron, wall - SECOND)
         if found is None:
             return None
         fire = begin + (found - wall)
-        change = _nearest_change(zone, begin, fire)
+        change = nearest_change(zone, begin, fire)
         if change is None:
             return fire
         begin = change
@@ -120,48 +97,15 @@ def _next_steady(cron: Cron, zone: tzinfo, after: Instant) -> Instant | None:
 def _last_steady(cron: Cron, zone: tzinfo, at: Instant) -> Instant | None:
     end = _whole(at)
     while True:
-        wall = _wall(zone, end)
+        wall = wall_of(zone, end)
         found = last_wall(cron, wall)
         if found is None:
             return None
         fire = end - (wall - found)
-        change = _nearest_change(zone, end, fire)
+        change = nearest_change(zone, end, fire)
         if change is None:
             return fire
         end = change - SECOND
-
-
-def _nearest_change(zone: tzinfo, start: Instant, end: Instant) -> Instant | None:
-    """The change of the zone's offset that is nearest to `start` on the way to `end`, in either direction: the first
-    instant with the later offset. Zones change less than once a day."""
-    offset, near = _offset(zone, start), start
-    while near != end:
-        far = min(near + DAY, end) if near < end else max(near - DAY, end)
-        if _offset(zone, far) != offset:
-            return _bisect(zone, min(near, far), max(near, far))
-        near = far
-    return None
-
-
-def _bisect(zone: tzinfo, near: Instant, far: Instant) -> Instant:
-    """The instant of the one change between two with different offsets."""
-    offset = _offset(zone, near)
-    while far - near > SECOND:
-        middle = near + (far - near) // SECOND // 2 * SECOND
-        if _offset(zone, middle) == offset:
-            near = middle
-        else:
-            far = middle
-    return far
-
-
-def _offset(zone: tzinfo, at: Instant) -> timedelta | None:
-    return at.astimezone(zone).utcoffset()
-
-
-def _wall(zone: tzinfo, at: Instant) -> datetime:
-    """The wall time, to the second."""
-    return at.astimezone(zone).replace(tzinfo=None, microsecond=0, fold=0)
 
 
 def _whole(at: Instant) -> Instant:

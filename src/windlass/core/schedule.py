@@ -22,11 +22,12 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core.cron import Cron, parse_cron
-from windlass.core.cron_times import SECOND, first_fires, newest_fires, next_fire
+from windlass.core.cron_times import first_fires, newest_fires, next_fire
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.states import Instant
 from windlass.core.submission import Submission, check_submission
 from windlass.core.validation import check_count, check_name, check_type
+from windlass.core.wall_time import SECOND
 from windlass.errors import Invalid, InvalidState
 
 CATCHUP_DEFAULT, CATCHUP_MAX = 100, 10_000

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from windlass.core.cron import Cron, month_days, parse_cron
-from windlass.core.cron_times import SECOND, fires_after, first_fires, last_fire, newest_fires, next_fire
+from windlass.core.cron_times import fires_after, first_fires, last_fire, newest_fires, next_fire
+from windlass.core.wall_time import SECOND
 from windlass.errors import Invalid
 
 ZONES = (
