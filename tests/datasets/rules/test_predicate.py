@@ -8,7 +8,7 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.datasets.rules.wheres import wheres
 
@@ -181,11 +181,13 @@ def test_the_columns_are_each_once_in_order() -> None:
 
 
 @given(where=wheres())
+@settings(deadline=None)
 def test_every_canonical_spelling_parses_to_the_same_tree(where: Where) -> None:
     assert parse(where.text) == where
 
 
 @given(text=st.text(alphabet="ab'\" \n()=<>!-,.01e%NOTANDORILKUSFalsetrue$;", max_size=60) | st.text(max_size=20))
+@settings(deadline=None)
 def test_any_text_is_read_or_refused_within_itself(text: str) -> None:
     offset = len(text)
     try:
@@ -341,6 +343,7 @@ def test_a_pattern_with_many_wildcards_is_matched_in_linear_time() -> None:
     text=st.text(alphabet="ab\n", max_size=8),
     pattern=st.text(alphabet="ab%_\n", max_size=6),
 )
+@settings(deadline=None)
 def test_like_agrees_with_its_definition(text: str, pattern: str) -> None:
     assert parse(f"c LIKE '{pattern}'").matches({"c": text}) is _like(text, pattern)
 
