@@ -33,7 +33,10 @@ class Session:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.broken = False  # the driver may notice that its connection is closed only after our error
+        # Not to be used again. The driver may notice only after our error that its connection is closed. A statement
+        # whose caller left may go on: a `begin` that takes effect after the release would leave what the next caller
+        # writes uncommitted. asyncpg before 0.32 also raises CancelledError for ever after two cancels in a row.
+        self.broken = False
 
     @property
     def connection(self) -> Any:
@@ -45,7 +48,7 @@ class Session:
         try:
             with translated():
                 rows: Sequence[Row] = await self._connection.fetch(QUERIES[query], *args)
-        except Away:
+        except (Away, asyncio.CancelledError):
             self.broken = True
             raise
         return rows
@@ -59,7 +62,7 @@ class Session:
         try:
             with translated():
                 await self._connection.execute(command)
-        except Away:
+        except (Away, asyncio.CancelledError):
             self.broken = True
             raise
 
@@ -103,7 +106,7 @@ class Pool:
                     await self._in_line()
 
     def release(self, session: Session) -> None:
-        """Return a connection to the pool, or close it if it broke or is inside a transaction."""
+        """Return a connection to the pool, or close it if it is broken or inside a transaction."""
         connection = session._connection
         if session.broken or connection.is_closed() or connection.is_in_transaction() or self._closed:
             connection.terminate()

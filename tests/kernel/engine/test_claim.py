@@ -474,3 +474,16 @@ async def test_a_poll_does_not_look_again_for_what_it_cannot_take(
     await engine.submit(job(**hidden))
     async with poll(engine, await worker(engine, kinds=["job"]), wait_s=600):
         assert clock.alarms == [600.0]
+
+
+async def test_what_is_claimed_after_a_heartbeat_whose_caller_left_runs_under_its_attempt(engine: Engine) -> None:
+    lease = await worker(engine)
+    await engine.submit_many(jobs(5))
+    heartbeat = asyncio.create_task(engine.extend_lease(lease))
+    await asyncio.sleep(0)  # it has sent its begin
+    heartbeat.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await heartbeat
+    claimed = await engine.claim(lease, 5)
+    rows = [await task(engine, one.task.id) for one in claimed]
+    assert [(row.state, row.attempt) for row in rows] == [(State.RUNNING, 1)] * 5
