@@ -7,6 +7,7 @@ keeper starts it again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -201,7 +202,8 @@ def show_tasks() -> None:
     """For the one who asks why a process does not stop: where everything in it waits."""
     for task in asyncio.all_tasks():
         print(task.get_name(), flush=True)
-        task.print_stack(limit=8, file=sys.stdout)
+        with contextlib.suppress(TypeError):  # frames of extension modules have no lines
+            task.print_stack(limit=8, file=sys.stdout)
     sys.stdout.flush()
 
 

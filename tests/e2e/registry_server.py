@@ -4,13 +4,17 @@ HEARTBEAT_S STALE_S`."""
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
+
+from tests.e2e.child import show_tasks
 
 from windlass import open_engine
 from windlass.serve import open_sessions
 
 
 async def main(dsn: str, address: str, key: str, heartbeat_s: str, stale_s: str) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, show_tasks)
     options = {"heartbeat_s": float(heartbeat_s), "stale_s": float(stale_s)}
     async with (
         open_engine(dsn) as engine,

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,7 +82,7 @@ class Soak:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *module], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+                env={**os.environ, "GRPC_VERBOSITY": "NONE", "PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
 
     async def _kill_until_done(self) -> None:
@@ -94,10 +95,10 @@ class Soak:
                     self.progress.tell(ended, f"{self.killed.total()} of {self.kills} kills")
                 if ended > last:
                     last, last_s = ended, time.monotonic()
-                assert time.monotonic() - last_s < 90, (
-                    f"nothing ended for 90 s: {ended} of {self.workflows}\n"
-                    f"{await other_connection.fetch(_OPEN)}\n{await other_connection.fetch(_LEASES)}\n{self.tail()}"
-                )
+                if time.monotonic() - last_s > 90:
+                    raise AssertionError(
+                        f"nothing ended for 90 s: {ended} of {self.workflows}\n{await self._state(other_connection)}"
+                    )
                 while moments and moments[0] <= ended:
                     moments.pop(0)
                     self._kill()
@@ -107,6 +108,14 @@ class Soak:
                 await asyncio.sleep(0.05)
         finally:
             other_connection.terminate()
+
+    async def _state(self, connection: asyncpg.Connection) -> str:
+        """Open runs, leases and what the database does; what each process does is in its log."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGUSR1)
+        await asyncio.sleep(2)  # until they have written it; the soak has failed anyway
+        rows = [row for query in (_OPEN, _LEASES, _SESSIONS) for row in await connection.fetch(query)]
+        return "\n".join([*map(str, rows), self.tail()])
 
     def _kill(self) -> None:
         names = sorted(self.processes)
@@ -131,7 +140,7 @@ class Soak:
 
     def tail(self) -> str:
         logs = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
+        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-20000:]}" for log in logs)
 
 
 _ENDED = "select count(*) from windlass.task where finished_at is not null"
@@ -140,6 +149,8 @@ _OPEN = """select id, state, attempt, outcome, lease_id, worker, available_at, s
 _LEASES = (
     "select l.*, w.reported, w.heartbeat_at from windlass.lease l left join windlass.worker w on w.lease_id = l.id"
 )
+_SESSIONS = """select a.pid, a.application_name, a.state, a.wait_event, a.xact_start, pg_blocking_pids(a.pid), a.query
+                 from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid()"""
 
 
 def begun_after_recorded(lines: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import signal
@@ -24,6 +25,7 @@ def load_example() -> Any:
 
 
 def main(address: str, key: str, file: str) -> None:
+    faulthandler.register(signal.SIGUSR1)  # for the one who asks why a run does not end
     example = load_example()
     trace = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
