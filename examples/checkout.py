@@ -18,7 +18,7 @@ async def ship(receipt: str) -> str:
 
 
 @app.workflow(max_losses=20)
-async def checkout(order: int, ctx: WorkflowContext) -> str:
+async def checkout(ctx: WorkflowContext, order: int) -> str:
     receipt = await ctx.step(charge, order)  # recorded: a crash cannot charge twice
     approved = await ctx.wait_signal("approval", type=bool, timeout="3d")  # holds no worker
     await ctx.sleep("1s")

@@ -33,7 +33,7 @@ async def main(dsn: str, folder: str) -> None:
             stdio=True, launchers="process", push_loopback=True,
         )
     )  # fmt: skip
-    serve.open_internal = noted(serve.open_internal)  # the first of them
+    serve.open_internal = noted(serve.open_internal)  # type: ignore[attr-defined]  # the first of them
     async with open_engine(dsn, **serve.engine_options(settings)) as engine, serve.servers(engine, settings) as places:
         print(json.dumps(places), flush=True)
         await asyncio.to_thread(sys.stdin.readline)

@@ -31,7 +31,7 @@ async def test_a_handler_is_still_the_function(app: App) -> None:
 
     assert await double(4) == 8
     assert half(4) == 2
-    assert double.__name__ == "double"
+    assert double.__name__ == "double"  # type: ignore[attr-defined]
     assert double.__doc__ == "Twice as much."
     assert double.kind == "shop.double"
 
@@ -214,7 +214,7 @@ async def test_mistakes_are_named_before_anything_is_written(app: App) -> None:
     async with app:
         for wrong in (lambda: add.submit("x"), add.submit, lambda: add.submit(1, c=3)):  # type: ignore[call-arg, arg-type]
             with pytest.raises(Invalid, match="add"):
-                await wrong()
+                await wrong()  # type: ignore[call-arg]
     with pytest.raises(Conflict, match="already"):
         app.task(kind="shop.add")(add)
     for options in ({"tmeout": "1s"}, {"timeout": "soon"}, {"max_attempts": 0}, {"priority": 1000}, {"queue": ""}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,8 +22,8 @@ def test_every_expected_error_is_found_and_no_other() -> None:
     lines = FILE.read_text(encoding="utf-8").splitlines()
     expected = {(number, match[1]) for number, line in enumerate(lines, 1) if (match := EXPECTED.search(line))}
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--no-error-summary", str(FILE)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-m", "mypy", "--config-file=", "--strict", "--no-error-summary", str(FILE)],
+        cwd=ROOT, env=os.environ | {"MYPYPATH": "src"}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
     found = {(int(match[1]), match[2]) for line in done.stdout.splitlines() if (match := FOUND.search(line))}

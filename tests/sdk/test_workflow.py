@@ -13,6 +13,7 @@ import pytest
 
 from windlass import Category, Invalid, State
 from windlass.sdk import Cancel, Fail, StepFailed, TaskFailed, WorkflowContext, current
+from windlass.sdk.client import workflow_source
 from windlass.serve import App
 
 
@@ -35,7 +36,7 @@ async def test_what_a_step_returned_is_kept_with_its_type(app: App, working: Any
         return await ctx.step(double, receipt)
 
     async with working():
-        assert await (await checkout.submit(7)).result("10s") == (Receipt(7, 2.5), Receipt(7, 2.5))
+        assert await (await checkout.submit(7)).result("10s") == (Receipt(7, 2.5), Receipt(7, 2.5))  # type: ignore[call-arg]
 
 
 async def test_what_is_recorded_can_be_looked_at(app: App, working: Any) -> None:
@@ -52,7 +53,7 @@ async def test_what_is_recorded_can_be_looked_at(app: App, working: Any) -> None
     async with working():
         handle = await checkout.submit()
         await handle.result("10s")
-        steps = await app.client.load_steps(handle.id)
+        steps = await workflow_source(app.client).load_steps(handle.id)
     assert [(s.name, s.occurrence, s.position, s.kind, s.result) for s in steps] == [
         ("charge", 1, 0, "step", b"1"),
         ("charge", 2, 1, "step", b"2"),
@@ -76,7 +77,7 @@ async def test_a_step_that_fails_is_tried_again_by_its_own_budget(app: App, work
         return await ctx.options(max_attempts=3, retry_delay="1ms").step(flaky)
 
     async with working():
-        assert await (await checkout.submit()).result("10s") == "done"
+        assert await (await checkout.submit()).result("10s") == "done"  # type: ignore[call-arg]
     assert (len(tries), len(set(tries)), attempts) == (3, 1, {1})
 
 
@@ -175,7 +176,7 @@ async def test_suspension_is_not_swallowed_by_except_exception(app: App, working
 
     async with working():
         handle = await patient.submit()
-        await app.client.signal(handle.id, "other")
+        await workflow_source(app.client).signal(handle.id, "other")
         await handle.signal("approval", {"by": "ada"})
         assert await handle.result("10s") == "{'by': 'ada'}"
     assert swallowed == []
@@ -198,7 +199,7 @@ async def test_what_runs_side_by_side_is_told_apart_by_the_order_in_which_it_was
     async with working():
         handle = await fan_out.submit()
         assert await handle.result("10s") == [3, 1, 2]
-        steps = await app.client.load_steps(handle.id)
+        steps = await workflow_source(app.client).load_steps(handle.id)
     assert [(s.occurrence, s.result) for s in steps] == [(1, b"3"), (2, b"1"), (3, b"2")]
 
 
@@ -274,8 +275,8 @@ async def test_now_random_and_uuid_are_the_same_in_every_attempt(app: App, worki
             raise OSError("again")
 
     async with working():
-        await (await randomness.submit()).result("10s")
-        await (await randomness.submit()).result("10s")
+        await (await randomness.submit()).result("10s")  # type: ignore[call-arg]
+        await (await randomness.submit()).result("10s")  # type: ignore[call-arg]
     assert seen[0] == seen[1] == seen[2] != seen[3]
     assert len({seen[0][2], seen[0][3], seen[3][2], seen[3][3]}) == 4
 

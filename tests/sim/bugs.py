@@ -6,6 +6,7 @@ how it is found is the business of the checkers, which know nothing of this file
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
@@ -23,6 +24,7 @@ from windlass.core import step_command
 from windlass.core import task as rules
 from windlass.core.ids import derived_id
 from windlass.core.lease import Lease
+from windlass.core.queue import admit
 from windlass.core.states import TABLE, Instant, State, Transition, Verb
 from windlass.core.submission import Submission
 from windlass.core.task import Task
@@ -196,8 +198,8 @@ def worker_is_known_by_its_lease() -> AbstractContextManager[None]:
     """What people see as the id of a worker is the token of its attempts."""
     real = WorkerTable.insert_worker
 
-    async def insert_worker(self: Any, _: Any, lease: Lease) -> None:
-        await real(self, lease.id, lease)
+    async def insert_worker(self: Any, _: Any, lease: Lease, *rest: Any) -> None:
+        await real(self, lease.id, lease, *rest)
 
     return patched(WorkerTable, "insert_worker", insert_worker)
 
@@ -315,7 +317,7 @@ def limit_counted_before_lock() -> AbstractContextManager[None]:
         usage = await tx.queues.queue_usage(lease.namespace, queue, view.config)
         config = await tx.queues.lock_queue(lease.namespace, queue)
         now = await tx.now()
-        return strategies.replace(view, config=config, now=now), strategies.admit(config, usage, limit, now)
+        return dataclasses.replace(view, config=config, now=now), admit(config, usage, limit, now)
 
     return patched(strategies.ClaimStrategies, "_admit_under_lock", admit_under_lock)
 

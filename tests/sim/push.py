@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 from tests.sim import plan as plans
+from tests.sim.bugs import patched
 from tests.sim.check_commit import CommitChecker
 from tests.sim.check_task import TaskChecker, require
 from tests.sim.host import Gone, Host
@@ -260,15 +261,5 @@ class PushedJob(Reporter):
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Nothing that is drawn outside of the seed; and no task asks for what no service has."""
-    labels, modules = plans.LABELS, (token_keys, queues)
-    plans.LABELS = ()
-    for module in modules:
-        module.secrets = Constant  # type: ignore[assignment, attr-defined]
-    try:
+    with patched(plans, "LABELS", ()), patched(token_keys, "secrets", Constant), patched(queues, "secrets", Constant):
         yield
-    finally:
-        import secrets
-
-        plans.LABELS = labels
-        for module in modules:
-            module.secrets = secrets

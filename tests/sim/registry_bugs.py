@@ -18,6 +18,7 @@ from windlass.core.states import Transition
 from windlass.core.task import Task
 from windlass.engine.liveness.leases import Leases
 from windlass.engine.loops import schedule_loop
+from windlass.engine.submit.submitter import add_each
 
 
 def zombies_write() -> AbstractContextManager[None]:
@@ -83,8 +84,14 @@ def fire_lost_in_between() -> AbstractContextManager[None]:
             await tx.schedules.settle([after for after, _ in planned])
         async with self._store.begin() as tx:
             made = zip(due, planned, strict=True) if now is not None else ()
-            await schedule_loop.add_each(
-                tx, [schedule_loop._submission(one, f) for one, (_, fires) in made for f in fires]
+            await add_each(
+                tx,
+                [
+                    schedule_rules.submission(one, f.task_id, schedule_rules.fire_key(one.id, f.at), f.after)
+                    for one, (_, fires) in made
+                    for f in fires
+                    if f.task_id is not None
+                ],
             )
         return len(due)
 

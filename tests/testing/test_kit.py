@@ -64,7 +64,7 @@ async def test_a_sleep_holds_no_worker_and_uses_no_budget(app: App, windlass_kit
         return ctx.attempt
 
     async with windlass_kit(app) as kit:
-        handle = await nap.submit()
+        handle = await nap.submit()  # type: ignore[call-arg]
         await kit.until(handle, "sleeping")
         view = await kit.engine.tasks.get(handle.id)
         assert [why.reason for why in await kit.engine.tasks.why_waiting(handle.id)] == ["sleeping"]
@@ -124,7 +124,7 @@ async def test_no_recorded_step_is_run_again_wherever_the_worker_is_killed(app: 
     async with windlass_kit(app) as kit:
         for occurrence in range(1, 21):
             kit.kill_after_step("work", occurrence=occurrence)
-        handle = await long.submit()
+        handle = await long.submit()  # type: ignore[call-arg]
         assert await kit.result(handle) == list(range(20))
         task = (await kit.engine.tasks.get(handle.id)).task
     assert calls == list(range(20))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Decorator,
         SyncContextHandler,
         SyncHandler,
+        WorkflowDecorator,
     )
 
 P = ParamSpec("P")
@@ -220,7 +221,7 @@ class App:
     @overload
     def workflow(self, function: Callable[P, Awaitable[R]], /) -> Handler[P, R]: ...
     @overload
-    def workflow(self, /, **options: Unpack[TaskOptions]) -> Decorator: ...
+    def workflow(self, /, **options: Unpack[TaskOptions]) -> WorkflowDecorator: ...
 
     def workflow(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Make an async function with a parameter `ctx: WorkflowContext` a workflow; options as for a task."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -28,7 +29,7 @@ from windlass.core.failure import Category, Failure
 from windlass.core.lease_token import lease_token
 from windlass.core.queue import QueueConfig, Rate, Usage
 from windlass.core.retry import Policy
-from windlass.core.states import State, Verb
+from windlass.core.states import State, Transition, Verb
 from windlass.core.task import Outcome, Task
 from windlass.datasets.rules.events import (
     BatchReport,
@@ -71,6 +72,10 @@ BATCH = BatchReport(DATASET, VERSION, "s3://b/tasks/x", 10)
 )  # fmt: skip
 def test_why_a_task_cannot_be_claimed_by_its_id(task: Task, labelled: bool, why: NotClaimed | None) -> None:
     assert rules.why_not(task, WAKEUP, labelled, NOW) == why
+
+
+def written(move: Transition) -> Any:
+    return move.writes
 
 
 def test_only_queues_that_wake_their_workers_give_tasks_by_id() -> None:
@@ -229,26 +234,26 @@ def test_an_event_is_the_same_in_every_attempt_and_another_in_every_other_respec
 def test_what_is_recorded_is_not_recorded_again() -> None:
     said = (EVENT, EVENT, EventReport(DATASET, VERSION, 8))
     move = Emit(SHOWN, said).decide_with(HELD, LIVE, NOW)
-    assert [event.cursor for event in move.writes] == [7, 8]
+    assert [event.cursor for event in written(move)] == [7, 8]
     assert len(move.effects) == 2
     known = DatasetContext(holds={ID: (1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
 
     again = Emit(SHOWN, said).decide_with(HELD, known, NOW)
 
-    assert [event.cursor for event in again.writes] == [8]
+    assert [event.cursor for event in written(again)] == [8]
 
 
 def test_only_declared_datasets_in_their_version_are_routed() -> None:
     for said in (EventReport(OTHER, VERSION, 1), EventReport(DATASET, OTHER, 1)):
         move = Emit(SHOWN, (said,)).decide_with(HELD, LIVE, NOW)
-        assert [event.declared for event in move.writes] == [False]
+        assert [event.declared for event in written(move)] == [False]
         assert move.effects == ()
 
 
 def test_final_events_are_committed_with_a_success_or_a_repeat_with_new_ones_is_refused() -> None:
     finish = LeaseReport(SHOWN, Outcome.SUCCEEDED, b"1", events=(EVENT,))
     done = finish.decide_with(HELD, LIVE, NOW)
-    assert [event.id for event in done.writes] == [EVENT.id_of(ID)]
+    assert [event.id for event in written(done)] == [EVENT.id_of(ID)]
     recorded = DatasetContext(holds={ID: (1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
 
     assert not finish.decide_with(done.after, recorded, NOW).changed
@@ -317,7 +322,7 @@ def test_the_folders_of_an_attempt_are_those_of_no_other() -> None:
 
 def test_a_batch_is_published_once_and_not_otherwise_than_before() -> None:
     publish = PublishBatch(SHOWN, BATCH, ("s3://b/",))
-    [record] = publish.decide_with(HELD, LIVE, NOW).writes
+    [record] = written(publish.decide_with(HELD, LIVE, NOW))
     known = DatasetContext(holds={ID: (1, {DATASET: VERSION})}, publishes={record.id: (VERSION, 10)})
 
     assert publish.decide_with(HELD, known, NOW).writes == ()

@@ -90,7 +90,7 @@ async def test_a_report_that_cannot_be_read_is_refused_and_the_next_is_heard(
     report.number = 10**9
     good = pb.Report(number=10**9 + 1, task_id=id_.bytes, attempt=1, what="complete", body=b"1")
     await session._send_reports([report, good])
-    assert type(await soon(answered)).code == "invalid"
+    assert (await soon(answered)).code == "invalid"
     assert await ended(live_engine, id_) == [State.SUCCEEDED]
     await remote.end_lease(lease)
 

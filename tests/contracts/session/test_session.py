@@ -59,7 +59,7 @@ async def test_an_app_far_from_the_database_submits_runs_waits_and_cancels(serve
 
     async with app:
         running = asyncio.create_task((worker := app.worker(heartbeat_process=False)).run())
-        handle = await greet.options().submit("Ada")
+        handle = await greet.options().submit("Ada")  # type: ignore[call-arg]
         assert await handle.result(timeout=60) == "Hello, Ada!"
         endless = await never.submit()
         await soon(begun.wait())
@@ -90,7 +90,7 @@ async def test_a_workflow_runs_far_from_the_database(server: str) -> None:
     async with app:
         worker = app.worker(heartbeat_process=False)
         running = asyncio.create_task(worker.run())
-        handle = await checkout.submit("order 17")
+        handle = await checkout.submit("order 17")  # type: ignore[call-arg]
         await handle.signal("approval", "yes")
         assert await handle.result(timeout=60) == "receipt of order 17: yes"
         await worker.shutdown()

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from windlass.core import schedule as rules
 from windlass.core.cron import parse_cron
@@ -218,7 +219,7 @@ def test_what_is_in_no_run_cannot_be_waited_for() -> None:
 
 def test_the_task_of_a_fire_is_what_the_schedule_says() -> None:
     schedule = made(queue="mail", payload=b"[1]", priority=3, policy=Policy(max_attempts=2), wire=b"{}")
-    submission = rules.submission(rules.replace(schedule, overlap=Overlap.QUEUE), IDS[0], "key", (IDS[1],))
+    submission = rules.submission(replace(schedule, overlap=Overlap.QUEUE), IDS[0], "key", (IDS[1],))
     assert (submission.kind, submission.queue, submission.payload, submission.priority) == ("job", "mail", b"[1]", 3)
     assert (submission.id, submission.idempotency_key, submission.schedule_id) == (IDS[0], "key", ID)
     assert (submission.run_id, submission.after, submission.after_any_outcome) == (ID, (IDS[1],), True)
@@ -265,7 +266,7 @@ def test_a_change_of_something_else_is_refused() -> None:
 
 
 def test_what_code_declares_is_changed_in_code_while_a_worker_declares_it() -> None:
-    declared = rules.replace(made(), app="shop", declared_at=NOW)
+    declared = replace(made(), app="shop", declared_at=NOW)
     with pytest.raises(InvalidState, match="shop"):
         rules.check_free(declared, NOW + minutes(4), minutes(5))
     rules.check_free(declared, NOW + minutes(6), minutes(5))

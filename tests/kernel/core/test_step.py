@@ -52,10 +52,10 @@ CHILD = UUID(int=0xC41D)
 SIGNAL = Signal(UUID(int=0x516), TASK_ID, "approval", b'"yes"', NOW)
 
 SAID: dict[str, Callable[..., StepCommand]] = {
-    "result": lambda *held: StepResult(*held, PLACE, b"42"),
+    "result": lambda *held: StepResult(*held, place=PLACE, result=b"42"),
     "failure": lambda *held: StepFailure(*held, PLACE, failure=CRASH, failures=1),
-    "sleep": lambda *held: StepSleep(*held, PLACE, 60.0),
-    "time": lambda *held: StepTime(*held, PLACE),
+    "sleep": lambda *held: StepSleep(*held, place=PLACE, delay_s=60.0),
+    "time": lambda *held: StepTime(*held, place=PLACE),
     "signal": lambda *held: StepSignal(*held, PLACE, signal="approval"),
     "child": lambda *held: StepChild(*held, PLACE, child_id=CHILD),
 }

@@ -15,6 +15,7 @@ from tests.kit.work import CRASH, begin, held, job, jobs, soon, state, task, unt
 from windlass import Conflict, Engine, Outcome, Policy, State
 from windlass.engine.loops import runner
 from windlass.engine.loops.runner import Loop
+from windlass.errors import Unavailable
 from windlass.testing.clock import VirtualClock
 
 
@@ -193,7 +194,7 @@ async def test_a_loop_ticks_again_at_once_while_there_is_work_and_then_waits_to_
 
 async def test_a_loop_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(runner, "AFTER_ERROR_S", 0)
-    outcomes: list[Any] = [ValueError("a defect"), runner.Unavailable("away"), 0]
+    outcomes: list[Any] = [ValueError("a defect"), Unavailable("away"), 0]
     done = asyncio.Event()
 
     async def tick() -> int:

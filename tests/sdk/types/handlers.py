@@ -6,7 +6,7 @@ Read by test_types.py, never run.
 from dataclasses import dataclass
 from typing import assert_type
 
-from windlass import App, Context, TaskHandle, chain, group
+from windlass import App, Context, TaskHandle, WorkflowContext, chain, group
 from windlass.sdk import ChainHandle, GroupHandle, Handler
 
 app = App("shop")
@@ -32,6 +32,11 @@ async def total(ctx: Context, numbers: list[int]) -> float:
     return float(sum(numbers))
 
 
+@app.workflow(max_losses=20)
+async def checkout(ctx: WorkflowContext, order: int) -> str:
+    return str(order)
+
+
 app.task(tmeout="10m")  # E: call-overload
 
 
@@ -51,6 +56,8 @@ async def submits() -> None:
     assert_type(await handle.result("30s"), str)
     assert_type(send.submit_sync(Address("ada")), TaskHandle[str])
     assert_type(await (await total.submit([1, 2])).result(), float)
+    assert_type(await (await checkout.submit(7)).result(), str)
+    await checkout.submit("seven")  # E: arg-type
     await send.submit("ada")  # E: arg-type
     await send.submit()  # E: call-arg
     await send.submit(Address("ada"), colour="red")  # E: call-arg

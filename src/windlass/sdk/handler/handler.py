@@ -46,6 +46,7 @@ from windlass.sdk.worker.outcome import CallResult
 
 if TYPE_CHECKING:
     from windlass.sdk.app import App
+    from windlass.sdk.workflow.context import WorkflowContext
 
 _ARGUMENTS = (tuple, list)  # `tuple | list` would be built again for each task of a batch
 
@@ -278,6 +279,12 @@ if TYPE_CHECKING:
         ) -> AsyncHandler[P, R]: ...
         @overload
         def __call__(self, function: Callable[P, R], /) -> SyncHandler[P, R]: ...
+
+    class WorkflowDecorator(Protocol):
+        @overload
+        def __call__(self, function: Callable[Concatenate[WorkflowContext, P], Awaitable[R]], /) -> Handler[P, R]: ...
+        @overload
+        def __call__(self, function: Callable[P, Awaitable[R]], /) -> Handler[P, R]: ...
 
 
 def _arguments_of(calls: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:

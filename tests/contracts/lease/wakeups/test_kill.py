@@ -87,5 +87,5 @@ async def test_a_nats_server_that_is_killed_loses_nothing_that_it_took(
                 await engine.loops.effects_tick()
             assert await receive(consumer, 6) == {*before, *during}
     finally:
-        for part in (consumer, *senders.values()):
-            await part.close()
+        for close in (consumer.close, *(sender.close for sender in senders.values())):
+            await close()

@@ -52,8 +52,8 @@ class World(kit.World[UUID]):
             async with engine.service(Wakeups).carrying(senders, loop=False):
                 yield world
         finally:
-            for part in (*world.consumers, *senders.values()):
-                await part.close()
+            for close in (*(one.close for one in world.consumers), *(sender.close for sender in senders.values())):
+                await close()
 
     def consumer(self) -> Consumer:
         made = make_consumer(self.route, self.side.call, self.side.options)

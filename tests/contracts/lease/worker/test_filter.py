@@ -15,6 +15,7 @@ from tests.contracts.lease.worker.test_program import TASK, Heard
 from tests.kit.work import soon
 
 from windlass.contracts.lease.sandbox import seccomp
+from windlass.contracts.lease.sandbox.system import MACHINE
 from windlass.contracts.lease.sandbox.system_calls import ALLOWED, NAMESPACES_ONLY, REFUSED
 from windlass.contracts.lease.worker.child import Programs
 from windlass.contracts.lease.worker.isolation import Isolation
@@ -157,7 +158,7 @@ SHELL = "mkdir d; printf 'b\\na\\n' > d/f; cp d/f g; mv g h; tar cf t d; tar tf 
 async def test_new_and_unknown_calls_are_not_implemented_and_forbidden_ones_not_permitted(
     programs: Programs, python: Python
 ) -> None:
-    number = REFUSED["bpf"][MACHINES.index(seccomp.MACHINE)]
+    number = REFUSED["bpf"][MACHINES.index(MACHINE)]
     answer = await soon(programs.run(python(KNOWN.replace("NUMBER", str(number))), TASK, Heard(), {}))
 
     assert answer.result == {"clone3": errno.ENOSYS, "newest": errno.ENOSYS, "bpf": errno.EPERM}

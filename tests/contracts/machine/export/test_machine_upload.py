@@ -96,14 +96,14 @@ def test_a_store_that_was_away_is_found_again(file: Path, whole_max_bytes: int) 
     def wait(seconds: float) -> None:
         waited.append(seconds)
         if len(waited) == 2:
-            store.start()
+            away.start()
 
-    with open_s3() as store:
-        store.stop()
-        sender = s3.Upload(store.endpoint, BUCKET, sigv4.Keys(KEY, SECRET), time.monotonic() + 60, wait)
+    with open_s3() as away:
+        away.stop()
+        sender = s3.Upload(away.endpoint, BUCKET, sigv4.Keys(KEY, SECRET), time.monotonic() + 60, wait)
         sender.send("exports/x/y", file, "text/plain", whole_max_bytes=whole_max_bytes, part_bytes=5 * 1024 * 1024)
 
-        assert content(store, "exports/x/y") == file.read_bytes()
+        assert content(away, "exports/x/y") == file.read_bytes()
     assert waited == [pytest.approx(0.425, abs=0.076), pytest.approx(0.85, abs=0.151)]
 
 

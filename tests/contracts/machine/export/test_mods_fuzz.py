@@ -19,6 +19,7 @@ from windlass.contracts.machine.export.mods import crosswalk
 from windlass.contracts.machine.export.mods.crosswalk import Addresses, Entity, Place
 from windlass.contracts.machine.export.mods.entity import decode, read_manifest, text
 from windlass.contracts.machine.export.mods.graph import Graph, read_graph
+from windlass.contracts.machine.export.mods.node import leaf
 from windlass.contracts.machine.export.mods.related import other_items, ref_item
 from windlass.contracts.machine.export.mods.writer import clean, write_record
 
@@ -92,7 +93,7 @@ def test_whatever_is_said_a_record_keeps_the_rules(
 def test_text_comes_back_as_it_was(said: str) -> None:
     file = io.BytesIO()
 
-    write_record(file, [crosswalk.leaf("abstract", said, displayLabel=said)])
+    write_record(file, [leaf("abstract", said, displayLabel=said)])
 
     (abstract,) = etree.fromstring(file.getvalue())
     assert abstract.text == (clean(said) or None)

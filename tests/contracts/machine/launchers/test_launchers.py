@@ -379,7 +379,7 @@ async def test_what_a_machine_is_told_is_in_a_secret_and_not_in_the_job(bench: B
 
 @pytest.mark.parametrize("bench", ["kubernetes", "fly"], indirect=True)
 async def test_who_is_not_let_in_is_told_so(bench: Bench) -> None:
-    make = {
+    make: dict[str, Callable[[], Launcher]] = {
         "kubernetes": lambda: KubernetesLauncher(bench.url, token="no"),
         "fly": lambda: FlyLauncher("exports", "no", url=bench.url),
     }
