@@ -69,6 +69,7 @@ PURE = {
     "dataclasses",
     "datetime",
     "decimal",
+    "difflib",
     "enum",
     "functools",
     "hashlib",
@@ -111,6 +112,7 @@ DRIVERS: dict[str, set[str]] = {
     "prometheus_client": {"api"},
     "lxml": {"contracts.machine"},
     "structlog": {"cli"},
+    "yaml": {"datasets"},
 }
 STDIO = ("windlass.stdio", "windlass.contracts")
 SERVER_ONLY = {*DRIVERS, "windlass.store", "windlass.engine", "windlass.serve", "windlass.cli"}

@@ -7,6 +7,7 @@ file are already filled in. Field names are those of the file; JSON of these str
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import tzinfo
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from windlass.datasets.rules.partition import Scheme, build
 from windlass.datasets.rules.schema import DatasetSchema
 
 _NAMESPACE = UUID("0b6f5d0e-6c1c-5d0f-8a7e-646174617365")  # of dataset ids; never changes
@@ -101,6 +103,19 @@ class Priority(StrEnum):
     BACKFILL = "backfill"
 
 
+class BackpressureMode(StrEnum):
+    """What happens to a job whose queue is full."""
+
+    PAUSE = "pause"
+
+
+class Severity(StrEnum):
+    """Whether a failed check of the data is only reported, or keeps a commit from its readers."""
+
+    WARN = "warn"
+    BLOCK = "block"
+
+
 class PartitionKind(StrEnum):
     """How partitions are named."""
 
@@ -164,6 +179,11 @@ class Partitioning(msgspec.Struct, frozen=True, omit_defaults=True):
     start: int | str | None = None
     timezone: str | None = None
 
+    def scheme(self, zone: tzinfo | None = None) -> Scheme:
+        """The scheme that it describes; `zone` is the zone that `timezone` names. Raises Invalid with the field that is
+        wrong."""
+        return build(self.kind, size=self.size, every=self.every, start=self.start, zone=zone)
+
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the tasks of a job run. No limit changes what a job makes. None is no limit, for times: never."""
@@ -176,7 +196,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     max_queue_depth: int | None = None
     max_queue_age_s: int | None = None
     idle_timeout_s: int | None = None
-    backpressure_mode: str = "pause"
+    backpressure_mode: BackpressureMode = BackpressureMode.PAUSE
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -219,7 +239,7 @@ class DataCheck(msgspec.Struct, frozen=True):
 
     name: str
     sql: str
-    severity: str
+    severity: Severity
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -276,6 +296,11 @@ class Dag(msgspec.Struct, frozen=True, dict=True):
     def job(self) -> Mapping[str, Job]:
         """The jobs by name."""
         return {job.name: job for job in self.jobs}
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """The positions of the jobs by name."""
+        return {job.name: index for index, job in enumerate(self.jobs)}
 
     @cached_property
     def publication(self) -> Mapping[str, Publication]:

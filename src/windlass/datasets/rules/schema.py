@@ -5,8 +5,9 @@ Knows the types that a column may have, not how a database spells them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -77,3 +78,36 @@ class DatasetSchema(msgspec.Struct, frozen=True):
         """The columns that a `where` may name."""
         own = frozenset(column.name for column in self.columns)
         return own | frozenset(SYSTEM_COLUMNS) if postgres else own
+
+
+class Fault(NamedTuple):
+    """What is wrong with a schema, and at which path below it."""
+
+    path: tuple[str | int, ...]
+    message: str
+    reserved: bool = False
+
+
+def faults(schema: DatasetSchema) -> Iterator[Fault]:
+    """What is wrong with a schema. Names that differ in case only are the same column to DuckDB."""
+    seen: dict[str, str] = {}
+    for index, column in enumerate(schema.columns):
+        path = ("columns", index, "name")
+        if column.name.lower() in RESERVED:
+            yield Fault(path, f"{column.name} is a column that Windlass adds and fills: take it out", reserved=True)
+        elif (same := seen.setdefault(column.name.lower(), column.name)) is not column.name:
+            yield Fault(path, f"{column.name} is there already, as {same}")
+    known = {column.name for column in schema.columns} | {ORG_ID}
+    yield from _unknown(("unique",), schema.unique, known)
+    for index, columns in enumerate(schema.indexes):
+        yield from _unknown(("indexes", index), columns, known | SYSTEM_COLUMNS.keys())
+    if schema.unique == (ORG_ID,):
+        yield Fault(("unique",), f"must have a column besides {ORG_ID}, or there is one row for each organisation")
+    if schema.on_conflict is OnConflict.UPDATE and not schema.unique:
+        yield Fault(("on_conflict",), "update needs a unique key: add unique")
+
+
+def _unknown(path: tuple[str | int, ...], columns: Iterable[str], known: Set[str]) -> Iterator[Fault]:
+    for index, column in enumerate(columns):
+        if column not in known:
+            yield Fault((*path, index), f"{column} is not one of the columns")
