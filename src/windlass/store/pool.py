@@ -29,14 +29,15 @@ CLOSE_TIMEOUT_S = 5.0
 class Session:
     """A connection for the length of one unit of work."""
 
-    __slots__ = ("_connection", "broken")
+    __slots__ = ("_connection", "broken", "interrupted")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        # Not to be used again. The driver may notice only after our error that its connection is closed. A statement
-        # whose caller left may go on: a `begin` that takes effect after the release would leave what the next caller
-        # writes uncommitted. asyncpg before 0.32 also raises CancelledError for ever after two cancels in a row.
-        self.broken = False
+        self.broken = False  # the driver may notice that its connection is closed only after our error
+        # The caller left during a statement, which goes on until it is cancelled. A `begin` that takes effect after the
+        # release would leave what the next caller writes uncommitted. asyncpg before 0.32 raises CancelledError in all
+        # later statements if the next caller leaves before the statement of the first is cancelled.
+        self.interrupted = False
 
     @property
     def connection(self) -> Any:
@@ -48,8 +49,11 @@ class Session:
         try:
             with translated():
                 rows: Sequence[Row] = await self._connection.fetch(QUERIES[query], *args)
-        except (Away, asyncio.CancelledError):
+        except Away:
             self.broken = True
+            raise
+        except asyncio.CancelledError:
+            self.interrupted = True
             raise
         return rows
 
@@ -62,8 +66,11 @@ class Session:
         try:
             with translated():
                 await self._connection.execute(command)
-        except (Away, asyncio.CancelledError):
+        except Away:
             self.broken = True
+            raise
+        except asyncio.CancelledError:
+            self.interrupted = True
             raise
 
     async def limit_lock_wait(self, lock_wait_ms: int) -> None:
@@ -90,6 +97,7 @@ class Pool:
         self._free: list[Any] = []
         self._made = 0
         self._line: deque[asyncio.Future[None]] = deque()
+        self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def acquire(self) -> Session:
@@ -106,8 +114,13 @@ class Pool:
                     await self._in_line()
 
     def release(self, session: Session) -> None:
-        """Return a connection to the pool, or close it if it is broken or inside a transaction."""
+        """Return a connection to the pool, or close it if it is broken, interrupted or inside a transaction."""
         connection = session._connection
+        if session.interrupted and not session.broken and not connection.is_closed():
+            closing = asyncio.create_task(self._close(connection))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            return
         if session.broken or connection.is_closed() or connection.is_in_transaction() or self._closed:
             connection.terminate()
             self._made -= 1
@@ -115,8 +128,20 @@ class Pool:
             self._free.append(connection)
         self._next()
 
+    async def _close(self, connection: Any) -> None:
+        """Close a connection after its statement was cancelled, as the driver does by itself. Until then it counts as
+        one of the pool."""
+        try:
+            with suppress(StoreBusy), translated():
+                await connection.close(timeout=CLOSE_TIMEOUT_S)
+        finally:
+            self._made -= 1
+            self._next()
+
     async def close(self) -> None:
         self._closed = True
+        if self._closing:
+            await asyncio.wait(self._closing)
         for connection in self._free:
             with suppress(StoreBusy), translated():
                 await connection.close(timeout=CLOSE_TIMEOUT_S)
