@@ -271,7 +271,7 @@ async def test_a_key_hears_of_its_namespace_only(web: httpx.AsyncClient, url: st
 async def test_a_quiet_reader_gets_signs_of_life_and_a_revoked_key_ends_the_stream(
     web: httpx.AsyncClient, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "SIGN_OF_LIFE_S", 0.3)
+    monkeypatch.setattr(feed, "KEEP_ALIVE_S", 0.3)
     made, key = await engine.keys.create_key(name="k", role=Role.VIEWER, namespace="ours")
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client, follow(client) as reader:

@@ -52,7 +52,7 @@ async def test_a_task_that_waits_for_its_letter_says_so_and_is_woken_by_a_replay
     async with engine.service(Wakeups).carrying({}, loop=False):
         await engine.service(Wakeups).tick()
         [waits] = (await api.get(f"/api/v1/tasks/{task_id}/why-waiting")).json()["items"]
-        assert waits["reason"] == "spoken_of"
+        assert waits["reason"] == "announced"
         letter = await dead_letter(engine, task_id=task_id)
         [waits] = (await api.get(f"/api/v1/tasks/{task_id}/why-waiting")).json()["items"]
         assert waits["reason"] == "dead_letter"

@@ -20,7 +20,7 @@ def test_a_queue_is_told_to_wake_its_workers(dev: Dev) -> None:
 
     task_id = dev.submit("later", None, "--queue", queue)
     why = dev.json("tasks", "why", task_id)
-    assert {one["reason"] for one in why["items"]} <= {"spoken_of", "in_line"}
+    assert {one["reason"] for one in why["items"]} <= {"announced", "in_line"}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from windlass.contracts.callback.delivery import Push
 from windlass.contracts.callback.server.options import PushOptions
 from windlass.contracts.lease.delivery import Invoke, Wakeup
 from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
-from windlass.contracts.lease.wakeups.carriers.internal import ask_route
+from windlass.contracts.lease.wakeups.carriers.internal import fetch_route
 from windlass.contracts.lease.wire.wakeup import task_of
 from windlass.contracts.machine.delivery import Machine
 from windlass.contracts.machine.launchers.options import MachineOptions
@@ -204,7 +204,7 @@ async def wakeup(site: Site, queue: str) -> AsyncIterator[None]:
             return answer.status_code, answer.content
 
         async def work() -> None:
-            consumer = make_consumer(await ask_route(call, queue), call)
+            consumer = make_consumer(await fetch_route(call, queue), call)
             while True:
                 for message in await consumer.receive(1, 20.0):
                     said = {"task_id": str(task_of(message.body)), "worker_id": "w"}

@@ -195,7 +195,7 @@ class Soak(Asking):
         more = [self.randomness.choice(kinds) for _ in range(self.kills - len(once))]
         moments = sorted(self.randomness.randrange(self.tasks // 50, self.tasks * 9 // 10) for _ in range(self.kills))
         order = self.randomness.sample([*once, *more], self.kills)
-        if self.hurried:  # those that were spoken of often are spoken of seldom: it takes long until they are again
+        if self.hurried:  # those that were announced often are announced seldom: it takes long until they are again
             order.sort(key=lambda target: target != "carrier")
         return list(zip(moments, order, strict=True))
 
@@ -204,7 +204,7 @@ class Soak(Asking):
             await self._submit_and_kill(engine)
 
     async def _submit(self, engine: Engine, ended: int) -> None:
-        """Never more than a few hundred wait: a task that waits for long is spoken of again and again."""
+        """Never more than a few hundred wait: a task that waits for long is announced again and again."""
         most, group = (GENTLE_BACKLOG_MAX, GENTLE_GROUP) if self._gently else (BACKLOG_MAX, GROUP)
         while self.submitted < min(self.tasks, ended + most):
             numbers = range(self.submitted, min(self.submitted + group, self.tasks))

@@ -15,7 +15,7 @@ from tests.kit.work import soon
 
 from windlass import App, open_engine
 from windlass.serve import open_server
-from windlass.store.errors import Away, translate
+from windlass.store.errors import DatabaseUnavailable, translate
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
     ids=["read only", "disk", "idle in transaction", "transaction timeout"],
 )
 def test_what_the_database_says_of_itself_means_later(error: Exception) -> None:
-    assert isinstance(translate(error), Away)
+    assert isinstance(translate(error), DatabaseUnavailable)
 
 
 async def test_a_read_only_database_is_503_and_workers_wait(database: str, postgres: Server) -> None:

@@ -46,7 +46,7 @@ class Source:
             self._news.put_nowait(self._on_claim)
         return [claimed]
 
-    async def await_news(self, lease: Lease, timeout_s: float) -> bool:
+    async def await_notification(self, lease: Lease, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):  # then it is told again, as an engine does with each heartbeat
             async with asyncio.timeout(timeout_s):
                 self._extension = await self._news.get()
@@ -231,8 +231,8 @@ async def test_a_handler_that_does_not_stop_keeps_no_worker_from_its_next_lease(
                 raise LeaseLost("it ran out")
             return await super().extend_lease(lease, active, activity)
 
-        async def await_news(self, lease: Lease, timeout_s: float) -> bool:
-            return await super().await_news(lease, 0.01)
+        async def await_notification(self, lease: Lease, timeout_s: float) -> bool:
+            return await super().await_notification(lease, 0.01)
 
     async def handler(number: int) -> int:
         begun.set()

@@ -87,7 +87,7 @@ def calls(world: Victim, path: str, kind: Any) -> Iterator[Said]:
 def steps(world: Victim) -> Iterator[tuple[dict[str, Any], bool]]:
     for name, struct in STEPS.items():
         for said, _ in requests(world, struct):
-            yield {"name": name, "said": said}, True
+            yield {"name": name, "command": said}, True
 
 
 def _of_worker(world: Victim, kind: Any) -> Any:

@@ -19,7 +19,7 @@ from windlass.core.access import Role
 from windlass.core.worker import Registration
 from windlass.engine.manage import open_calls
 from windlass.engine.manage.keys import REMEMBER_S
-from windlass.engine.manage.open_calls import LOOK_S
+from windlass.engine.manage.open_calls import CHECK_S
 from windlass.serve import open_server, open_sessions
 from windlass.store.store import Store
 
@@ -29,7 +29,7 @@ POLL = "/kagzi.WorkflowService/PollActivity"
 @pytest.fixture
 async def engines(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Engine, Engine]]:
     """One that serves, and another in which the key is revoked."""
-    monkeypatch.setattr(open_calls, "LOOK_S", 0.05)
+    monkeypatch.setattr(open_calls, "CHECK_S", 0.05)
     async with Engine(Store(database)) as serving, Engine(Store(database)) as other:
         yield serving, other
 
@@ -104,7 +104,7 @@ async def test_everything_that_is_open_ends_when_its_key_is_revoked(engines: tup
 
 
 def test_what_was_looked_up_and_the_time_between_two_looks_are_within_five_seconds() -> None:
-    assert REMEMBER_S + LOOK_S < 5.0
+    assert REMEMBER_S + CHECK_S < 5.0
 
 
 async def test_a_call_that_was_cancelled_by_its_caller_is_not_said_to_be_revoked(

@@ -44,6 +44,15 @@ IN_NAMES = {
     "beats": "heartbeats",
     "speech": "message",
     "spoken": "announced",
+    "hear": "listen or receive",
+    "hears": "receives",
+    "look": "status, read or check",
+    "looks": "reads or checks",
+    "looking": "reading or checking",
+    "away": "unavailable",
+    "death": "exit",
+    "around": "environment",
+    "leaving": "exit",
     "house": "context",
 }
 # Words of comments and docstrings.

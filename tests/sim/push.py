@@ -119,7 +119,7 @@ class PushSimulation(Simulation):
 
         async def look() -> None:
             with contextlib.suppress(Gone, Unavailable):
-                await host.ask(lambda engine: engine.hear())
+                await host.ask(lambda engine: engine.listen())
             wake()
             while not host.dead:
                 await asyncio.sleep(stream.around(2.0))

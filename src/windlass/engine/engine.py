@@ -165,10 +165,10 @@ class Engine:
         async with self.store.single() as tx:
             await tx.now()
 
-    async def hear(self) -> None:
+    async def listen(self) -> None:
         """Start to listen for notifications of other processes, or to poll. Call it before anything waits. A process
         that only submits does neither, so its own notifications do not wake it."""
-        await self.loops.hear()
+        await self.loops.listen()
 
     async def close(self) -> None:
         """Finish the accepted work, then stop."""
@@ -225,7 +225,7 @@ class Engine:
         check_type("task_id", task_id, UUID)
         check_seconds("timeout_s", timeout_s)
         deadline_s = self.parts.stopwatch() + timeout_s
-        await self.hear()
+        await self.listen()
         view = await self.tasks.get(task_id)
         if not view.task.terminal:
             async with self.store.begin() as tx:
@@ -265,7 +265,7 @@ class Engine:
         check_count("limit", limit, least=1, most=CLAIM_MAX)
         check_seconds("wait_s", wait_s, most=3600.0)
         if wait_s > 0:
-            await self.hear()
+            await self.listen()
         claimed = await self.parts.claimer.claim(lease, limit, wait_s)
         if self.tally is not None:
             self.tally.started(claimed)
@@ -300,11 +300,11 @@ class Engine:
             return await self.parts.large.complete(report)
         return await self.parts.commands.call(checked_report(report, self.parts.randomness.jitter()))
 
-    async def await_news(self, lease: Lease, timeout_s: float) -> bool:
+    async def await_notification(self, lease: Lease, timeout_s: float) -> bool:
         """Wait for a cancel of an attempt under this lease. Returns False after `timeout_s`."""
         check_lease(lease)
         check_seconds("timeout_s", timeout_s)
-        await self.hear()
+        await self.listen()
         waiter = self.parts.notifications.waiter("lease", lease.id)
         try:
             with contextlib.suppress(Unavailable):  # the next heartbeat carries the cancel anyway

@@ -22,13 +22,13 @@ JSON: Header = (b"content-type", b"application/json")
 NO_STORE: Header = (b"cache-control", b"no-store")
 
 
-class Gone(Exception):
+class Disconnected(Exception):
     """The caller disconnected before its body was complete."""
 
 
 async def body_of(headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
     """Read a body of at most `limit` bytes. Each part waits for room in memory first: see `net.memory`. Raises TooLarge
-    (for a declared length before anything is read), Overloaded, Gone."""
+    (for a declared length before anything is read), Overloaded, Disconnected."""
     declared = headers.get(b"content-length", b"")
     room = int(declared[:20]) if declared.isdigit() else 0
     if room > limit:
@@ -39,7 +39,7 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive, limit: int) 
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise Disconnected
         part, more = message.get("body", b""), message.get("more_body", False)
         size += len(part)
         if size > limit:
@@ -60,12 +60,12 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive, limit: int) 
 
 
 async def pieces_of(receive: Receive) -> AsyncGenerator[bytes, None]:
-    """The body of a request piece by piece, for bodies of any length. Raises Gone."""
+    """The body of a request piece by piece, for bodies of any length. Raises Disconnected."""
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise Disconnected
         if piece := message.get("body", b""):
             yield piece
         more = message.get("more_body", False)

@@ -22,7 +22,7 @@ class CommitUnknown(StoreBusy):
     code = "commit_unknown"
 
 
-class Away(StoreBusy):
+class DatabaseUnavailable(StoreBusy):
     """The connection broke, or the database is shutting down: do not use the connection again."""
 
 
@@ -38,7 +38,7 @@ class Duplicate(Conflict):
     code = "duplicate"
 
 
-_AWAY = (
+_UNAVAILABLE = (
     OSError,
     asyncio.TimeoutError,
     asyncpg.InterfaceError,
@@ -63,11 +63,11 @@ def translate(error: BaseException) -> WindlassError | None:
     if isinstance(error, asyncpg.LockNotAvailableError):
         return LockHeld(f"another transaction holds a lock on this: {error}")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):  # another connection may lead to the new primary
-        return Away("the database accepts no writes now: it is a standby, or set to read only")
+        return DatabaseUnavailable("the database accepts no writes now: it is a standby, or set to read only")
     if isinstance(error, _BUSY):
         return StoreBusy(f"the database could not run this statement now: {error}")
-    if isinstance(error, _AWAY):
-        return Away(f"the database is away: {why_broken(error)}")
+    if isinstance(error, _UNAVAILABLE):
+        return DatabaseUnavailable(f"the database is away: {why_broken(error)}")
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
         return StoreBusy(f"the database refused our login: {error}")
     if isinstance(error, asyncpg.InvalidCatalogNameError):

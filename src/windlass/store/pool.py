@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 
 from windlass.errors import StoreBusy
-from windlass.store.errors import Away, CommitUnknown, translated
+from windlass.store.errors import CommitUnknown, DatabaseUnavailable, translated
 from windlass.store.queries import QUERIES
 from windlass.store.records import Row
 
@@ -49,7 +49,7 @@ class Session:
         try:
             with translated():
                 rows: Sequence[Row] = await self._connection.fetch(QUERIES[query], *args)
-        except Away:
+        except DatabaseUnavailable:
             self.broken = True
             raise
         except asyncio.CancelledError:
@@ -66,7 +66,7 @@ class Session:
         try:
             with translated():
                 await self._connection.execute(command)
-        except Away:
+        except DatabaseUnavailable:
             self.broken = True
             raise
         except asyncio.CancelledError:

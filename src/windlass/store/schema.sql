@@ -198,7 +198,6 @@ create table windlass.heartbeat (
     slack_ms      bigint      not null,
     expires_at    timestamptz not null,
     heartbeat_at  timestamptz,
-    seen_at       timestamptz,
     caller        text
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1);
 

@@ -22,7 +22,7 @@ from windlass.core.task import Outcome
 from windlass.datasets.read import Datasets
 from windlass.datasets.rules.events import ROUTE, EventReport
 from windlass.engine.read.metrics import Tally
-from windlass.store.errors import Away
+from windlass.store.errors import DatabaseUnavailable
 from windlass.store.pool import Session
 from windlass.testing.clock import VirtualClock
 
@@ -64,7 +64,7 @@ def lose_reply(monkeypatch: pytest.MonkeyPatch, query: str) -> list[str]:
         if name == query and not lost:
             lost.append(name)
             self.broken = True
-            raise Away("lost on purpose")
+            raise DatabaseUnavailable("lost on purpose")
         return rows
 
     monkeypatch.setattr(Session, "fetch", fetched)

@@ -18,7 +18,7 @@ from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.mount import make_lease_app
 from windlass.contracts.lease.rules import Caller
 from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
-from windlass.contracts.lease.wakeups.carriers.internal import ask_route
+from windlass.contracts.lease.wakeups.carriers.internal import fetch_route
 from windlass.contracts.lease.wakeups.carriers.port import Call, Consumer
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wire.wakeup import task_of
@@ -43,7 +43,7 @@ def calling(http: httpx.AsyncClient) -> Call:
 async def consumer(world: World) -> AsyncIterator[Consumer]:
     call = calling(world.http)
     async with world.engine.service(Wakeups).carrying({}, loop=False):
-        yield make_consumer(await ask_route(call, QUEUE), call)
+        yield make_consumer(await fetch_route(call, QUEUE), call)
 
 
 async def speak(world: World) -> None:
@@ -94,11 +94,11 @@ async def test_without_a_certificate_there_is_no_message(world: World, consumer:
     for shown in (None, world.tls_files.foreign, world.tls_files.expired):
         async with client(world.url, world.tls_files, shown) as http:
             with pytest.raises(Unavailable):
-                await ask_route(calling(http), QUEUE)
+                await fetch_route(calling(http), QUEUE)
     assert len(await consumer.receive(1, 0.0)) == 1
 
 
-async def test_a_refused_claim_is_spoken_of_again(world: World, consumer: Consumer) -> None:
+async def test_a_refused_claim_is_announced_again(world: World, consumer: Consumer) -> None:
     task_id = await world.submit()
     await speak(world)
     [message] = await consumer.receive(1, 0.0)
@@ -166,7 +166,7 @@ async def test_a_certificate_that_is_bound_to_namespaces_hears_of_no_task_of_oth
         for name in ("extend", "ack", "nack"):
             assert ok(await world.post(f"wakeups/{name}", held, http)) == {"kept": False}
 
-        mine = make_consumer(await ask_route(calling(http), QUEUE, "shop"), calling(http))
+        mine = make_consumer(await fetch_route(calling(http), QUEUE, "shop"), calling(http))
         [message] = await mine.receive(1, 0.0)
         assert task_of(message.body) == ours
         assert (await world.claim(ours, http))["status"] == "Claimed"
@@ -209,9 +209,9 @@ async def test_other_paths_and_methods_are_refused(world: World) -> None:
 
 async def test_a_consumer_says_what_a_server_refuses(world: World) -> None:
     with pytest.raises(NotFound, match="sends no wake-ups"):
-        await ask_route(calling(world.http), "nobody")
+        await fetch_route(calling(world.http), "nobody")
     with pytest.raises(Invalid):
-        await ask_route(calling(world.http), "a\x00")
+        await fetch_route(calling(world.http), "a\x00")
 
 
 # --------------------------------------------------------------------------------------------- dead letters

@@ -15,7 +15,7 @@ from tests.kit.world import ROOT
 
 from windlass import State
 from windlass.contracts.machine.delivery import Machine
-from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused
+from windlass.contracts.machine.launchers.port import LauncherUnavailable, LaunchRefused
 from windlass.core.access import Role
 from windlass.core.delivery import RetryForm
 from windlass.testing.clock import VirtualClock
@@ -270,7 +270,7 @@ async def test_secrets_are_in_no_answer_no_row_and_no_log(
         assert "***" in (await world.task(name)).error.trace  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("failure", [LaunchRefused, LauncherAway])
+@pytest.mark.parametrize("failure", [LaunchRefused, LauncherUnavailable])
 async def test_what_a_vendor_repeats_is_told_without_secrets(world: World, failure: type[Exception]) -> None:
     world.options.variables["TOKEN"] = "hunter2-hunter2"  # type: ignore[index]
     await world.queue(secrets=["TOKEN"], spawn_timeout_ms=300)

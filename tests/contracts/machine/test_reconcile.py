@@ -27,7 +27,7 @@ from tests.kit.processes import alive, gone
 from tests.kit.work import SOON_S
 
 from windlass import State
-from windlass.contracts.machine.launchers.port import LauncherAway, Order
+from windlass.contracts.machine.launchers.port import LauncherUnavailable, Order
 from windlass.contracts.machine.launchers.process import ProcessLauncher
 from windlass.contracts.machine.rules import machine_name, read_machine_name
 from windlass.contracts.machine.sweeper import Machines
@@ -214,7 +214,7 @@ async def test_a_machine_that_appears_after_its_launch_was_given_up_is_removed(w
     async def give_up() -> None:
         await world.clock.advance(1)
         order.append(world.launcher.orders[-1])
-        raise LauncherAway("the connection was lost")
+        raise LauncherUnavailable("the connection was lost")
 
     world.launcher.before = give_up
     await world.queue(spawn_timeout_ms=300)
@@ -231,7 +231,7 @@ async def test_a_launcher_that_is_away_is_asked_again(world: World) -> None:
     async def away() -> None:
         tries.append(1)
         if len(tries) < 3:
-            raise LauncherAway("503 try later")
+            raise LauncherUnavailable("503 try later")
 
     world.launcher.before = away
     asking = asyncio.create_task(world.http.post("/export/probe", json={"pi": PI, "options": {"steps": DONE}}))

@@ -114,7 +114,7 @@ class World(kit.World[str]):
         return await self.engine.service(Machines).tick(SOON_S)
 
     async def looked(self, name: str, attempt: int = 1) -> MachineStatus | None:
-        return await self.launcher.look(machine_name(task_id_of(name), attempt), None)
+        return await self.launcher.status(machine_name(task_id_of(name), attempt), None)
 
     async def exited(self, name: str, attempt: int = 1) -> None:
         """Until the machine of this export has ended."""

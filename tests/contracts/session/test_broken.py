@@ -100,7 +100,7 @@ async def test_a_lease_that_ran_out_while_the_stream_was_broken_is_lost_and_a_la
     wire.cut()
     await until_state(live_engine, id_, State.QUEUED)
     wire.accepting = True
-    assert await soon(remote.await_news(lease, 20))
+    assert await soon(remote.await_notification(lease, 20))
     with pytest.raises(LeaseLost):
         await remote.claim(lease, 1)
     assert await remote.report([Complete(id_, claimed.task.attempt, lease.id, b"17")]) == [None]
@@ -152,7 +152,7 @@ async def test_a_task_that_its_worker_forgot_is_given_to_another(
     async with asyncio.timeout(SOON_S):
         while await state(live_engine, id_) is State.RUNNING:
             await remote.extend_lease(lease, [])
-            await remote.await_news(lease, 0.1)
+            await remote.await_notification(lease, 0.1)
     assert (await task(live_engine, id_)).losses == 1
     await remote.end_lease(lease)
 

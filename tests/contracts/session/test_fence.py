@@ -55,8 +55,8 @@ class Caller:
         [told] = await self.call("WriteNotes", notes=[ProgressReport(held.id, held.attempt, token, Amount(1.0))])
         return "accepted" if told is None else told["code"]
 
-    async def step(self, said: Any) -> Any:
-        return await self.call("RecordStep", name=type(said).__name__, said=msgspec.to_builtins(said))
+    async def step(self, command: Any) -> Any:
+        return await self.call("RecordStep", name=type(command).__name__, command=msgspec.to_builtins(command))
 
 
 @pytest.fixture

@@ -249,8 +249,8 @@ async def test_cancelling_again_is_harmless_and_what_has_ended_otherwise_refuses
 async def test_news_of_a_cancel_wakes_the_worker_that_waits_for_it(engine: Engine) -> None:
     lease = await worker(engine)
     claimed = await begin(engine, lease)
-    await engine.await_news(lease, 0)
-    news = asyncio.create_task(engine.await_news(lease, 3600))
+    await engine.await_notification(lease, 0)
+    news = asyncio.create_task(engine.await_notification(lease, 3600))
     await asyncio.sleep(0)
     await engine.cancel(claimed.task.id)
     assert await soon(news) is True
@@ -259,17 +259,17 @@ async def test_news_of_a_cancel_wakes_the_worker_that_waits_for_it(engine: Engin
 async def test_news_that_came_before_the_worker_waited_is_not_lost(engine: Engine) -> None:
     lease = await worker(engine)
     claimed = await begin(engine, lease)
-    await engine.await_news(lease, 0)
+    await engine.await_notification(lease, 0)
     await engine.cancel(claimed.task.id)
-    assert await soon(engine.await_news(lease, 3600)) is True
+    assert await soon(engine.await_notification(lease, 3600)) is True
     await engine.extend_lease(lease)
-    assert await engine.await_news(lease, 0) is False, "what was told is no news"
+    assert await engine.await_notification(lease, 0) is False, "what was told is no news"
 
 
 async def test_without_news_the_wait_ends_with_its_time(engine: Engine, clock: VirtualClock) -> None:
     lease = await worker(engine)
-    await engine.await_news(lease, 0)  # the first one begins to poll, which wakes whoever waits
-    news = asyncio.create_task(engine.await_news(lease, 10))
+    await engine.await_notification(lease, 0)  # the first one begins to poll, which wakes whoever waits
+    news = asyncio.create_task(engine.await_notification(lease, 10))
     await until(lambda: 10.0 in clock.alarms)
     await clock.advance(10)
     assert await soon(news) is False

@@ -85,7 +85,7 @@ async def test_a_cancel_in_one_engine_is_news_to_a_worker_of_the_other(
 ) -> None:
     lease = await worker(listener)
     claimed = await begin(listener, lease)
-    news = asyncio.create_task(listener.await_news(lease, 1000))
+    news = asyncio.create_task(listener.await_notification(lease, 1000))
     await until(lambda: any(alarm > 500 for alarm in clock.alarms))
     await engine.cancel(claimed.task.id)
     assert await soon(news) is True

@@ -24,7 +24,7 @@ from windlass.core.step_command import StepChild, StepResult
 from windlass.core.validation import LARGE_MAX_BYTES, PAYLOAD_MAX_BYTES
 from windlass.doctor import examine
 from windlass.engine.payloads.blob_port import Blob, Blobs, Found
-from windlass.engine.payloads.objects import AWAY_AGAIN_S, MARKER, UNCOMMITTED_S, examine_objects
+from windlass.engine.payloads.objects import MARKER, RETRY_S, UNCOMMITTED_S, examine_objects
 from windlass.engine.read.doctor import Finding, Level
 from windlass.errors import TooLarge
 from windlass.testing.clock import VirtualClock
@@ -391,11 +391,11 @@ async def test_a_store_that_is_away_for_long_does_not_keep_what_should_go(
     gate.away = True
     await tidy(engine)
     for _ in range(100):
-        await clock.advance(AWAY_AGAIN_S * 10)
+        await clock.advance(RETRY_S * 10)
         await engine.loops.effects_tick()
     assert len(objects(folder)) == 1
     gate.away = False
-    await clock.advance(AWAY_AGAIN_S * 10)
+    await clock.advance(RETRY_S * 10)
     await tidy(engine)
 
     assert objects(folder) == []
@@ -631,7 +631,7 @@ async def test_a_stranger_leaves_deletions_to_those_who_can(
     await clock.advance(8 * DAY)
     await tidy(stranger)
     assert len(objects(folder)) == 1
-    await clock.advance(AWAY_AGAIN_S + 1)
+    await clock.advance(RETRY_S + 1)
     await tidy(engine)
 
     assert objects(folder) == []

@@ -14,7 +14,7 @@ from tests.kit.work import held, job, jobs, soon, waits_for, work_off, worker
 
 from windlass import Claimed, Engine, LeaseLost, State
 from windlass.engine.claim.strategies import LANES_MAX
-from windlass.store.errors import Away
+from windlass.store.errors import DatabaseUnavailable
 from windlass.store.pool import Session
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock
@@ -75,7 +75,7 @@ async def test_a_claim_whose_reply_was_lost_is_found_again(
             lost.append(query)
             self.broken = True
             await other_connection.fetch("select pg_terminate_backend($1)", self.connection.get_server_pid())
-            raise Away
+            raise DatabaseUnavailable
         return rows
 
     before = await engine.claim(lease, 1)

@@ -23,7 +23,7 @@ from windlass.api.framework.request import BODY_MAX_BYTES, Request, bearer, deco
 from windlass.api.framework.route import API_KEY, Route, Scheme
 from windlass.core.access import Principal, check_role
 from windlass.errors import TooLarge, Unauthenticated, WindlassError
-from windlass.net.asgi import JSON, NO_STORE, Gone, Header, Receive, Response, Scope, Send, body_of
+from windlass.net.asgi import JSON, NO_STORE, Disconnected, Header, Receive, Response, Scope, Send, body_of
 
 BEARER: Header = (b"www-authenticate", b"Bearer")
 RETRY_AFTER: Header = (b"retry-after", b"1")
@@ -132,7 +132,7 @@ class Application:
                 response = await endpoint(
                     self._request_type(self._service, scope, receive, dict(scope["headers"]), path, self._closing)
                 )
-        except Gone:
+        except Disconnected:
             return
         except WindlassError as error:
             response = self._refused(error, scope)

@@ -26,7 +26,7 @@ from windlass.net.asgi import NO_STORE, Response, StreamingResponse
 table = Table("changes")
 
 POSITION_HEADER = "last-event-id"
-SIGN_OF_LIFE_S = 15.0
+KEEP_ALIVE_S = 15.0
 MEDIA_TYPE = "text/event-stream"
 
 
@@ -69,7 +69,7 @@ async def _events(call: Call[Feed, None], position: Position, namespace: str | N
 
 async def _news(call: Call[Feed, None], generation: int) -> None:
     """Wait until there may be changes, a sign of life is due, or the server stops."""
-    news = asyncio.ensure_future(call.engine.changes.news(generation, SIGN_OF_LIFE_S))
+    news = asyncio.ensure_future(call.engine.changes.news(generation, KEEP_ALIVE_S))
     closing = asyncio.ensure_future(call.closing.wait())
     try:
         await asyncio.wait((news, closing), return_when=asyncio.FIRST_COMPLETED)

@@ -100,19 +100,17 @@ class Callbacks:
         usual = HeartbeatAnswer(now, worker=UNNAMED)
         outcomes = [_answer(heartbeat, status, usual) for heartbeat, status in zip(heartbeats, statuses, strict=True)]
         due = {
-            attempt: heartbeat.worker_time
-            for attempt, heartbeat, status, outcome in zip(attempts, heartbeats, statuses, outcomes, strict=True)
+            attempt
+            for attempt, status, outcome in zip(attempts, statuses, outcomes, strict=True)
             if status is not None and not status.covered and isinstance(outcome, HeartbeatAnswer)
         }
         if not due:
             return outcomes
-        # Sorted, so that concurrent statements do not deadlock.
-        rows = [(task_id, attempt, due[task_id, attempt]) for task_id, attempt in sorted(due)]
         async with self._store.single() as tx:
-            kept = await tx.heartbeats.keep_alive(rows)
-        if len(kept) == len(rows):
+            kept = await tx.heartbeats.keep_alive(sorted(due))  # sorted, so that concurrent statements do not deadlock
+        if len(kept) == len(due):
             return outcomes
-        gone = due.keys() - kept  # they have just expired
+        gone = due - kept  # they have just expired
         return [
             _silent_too_long() if attempt in gone and isinstance(outcome, HeartbeatAnswer) else outcome
             for attempt, outcome in zip(attempts, outcomes, strict=True)

@@ -47,7 +47,7 @@ async def pushing(engine: Engine, service: Service, options: PushOptions, url: s
     """Push tasks until the block ends. `url` is where the server listens."""
     pusher = make_pusher(engine, service, options, url)
     engine.queues.check_target = lambda target: check_target(target, options.allowed)
-    await engine.hear()
+    await engine.listen()
     async with engine.parts.outgoing.carrying(PUSH, pusher.push):
         yield
 

@@ -58,7 +58,7 @@ async def sending(
                 stack.push_async_callback(client.close)
         call_function = None if functions is None else functions.call
         invoker = Invoker(engine, scratch_uri=scratch_uri, targets=targets, call_function=call_function)
-        await engine.hear()
+        await engine.listen()
         await stack.enter_async_context(engine.service(Wakeups).carrying(senders))
         for effect, handler in ((INVOKE, invoker.invoke), (ROUTE, holders.route), (BUFFER, holders.queue_batch)):
             await stack.enter_async_context(outgoing.carrying(effect, handler))

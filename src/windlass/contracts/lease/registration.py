@@ -26,4 +26,4 @@ async def why_not_claimed(views: Views, task_id: UUID) -> Waiting:
         return Waiting("in_line", "no worker was woken for it yet")
     if wakeup.dead_at is not None:
         return Waiting("dead_letter", "no worker could handle its message: see `windlass dead-letters list`")
-    return Waiting("spoken_of", f"no worker has claimed it yet; wake-ups sent: {wakeup.times}", wakeup.again_at)
+    return Waiting("announced", f"no worker has claimed it yet; wake-ups sent: {wakeup.times}", wakeup.again_at)

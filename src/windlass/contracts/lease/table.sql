@@ -29,7 +29,7 @@ with request as materialized (
       from begun b join fit f on f.id = b.id order by b.id
     on conflict (task_id) do update
        set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,
-           expires_at = excluded.expires_at, heartbeat_at = excluded.heartbeat_at, seen_at = null,
+           expires_at = excluded.expires_at, heartbeat_at = excluded.heartbeat_at,
            caller = excluded.caller
 ), entries as (
     insert into windlass.history (task_id, at, attempt, what, worker, detail)
@@ -68,7 +68,7 @@ select b.task_id, b.attempt, $5, 0, windlass.now() + $5::bigint * interval '1 mi
   from begun b order by b.task_id
 on conflict (task_id) do update
    set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,
-       expires_at = excluded.expires_at, heartbeat_at = excluded.heartbeat_at, seen_at = null, caller = excluded.caller
+       expires_at = excluded.expires_at, heartbeat_at = excluded.heartbeat_at, caller = excluded.caller
 
 -- name: extend_held_leases
 -- Writes heartbeats of many lease holders. The lease of the current attempt, if it has not expired, lasts for its

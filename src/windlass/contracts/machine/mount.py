@@ -17,7 +17,7 @@ from windlass.engine.engine import Engine
 from windlass.engine.loops.runner import Loop
 from windlass.engine.notifications import Topic
 
-OBJECTS_S, AWAY_AGAIN_S = 60.0, 5.0
+OBJECTS_S, RETRY_S = 60.0, 5.0
 LOCAL = "process"
 
 
@@ -55,7 +55,7 @@ async def launching(engine: Engine, options: MachineOptions, url: str) -> AsyncI
     async def delete() -> int:
         if not engine.parts.objects.configured:
             return 0
-        deleting.every_s = AWAY_AGAIN_S  # if this raises, try again sooner
+        deleting.every_s = RETRY_S  # if this raises, try again sooner
         done = await machines.object_tick()
         deleting.every_s = OBJECTS_S
         return done
@@ -66,7 +66,7 @@ async def launching(engine: Engine, options: MachineOptions, url: str) -> AsyncI
     unsubscribe = engine.parts.notifications.subscribe(Topic.LEASES, lambda _: sweeping.wake())
     launches = Launching(engine, options, options.callback_url or url)
     machines.mask = launches.mask
-    await engine.hear()
+    await engine.listen()
     for launcher in options.launchers:
         launcher.open(sweeping.wake)
     try:

@@ -191,12 +191,12 @@ class MachineReport(AttemptReport[MachineCredential], frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A machine ended without a callback, or is overdue. `seen` is its status, None if there is no such machine.
+    """A machine ended without a callback, or is overdue. `status` is None if there is no such machine.
     `result` names the object that it left. `overdue_s` is set if its time is up: it is stopped in any phase."""
 
     task_id: UUID
     attempt: int
-    seen: MachineStatus | None
+    status: MachineStatus | None
     result: bytes | None = None
     overdue_s: float | None = None
     problem: str = ""
@@ -207,49 +207,52 @@ class Ended(msgspec.Struct, frozen=True):
             return Transition(Verb.NOTE, task, task)
         transition = self._judge(task, now)
         detail: dict[str, object] = {}
-        if seen := self.seen:
+        if status := self.status:
             detail = {
-                "machine": seen.id,
-                "phase": seen.phase,
-                "exit_code": seen.exit_code,
-                "reason": seen.reason or None,
+                "machine": status.id,
+                "phase": status.phase,
+                "exit_code": status.exit_code,
+                "reason": status.reason or None,
             }
         detail = {name: value for name, value in detail.items() if value is not None}
         return replace(transition, history=(*transition.history, entry(task, "machine_ended", now, detail)))
 
     def _judge(self, task: Task, now: Instant) -> Transition:
-        seen = self.seen
-        exited = seen is not None and seen.phase is Phase.EXITED
+        status = self.status
+        exited = status is not None and status.phase is Phase.EXITED
         if exited and self.result is not None:
             return judge(task, Outcome.SUCCEEDED, self.result, None, now, self.jitter)
         if task.cancel is not None:
             return judge(task, Outcome.CANCELLED, None, None, now, self.jitter)
-        if seen is None:
+        if status is None:
             return rules.expire(task, now, self.jitter, "MACHINE_VANISHED", message="the machine vanished")
         if not exited and self.overdue_s is not None:
             late = Failure(Category.TIMEOUT, f"no callback within {self.overdue_s:g} s", "CALLBACK_TIMEOUT")
             return judge(task, Outcome.FAILED, None, late, now, self.jitter)
-        reason, message = describe_end(seen, self.problem)
-        if seen.exit_code is None or seen.exit_code < 0 or seen.reason:
-            return rules.expire(task, now, self.jitter, reason, seen.output, message=message)
-        failure = Failure(Category.USER_CODE, message, reason, seen.output)
+        reason, message = describe_end(status, self.problem)
+        if status.exit_code is None or status.exit_code < 0 or status.reason:
+            return rules.expire(task, now, self.jitter, reason, status.output, message=message)
+        failure = Failure(Category.USER_CODE, message, reason, status.output)
         return judge(task, Outcome.FAILED, None, failure, now, self.jitter)
 
 
-def describe_end(seen: MachineStatus, problem: str = "") -> tuple[str, str]:
+def describe_end(status: MachineStatus, problem: str = "") -> tuple[str, str]:
     """The reason code and a sentence for a machine that ended without calling back."""
-    if seen.reason == OUT_OF_MEMORY:
+    if status.reason == OUT_OF_MEMORY:
         return "OUT_OF_MEMORY", "the machine ran out of memory"
-    if seen.reason == TIME_LIMIT:
+    if status.reason == TIME_LIMIT:
         return "TIME_LIMIT", "the machine exceeded its time limit"
-    if seen.exit_code is None or seen.reason:
-        return "MACHINE_LOST", f"the machine ended: {seen.reason}" if seen.reason else "the machine no longer exists"
-    if seen.exit_code < 0:
-        return "MACHINE_KILLED", f"the machine was killed by signal {-seen.exit_code}"
-    if seen.exit_code == 0:
+    if status.exit_code is None or status.reason:
+        return (
+            "MACHINE_LOST",
+            f"the machine ended: {status.reason}" if status.reason else "the machine no longer exists",
+        )
+    if status.exit_code < 0:
+        return "MACHINE_KILLED", f"the machine was killed by signal {-status.exit_code}"
+    if status.exit_code == 0:
         return "NO_OBJECT", problem or "the machine ended with exit code 0 and left no object"
-    last = seen.output.strip().rpartition("\n")[2].strip()
-    message = f"the machine ended with exit code {seen.exit_code}"
+    last = status.output.strip().rpartition("\n")[2].strip()
+    message = f"the machine ended with exit code {status.exit_code}"
     return "EXIT_CODE", f"{message}: {last[:500]}" if last else message
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from windlass.contracts.machine import rules
 from windlass.contracts.machine.delivery import Machine
-from windlass.contracts.machine.launchers.port import Launcher, LauncherAway
+from windlass.contracts.machine.launchers.port import Launcher, LauncherUnavailable
 from windlass.contracts.machine.rules import MachineStatus, ObjectResult, Phase
 from windlass.contracts.machine.table import MachineRow, MachineTable
 from windlass.core.outgoing import runs
@@ -77,16 +77,16 @@ class Machines:
             if row.attempt < task.attempt and row.ended_at is None and at_hand:
                 await self._remove(launcher, row, None, DEFAULT_GRACE_S)
 
-    async def launched(self, effect: Effect, seen: MachineStatus, machine: Machine, launcher: Launcher) -> None:
+    async def launched(self, effect: Effect, status: MachineStatus, machine: Machine, launcher: Launcher) -> None:
         """Record that the machine was started. If its attempt has ended meanwhile, the next sweep removes it."""
         async with self._store.single() as tx:
             await MachineTable(tx.session).machine_launched(
-                effect.task_id, effect.attempt, seen.id, seen.instance_id, machine.run_timeout_ms / 1000
+                effect.task_id, effect.attempt, status.id, status.instance_id, machine.run_timeout_ms / 1000
             )
-        detail = {"launcher": launcher.name, "machine": seen.id, "instance": seen.instance_id, "name": seen.name}
+        detail = {"launcher": launcher.name, "machine": status.id, "instance": status.instance_id, "name": status.name}
         detail = {name: value for name, value in detail.items() if value is not None}
         with contextlib.suppress(LeaseLost, NotFound):
-            await self._call(rules.Launched(effect.task_id, effect.attempt, seen.id, detail))
+            await self._call(rules.Launched(effect.task_id, effect.attempt, status.id, detail))
         self._notify(effect.task_id)
         self.wake()
 
@@ -140,21 +140,21 @@ class Machines:
         for launcher in list(self.launchers.values()):
             try:
                 done += await self._sweep(launcher, hold_s)
-            except LauncherAway as error:
+            except LauncherUnavailable as error:
                 log.warning("launcher %s does not answer: %s", launcher.name, error)
         return done
 
     async def _sweep(self, launcher: Launcher, hold_s: float) -> int:
         """Lists the machines before it reads the rows, since a machine in the list then always has its row."""
-        seen = {status.name: status for status in await launcher.machines(await self.installation())}
+        statuses = {status.name: status for status in await launcher.machines(await self.installation())}
         async with self._store.single() as tx:
             rows = await MachineTable(tx.session).open_machines(launcher.name, launcher.place)
         room, begun = asyncio.Semaphore(AT_ONCE), []
         for row, task, now in rows:
             name = rules.machine_name(row.task_id, row.attempt)
-            handle = partial(self._handle, launcher, row, task, seen.pop(name, None), now)
+            handle = partial(self._handle, launcher, row, task, statuses.pop(name, None), now)
             begun += self._begin(launcher, name, room, handle)
-        for stray in seen.values():
+        for stray in statuses.values():
             begun += self._begin(launcher, stray.name, room, partial(self._remove_stray, launcher, stray))
         if not begun:
             return 0
@@ -173,7 +173,7 @@ class Machines:
             try:
                 async with room:
                     return await handle()
-            except (WindlassError, LauncherAway) as error:
+            except (WindlassError, LauncherUnavailable) as error:
                 log.warning("machine %s could not be handled, the next sweep tries again: %s", name, error)
             except Exception:
                 log.exception("machine %s could not be handled", name)
@@ -190,44 +190,44 @@ class Machines:
             handling.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
 
-    async def _remove_stray(self, launcher: Launcher, seen: MachineStatus) -> bool:
+    async def _remove_stray(self, launcher: Launcher, status: MachineStatus) -> bool:
         """Remove a machine that has no row."""
-        log.warning("machine %s belongs to no task and is removed", seen.name)
-        await launcher.stop(seen.name, seen.id, 0.0)
+        log.warning("machine %s belongs to no task and is removed", status.name)
+        await launcher.stop(status.name, status.id, 0.0)
         return True
 
     async def _handle(
-        self, launcher: Launcher, row: MachineRow, task: Task | None, seen: MachineStatus | None, now: datetime
+        self, launcher: Launcher, row: MachineRow, task: Task | None, status: MachineStatus | None, now: datetime
     ) -> bool:
         """Handle one machine. Returns False if there was nothing to do."""
         if task is None or not runs(task, row.attempt):
-            alive = seen is not None and seen.phase is not Phase.EXITED
+            alive = status is not None and status.phase is not Phase.EXITED
             if alive and task is not None and rules.cleans_up(task, row.attempt, now):
                 return False
-            await self._remove(launcher, row, seen, DEFAULT_GRACE_S if task is not None and task.cancel else 0.0)
+            await self._remove(launcher, row, status, DEFAULT_GRACE_S if task is not None and task.cancel else 0.0)
             return True
         if row.launched_at is None:
             return False  # the outbox is still launching it
         name = rules.machine_name(row.task_id, row.attempt)
-        if seen is None:
-            seen = await launcher.look(name, row.machine_id)
-        ended = seen is None or seen.phase is Phase.EXITED
+        if status is None:
+            status = await launcher.status(name, row.machine_id)
+        ended = status is None or status.phase is Phase.EXITED
         overdue = row.deadline_at is not None and row.deadline_at <= now
         if not ended and task.cancel is None and not overdue:
             return False
         if not ended and task.cancel is not None:
             await launcher.stop(name, row.machine_id, task.policy.cancel_grace_s)
-            seen = None
-        await self._call(await self._ended(row, task, seen, overdue=overdue))
+            status = None
+        await self._call(await self._ended(row, task, status, overdue=overdue))
         self._notify(row.task_id)
-        await self._remove(launcher, row, seen, 0.0)
+        await self._remove(launcher, row, status, 0.0)
         return True
 
-    async def _ended(self, row: MachineRow, task: Task, seen: MachineStatus | None, *, overdue: bool) -> rules.Ended:
+    async def _ended(self, row: MachineRow, task: Task, status: MachineStatus | None, *, overdue: bool) -> rules.Ended:
         """The command for a machine that ended or is overdue. Raises Unavailable while the store of its object does not
         answer, unless the machine is overdue."""
         result, problem = None, ""
-        if seen is not None and seen.phase is Phase.EXITED and seen.exit_code == 0:
+        if status is not None and status.phase is Phase.EXITED and status.exit_code == 0:
             try:
                 result = await self._object_result(task)
             except Unavailable as error:
@@ -237,7 +237,7 @@ class Machines:
         run_s = None
         if overdue and row.launched_at is not None and row.deadline_at is not None:
             run_s = (row.deadline_at - row.launched_at).total_seconds()
-        kept = None if seen is None else storable(seen)
+        kept = None if status is None else storable(status)
         if kept is not None and kept.output:
             kept = msgspec.structs.replace(kept, output=await self.mask(task, kept.output))
         return rules.Ended(row.task_id, row.attempt, kept, result, run_s, problem, self._randomness.jitter())
@@ -248,9 +248,9 @@ class Machines:
         found = [blob async for blob in blobs.list(rules.object_prefix(task).rstrip("/"))]
         return None if len(found) != 1 else ObjectResult.of(found[0].key, found[0].size, observed=True).encode()
 
-    async def _remove(self, launcher: Launcher, row: MachineRow, seen: MachineStatus | None, grace_s: float) -> None:
+    async def _remove(self, launcher: Launcher, row: MachineRow, status: MachineStatus | None, grace_s: float) -> None:
         await launcher.stop(rules.machine_name(row.task_id, row.attempt), row.machine_id, grace_s)
-        code, reason = (None, None) if seen is None else (seen.exit_code, storable(seen).reason or None)
+        code, reason = (None, None) if status is None else (status.exit_code, storable(status).reason or None)
         async with self._store.single() as tx:
             await MachineTable(tx.session).close_machine(row.task_id, row.attempt, code, reason)
         self.wake_objects()
@@ -303,10 +303,10 @@ class Machines:
         return len(gone) if len(due) == OBJECTS_BATCH else 0
 
 
-def storable(seen: MachineStatus) -> MachineStatus:
+def storable(status: MachineStatus) -> MachineStatus:
     """Clean the output of a machine and the reason that its vendor gives: both may be any text."""
-    output, reason = clean_text("output", seen.output, OUTPUT_MAX), clean_text("reason", seen.reason, REASON_MAX)
-    return msgspec.structs.replace(seen, output=output, reason=reason)
+    output, reason = clean_text("output", status.output, OUTPUT_MAX), clean_text("reason", status.reason, REASON_MAX)
+    return msgspec.structs.replace(status, output=output, reason=reason)
 
 
 async def _as_it_is(_: Task, text: str) -> str:

@@ -28,7 +28,7 @@ from windlass.engine.claim.lost_replies import LostReplies
 from windlass.engine.notifications import Notifications
 from windlass.engine.randomness import Randomness
 from windlass.errors import LeaseLost
-from windlass.store.errors import Away, CommitUnknown
+from windlass.store.errors import CommitUnknown, DatabaseUnavailable
 from windlass.store.store import Store
 from windlass.store.tables.queue import ClaimView
 from windlass.store.transaction import Transaction
@@ -122,7 +122,7 @@ class ClaimStrategies:
         try:
             async with self._store.single() as tx:
                 view, started = await tx.queues.start_due(lease, queue, limit, claim_id, lane, floor_at)
-        except (Away, CommitUnknown):
+        except (DatabaseUnavailable, CommitUnknown):
             return ClaimResult(await self._lost_replies.find_claim(lease, queue, claim_id))
         _check_lease(view, lease)
         if view.elsewhere:

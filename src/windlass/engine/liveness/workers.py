@@ -161,7 +161,7 @@ class Workers:
         log_losses((), moves)
         return await self.get(worker_id)
 
-    async def await_news(self, lease_id: UUID, timeout_s: float) -> bool:
+    async def await_notification(self, lease_id: UUID, timeout_s: float) -> bool:
         """Wait until the worker of this lease is notified of something; False after `timeout_s`."""
         return await self._notifications.wait("lease", lease_id, timeout_s=timeout_s)
 

@@ -62,7 +62,7 @@ class Loops:
         for loop in self._loops:
             await loop.stop()
 
-    async def hear(self) -> None:
+    async def listen(self) -> None:
         if self._listening is None:
             self._listening = asyncio.Event()
             if self._poll_s is None:
@@ -102,7 +102,7 @@ class Loops:
         return await ticks.expire_leases(self._store, self._randomness)
 
     async def timer_tick(self) -> int:
-        return await ticks.ring_timers(self._store, self._randomness)
+        return await ticks.fire_timers(self._store, self._randomness)
 
     async def settle_tick(self) -> int:
         return await ticks.settle_runs(self._store)

@@ -63,7 +63,7 @@ def log_losses(stale: Sequence[tuple[UUID, str]], lost: Sequence[Transition]) ->
             log.error("gave up run %s (%s): its worker was lost %d times", task.id, task.kind, task.losses)
 
 
-async def ring_timers(store: Store, randomness: Randomness) -> int:
+async def fire_timers(store: Store, randomness: Randomness) -> int:
     """Decide what follows from deadlines, timeouts, and the ends of sleeps and of cancel graces."""
     async with store.begin() as tx:
         tasks, now = await tx.tasks.due_timers(BATCH)

@@ -121,7 +121,7 @@ class Keys:
         async with self._store.single() as tx:
             found = _known_key(await tx.access.revoke_key(key_id), key_id)
         self._known.clear()
-        self._open.look_soon()
+        self._open.check_soon()
         return found
 
     # ----------------------------------------------------------------------------------------- namespaces

@@ -1,7 +1,7 @@
 """Open calls whose key may be revoked before they end.
 
-One query every `LOOK_S` checks the keys of all open calls, of every protocol. A call whose key was revoked is cancelled
-where it waits, and ends as Unauthenticated.
+One query every `CHECK_S` checks the keys of all open calls, of every protocol. A call whose key was revoked is
+cancelled where it waits, and ends as Unauthenticated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import TracebackType
 
 from windlass.errors import Unauthenticated, Unavailable
 
-LOOK_S = 2.0
+CHECK_S = 2.0
 
 Live = Callable[[Collection[bytes]], Awaitable[set[bytes]]]
 
@@ -24,17 +24,17 @@ class OpenCalls:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._open: dict[bytes, set[OpenCall]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Check now, since a key was revoked here."""
         self._soon.set()
 
     def add(self, call: OpenCall) -> None:
         self._open.setdefault(call.hashed, set()).add(call)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
 
     def remove(self, call: OpenCall) -> None:
         calls = self._open.get(call.hashed)
@@ -44,14 +44,14 @@ class OpenCalls:
                 del self._open[call.hashed]
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_S):
                     await self._soon.wait()
             self._soon.clear()
             if not self._open:

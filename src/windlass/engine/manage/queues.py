@@ -21,7 +21,7 @@ from windlass.store.store import Store
 
 SECRET_BYTES = 32
 SECRET_OVERLAP_S = 86400.0
-DRAIN_LOOK_S = 0.1
+DRAIN_CHECK_S = 0.1
 
 D = TypeVar("D", bound=Delivery)
 
@@ -140,7 +140,7 @@ class Queues:
         until_s = self._stopwatch() + wait_s
         view = await self.pause(queue, namespace=namespace)
         while view.counts.get(State.RUNNING) and self._stopwatch() < until_s:
-            await self._pause(DRAIN_LOOK_S)
+            await self._pause(DRAIN_CHECK_S)
             view = await self.get(queue, namespace=namespace)
         return view
 

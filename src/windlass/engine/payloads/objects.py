@@ -49,7 +49,7 @@ DELETE = "delete_object"
 MARKER = "windlass-store.txt"
 UNCOMMITTED_S = 3600.0  # after which an upload that no row refers to is deleted
 LOAD_AT_ONCE = 4
-AWAY_AGAIN_S = 60.0
+RETRY_S = 60.0
 LIMIT_BYTES = 64 * 1024 * 1024
 SET_BLOBS = "set WINDLASS_BLOBS, the same for every server, worker and program beside this database"
 LIFECYCLE = "set a lifecycle rule of the bucket that aborts incomplete multipart uploads after a day"
@@ -233,8 +233,8 @@ class Objects:
                     await blobs.delete([reference_of(text).key])
         except (InvalidState, Unavailable) as error:  # the deletion must not be given up, however long this lasts
             async with self._store.begin() as tx:
-                await tx.objects.insert_deletion(effect, AWAY_AGAIN_S)
-            raise NotNow(error.message, AWAY_AGAIN_S) from None
+                await tx.objects.insert_deletion(effect, RETRY_S)
+            raise NotNow(error.message, RETRY_S) from None
 
 
 async def examine_objects(store: Store, open_blobs: Callable[[], Blobs] | None, given: str) -> Finding:

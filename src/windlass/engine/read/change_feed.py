@@ -29,8 +29,8 @@ from windlass.store.store import Store
 from windlass.store.tables.change import ChangeRow, ChangeTable
 
 ROWS = 20
-LOOK_S = 0.2
-EMPTY_LOOKS = 25  # reads without changes after which the shared position moves on
+POLL_S = 0.2
+EMPTY_READS = 25  # reads without changes after which the shared position moves on
 PIECES_KEPT, CHANGES_KEPT = 512, 10_000
 ALONE_MAX = 4  # readers that read by themselves at once
 KEEP_S = 86400.0
@@ -116,7 +116,7 @@ class Changes:
         self._news = asyncio.Condition()
         self._generation = 0
         self._waiting = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._head: Position | None = None
         self._pieces: dict[str, Piece] = {}
         self._order: deque[str] = deque()
@@ -217,24 +217,24 @@ class Changes:
             self._waiting -= 1
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
 
     def _watch(self) -> None:
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look(), name="windlass changes")
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll(), name="windlass changes")
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Read the feed once for all readers of this engine, as long as there are any."""
         try:
             while self._waiting or self._followers:
                 with contextlib.suppress(Unavailable):
                     async with self._extending:
-                        await self._extend(self._empty >= EMPTY_LOOKS)
-                await self._pause(LOOK_S)
+                        await self._extend(self._empty >= EMPTY_READS)
+                await self._pause(POLL_S)
         finally:
-            self._looking, self._head = None, None
+            self._polling, self._head = None, None
             self._pieces.clear()
             self._order.clear()
             self._kept = self._empty = 0

@@ -43,14 +43,14 @@ T = TypeVar("T")
 UNKNOWN = datetime.max.replace(tzinfo=UTC)  # until the database answers
 
 
-class Begun(NamedTuple):
+class Started(NamedTuple):
     """How plain tasks were added: begun under a lease, or queued (None)."""
 
     lease: Lease | None
     written: Written
 
 
-Added = tuple[UUID, Begun | None]  # None if its view has to be read
+Added = tuple[UUID, Started | None]  # None if its view has to be read
 
 
 class Submitter:
@@ -138,7 +138,7 @@ class Submitter:
             else:
                 async with self._store.single() as tx:
                     if plain:
-                        begun = Begun(None, await tx.add_plain(batch))
+                        begun = Started(None, await tx.add_plain(batch))
                     else:
                         await tx.add(batch)
         except Duplicate:
@@ -169,7 +169,7 @@ class Submitter:
                 for s in batch
             ]  # fmt: skip
 
-    async def _hand_off(self, batch: list[Submission], waiter: ClaimWaiter) -> Begun:
+    async def _hand_off(self, batch: list[Submission], waiter: ClaimWaiter) -> Started:
         """Begin these tasks for a claim in this process, in the statement that adds them, unless an older task waits or
         a limit applies."""
         lease = waiter.lease
@@ -187,7 +187,7 @@ class Submitter:
             self._claimer.hand_over(waiter, [])
             raise
         self._claimer.hand_over(waiter, [_claimed(s, lease, written.at) for s in batch] if started else [])
-        return Begun(lease if started else None, written)
+        return Started(lease if started else None, written)
 
     # ----------------------------------------------------------------------------------------- with a key each
 
@@ -379,7 +379,7 @@ def _claimed(s: Submission, lease: Lease, at: datetime) -> Claimed:
     return Claimed(rules.claim(queued, lease.id, lease.worker, at).after, s.payload)
 
 
-def view_of(s: Submission, id_: UUID, begun: Begun) -> TaskView:
+def view_of(s: Submission, id_: UUID, begun: Started) -> TaskView:
     """A plain task as it was added."""
     at, policy = begun.written
     task = Task(id_, s.namespace, s.queue, s.kind, State.QUEUED, at, policy=policy)

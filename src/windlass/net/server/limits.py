@@ -186,7 +186,7 @@ class TlsAcceptor:
         self, limiter: ConnectionLimiter, context: ssl.SSLContext, make: Callable[[], asyncio.Protocol]
     ) -> None:
         self._limiter, self._context, self._make = limiter, context, make
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()
 
     async def accept(self, listening: socket.socket) -> None:
         """Accept connections until this is cancelled."""
@@ -200,10 +200,10 @@ class TlsAcceptor:
                     await asyncio.sleep(ACCEPT_AGAIN_S)
                     continue
                 task = loop.create_task(self._admit(connection))
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
+                self._in_flight.add(task)
+                task.add_done_callback(self._in_flight.discard)
         finally:
-            for task in self._under_way:
+            for task in self._in_flight:
                 task.cancel()
 
     async def _admit(self, connection: socket.socket) -> None:

@@ -137,7 +137,7 @@ class Process:
                     case Stopped():
                         raise Cancel(message.message)
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise RemoteFailure(await self._death()) from None
+            raise RemoteFailure(await self._exit_failure()) from None
 
     async def kill(self) -> None:
         """Terminate it, and kill it if it does not end. When this returns, it has ended."""
@@ -193,7 +193,7 @@ class Process:
             with suppress(Exception):  # a handler may have closed or replaced ours; the pipe must still be read
                 sys.stderr.write(text)
 
-    async def _death(self) -> Failure:
+    async def _exit_failure(self) -> Failure:
         code = await self._process.wait()
         await asyncio.wait({self._stderr}, timeout=TERMINATE_S)  # a child of its own may hold the pipe open
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -79,7 +79,7 @@ class Worker:
         lease_ttl_s: float = 30.0,
         heartbeat_process: bool = True,
     ) -> None:
-        check_able("source", source, "open_lease", "extend_lease", "await_news", "end_lease", "claim", "report")
+        check_able("source", source, "open_lease", "extend_lease", "await_notification", "end_lease", "claim", "report")
         queues = ("default",) if queues is None else queues
         check_names("queues", queues)
         check_count("concurrency", concurrency, least=1, most=100_000)
@@ -335,7 +335,7 @@ class Worker:
         draining = False
         while True:
             per_lease = HEARTBEATS_PER_LEASE if self._held else IDLE_HEARTBEATS_PER_LEASE
-            news = self._source.await_news(lease, self._lease_ttl_s / per_lease)
+            news = self._source.await_notification(lease, self._lease_ttl_s / per_lease)
             await (news if draining else wait_for_first(news, self._stopping.wait()))
             now, draining = time.monotonic(), self._stopping.is_set()
             try:

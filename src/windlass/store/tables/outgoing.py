@@ -52,11 +52,9 @@ class HeartbeatTable(Table):
         rows = await self.session.fetch("attempt_statuses", [a[0] for a in attempts], [a[1] for a in attempts])
         return [None if row[1] is None else _attempt_status(row) for row in rows], rows[0][-1] if rows else None
 
-    async def keep_alive(self, heartbeats: Sequence[tuple[UUID, int, datetime | None]]) -> set[tuple[UUID, int]]:
-        """Write heartbeats, at most one per attempt. Returns the attempts that are still alive."""
-        rows = await self.session.fetch(
-            "keep_alive", [h[0] for h in heartbeats], [h[1] for h in heartbeats], [h[2] for h in heartbeats]
-        )
+    async def keep_alive(self, attempts: Sequence[tuple[UUID, int]]) -> set[tuple[UUID, int]]:
+        """Write a heartbeat of each attempt. Returns the attempts that are still alive."""
+        rows = await self.session.fetch("keep_alive", [a[0] for a in attempts], [a[1] for a in attempts])
         return {(row[0], row[1]) for row in rows}
 
     async def silent_attempts(self, limit: int) -> list[tuple[UUID, int]]:

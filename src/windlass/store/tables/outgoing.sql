@@ -10,7 +10,7 @@ insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, exp
 select u.task_id, u.attempt, $3, $4, 'infinity' from unnest($1::uuid[], $2::integer[]) as u(task_id, attempt)
 on conflict (task_id) do update
    set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,
-       expires_at = excluded.expires_at, heartbeat_at = null, seen_at = null
+       expires_at = excluded.expires_at, heartbeat_at = null
  where h.attempt < excluded.attempt
 
 -- name: delivered
@@ -40,8 +40,8 @@ select u.task_id, t.namespace, t.run_id, t.state, t.attempt, t.outcome, t.lease_
 with quickly as materialized (select set_config('synchronous_commit', 'off', true))
 update windlass.heartbeat h
    set expires_at = windlass.now() + (h.timeout_ms + h.slack_ms) * interval '1 millisecond',
-       heartbeat_at = windlass.now(), seen_at = coalesce(u.seen_at, windlass.now())
-  from quickly, unnest($1::uuid[], $2::integer[], $3::timestamptz[]) as u(task_id, attempt, seen_at)
+       heartbeat_at = windlass.now()
+  from quickly, unnest($1::uuid[], $2::integer[]) as u(task_id, attempt)
  where h.task_id = u.task_id and h.attempt = u.attempt
 returning h.task_id, h.attempt
 

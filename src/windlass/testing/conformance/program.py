@@ -13,7 +13,7 @@ from pathlib import Path
 from windlass.errors import Invalid
 from windlass.testing.conformance.kit import Broken
 
-WORDS_MAX = 400
+OUTPUT_MAX = 400
 
 
 class Program:
@@ -57,15 +57,15 @@ class Program:
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise Broken(f"it has not ended within {timeout_s:g} s{self.last_words()}") from None
+            raise Broken(f"it has not ended within {timeout_s:g} s{self.last_output()}") from None
 
     def output(self) -> str:
         """All that it has written so far, to stdout and stderr."""
         return os.pread(self._output.fileno(), 1 << 24, 0).decode(errors="replace")
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of its output, for a report."""
-        words = self.output().strip()[-WORDS_MAX:]
+        words = self.output().strip()[-OUTPUT_MAX:]
         code = self._process.poll()
         ended = "" if code is None else f"; it has ended with code {code}"
         return f"{ended}; its last lines: {words}" if words else ended

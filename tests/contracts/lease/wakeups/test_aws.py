@@ -13,7 +13,7 @@ from tests.kit.work import soon
 
 from windlass.contracts.lease.wakeups.carriers.aws import AwsClient
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
-from windlass.contracts.lease.wakeups.carriers.port import CarrierAway
+from windlass.contracts.lease.wakeups.carriers.port import CarrierUnavailable
 from windlass.contracts.lease.wakeups.carriers.sqs import SqsConsumer
 from windlass.contracts.lease.wire.wakeup import Route
 
@@ -82,7 +82,7 @@ async def test_a_client_that_is_closed_while_it_asks_closes_its_connection_when_
     asked = client.begin("receive_message", QueueUrl=URL, WaitTimeSeconds=20)
     await soon(slow.asked.get())
     await client.close()
-    with pytest.raises(CarrierAway, match="closed"):
+    with pytest.raises(CarrierUnavailable, match="closed"):
         await client.call("list_queues")
 
     slow.may.set()

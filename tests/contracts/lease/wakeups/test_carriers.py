@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.lease.wakeups.world import RESEND_MAX_S, RESEND_S, World
 from tests.kit.work import soon
 
-from windlass.contracts.lease.wakeups.carriers.internal import ask_route
+from windlass.contracts.lease.wakeups.carriers.internal import fetch_route
 from windlass.contracts.lease.wakeups.carriers.port import Consumer
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wakeups.rules import LOST_AFTER_MAX_S
@@ -100,7 +100,7 @@ async def test_a_message_that_was_lost_is_sent_again(world: World) -> None:
 
 
 async def test_what_a_carrier_lost_is_sent_again_as_soon_as_a_worker_that_waits_says_so(world: World) -> None:
-    """However seldom it is spoken of by now."""
+    """However seldom it is announced by now."""
     ids = await world.submit_jobs(3)
     for _ in range(8):
         await world.speak()
@@ -207,4 +207,4 @@ async def test_what_its_carrier_has_forgotten_is_done_with(world: World) -> None
 
 async def test_a_queue_that_sends_no_wake_ups_has_no_route(world: World) -> None:
     with pytest.raises(NotFound, match="sends no wake-ups"):
-        await ask_route(world.side.call, "default")
+        await fetch_route(world.side.call, "default")

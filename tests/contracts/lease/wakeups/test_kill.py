@@ -15,7 +15,7 @@ from tests.kit.work import jobs
 
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
-from windlass.contracts.lease.wakeups.carriers.internal import ask_route
+from windlass.contracts.lease.wakeups.carriers.internal import fetch_route
 from windlass.contracts.lease.wakeups.carriers.opening import make_senders
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
 from windlass.contracts.lease.wakeups.carriers.port import Consumer
@@ -69,7 +69,7 @@ async def test_a_nats_server_that_is_killed_loses_nothing_that_it_took(
     options, call = CarrierOptions(nats_url=f"nats://127.0.0.1:{port}"), Internal(engine)
     await engine.queues.put(QUEUE, delivery=Wakeup(carrier="nats", visibility_ms=1000), limits=QueueConfig())
     senders = make_senders(options)
-    consumer = make_consumer(await ask_route(call, QUEUE), call, options)
+    consumer = make_consumer(await fetch_route(call, QUEUE), call, options)
     try:
         async with engine.service(Wakeups).carrying(senders, loop=False):
             before = await engine.submit_many(jobs(3, queue=QUEUE))

@@ -14,7 +14,7 @@ from windlass.contracts.lease.claim_by_id import Held, Holders
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.rules import Caller, LeaseCredential, LeaseReport
 from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
-from windlass.contracts.lease.wakeups.carriers.internal import ask_route
+from windlass.contracts.lease.wakeups.carriers.internal import fetch_route
 from windlass.contracts.lease.wakeups.messages import Messages
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wakeups.table import WakeupTable
@@ -40,7 +40,7 @@ async def live(database: str) -> AsyncIterator[Engine]:
 
 async def work(engine: Engine, done: list[object], count: int) -> None:
     call = Internal(engine)
-    consumer = make_consumer(await ask_route(call, QUEUE), call)
+    consumer = make_consumer(await fetch_route(call, QUEUE), call)
     while len(done) < count:
         for message in await consumer.receive(10, 1.0):
             held = await engine.service(Holders).claim(task_of(message.body), "w", CALLER)
@@ -70,7 +70,7 @@ async def test_workers_that_are_woken_run_everything_and_no_message_is_sent_twic
 
     assert len(set(done)) == count
     sent = await other_connection.fetchval("select count(*) from windlass.sent")
-    assert count <= sent <= count + 10  # one that a claim of another's message overtook may be spoken of once more
+    assert count <= sent <= count + 10  # one that a claim of another's message overtook may be announced once more
     assert await live.service(Wakeups).dead_messages() == []
 
 

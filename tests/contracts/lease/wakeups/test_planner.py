@@ -73,7 +73,7 @@ async def claim(engine: Engine, *ids: UUID) -> list[Claimed]:
     return [Claimed(one.task, one.payload) for one in held if isinstance(one, Held)]
 
 
-async def test_each_task_that_can_be_claimed_is_spoken_of_once(waking: Engine) -> None:
+async def test_each_task_that_can_be_claimed_is_announced_once(waking: Engine) -> None:
     ids = await submit(waking, 3)
 
     assert sorted(await heard(waking)) == sorted(ids)
@@ -81,7 +81,7 @@ async def test_each_task_that_can_be_claimed_is_spoken_of_once(waking: Engine) -
     assert await heard(waking) == []
 
 
-async def test_tasks_of_other_queues_are_not_spoken_of(waking: Engine) -> None:
+async def test_tasks_of_other_queues_are_not_announced(waking: Engine) -> None:
     await waking.submit(job())
     await waking.submit(job(queue=QUEUE, namespace="other"))
 
@@ -105,7 +105,7 @@ async def test_a_task_submitted_by_sql_is_found(waking: Engine, other_connection
     assert await heard(waking) == [task_id]
 
 
-async def test_a_task_that_is_not_due_is_spoken_of_when_it_is(waking: Engine, clock: VirtualClock) -> None:
+async def test_a_task_that_is_not_due_is_announced_when_it_is(waking: Engine, clock: VirtualClock) -> None:
     [task_id] = await submit(waking, delay_s=30.0)
 
     assert await heard(waking) == []
@@ -115,7 +115,7 @@ async def test_a_task_that_is_not_due_is_spoken_of_when_it_is(waking: Engine, cl
     assert await heard(waking) == [task_id]
 
 
-async def test_a_retry_is_spoken_of_when_its_delay_is_over(waking: Engine, clock: VirtualClock) -> None:
+async def test_a_retry_is_announced_when_its_delay_is_over(waking: Engine, clock: VirtualClock) -> None:
     [task_id] = await submit(waking)
     assert await heard(waking) == [task_id]
     [claimed] = await claim(waking, task_id)
@@ -126,7 +126,7 @@ async def test_a_retry_is_spoken_of_when_its_delay_is_over(waking: Engine, clock
     assert await heard(waking) == [task_id]
 
 
-async def test_what_is_claimed_cancelled_or_ended_is_not_spoken_of_again(waking: Engine, clock: VirtualClock) -> None:
+async def test_what_is_claimed_cancelled_or_ended_is_not_announced_again(waking: Engine, clock: VirtualClock) -> None:
     ids = await submit(waking, 3)
     assert len(await heard(waking)) == 3
     await waking.cancel(ids[0])
@@ -205,7 +205,7 @@ async def test_what_a_carrier_has_lost_is_sent_again_as_soon_as_somebody_misses_
     waking: Engine, clock: VirtualClock
 ) -> None:
     ids = await submit(waking, 3)
-    for _ in range(6):  # nobody is there for a while: it is spoken of seldom by now
+    for _ in range(6):  # nobody is there for a while: it is announced seldom by now
         assert sorted(await heard(waking)) == sorted(ids)
         await clock.advance(600.0)
     assert sorted(await heard(waking)) == sorted(ids)  # and lost
@@ -297,7 +297,7 @@ async def test_a_message_that_still_waits_is_not_doubled(waking: Engine, clock: 
     assert await heard(waking) == [task_id]
 
 
-async def test_a_claim_that_was_refused_is_spoken_of_soon(waking: Engine, clock: VirtualClock) -> None:
+async def test_a_claim_that_was_refused_is_announced_soon(waking: Engine, clock: VirtualClock) -> None:
     [task_id] = await submit(waking)
     await waking.pause_queue(QUEUE)
     assert await heard(waking) == []
@@ -323,7 +323,7 @@ async def test_refusals_make_no_storm(waking: Engine, clock: VirtualClock) -> No
 
 
 async def test_so_many_messages_are_under_way_at_most(waking: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "UNDER_WAY_MAX", 5)
+    monkeypatch.setattr(planner, "IN_FLIGHT_MAX", 5)
     await submit(waking, 12)
     assert len(await claim(waking, *await heard(waking))) == 5
 
@@ -334,7 +334,7 @@ async def test_so_many_messages_are_under_way_at_most(waking: Engine, monkeypatc
 async def test_a_full_line_is_looked_at_again_by_itself(
     waking: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "UNDER_WAY_MAX", 1)
+    monkeypatch.setattr(planner, "IN_FLIGHT_MAX", 1)
     await submit(waking, 2)
     assert len(await claim(waking, *await heard(waking))) == 1
 
@@ -497,7 +497,7 @@ async def test_a_queue_that_cannot_be_looked_at_holds_up_no_other(
 
 
 @pytest.mark.parametrize(("old", "new"), [("postgres", "nats"), ("nats", "postgres"), ("nats", "sqs")])
-async def test_when_a_queue_changes_its_carrier_its_tasks_are_spoken_of_there(
+async def test_when_a_queue_changes_its_carrier_its_tasks_are_announced_there(
     engine: Engine, other_connection: asyncpg.Connection, old: str, new: str
 ) -> None:
     await set_up(engine, carrier=old)
@@ -557,7 +557,7 @@ async def dead_letter(engine: Engine, body: bytes, **fields: Any) -> None:
     await engine.service(Wakeups).dead_letter("default", QUEUE, body=body, **{**told, **fields})
 
 
-async def test_a_buried_message_is_kept_once_and_its_task_is_spoken_of_no_more(
+async def test_a_buried_message_is_kept_once_and_its_task_is_announced_no_more(
     waking: Engine, clock: VirtualClock
 ) -> None:
     [task_id] = await submit(waking)

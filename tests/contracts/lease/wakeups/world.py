@@ -15,7 +15,7 @@ from tests.kit.work import jobs, soon, until
 
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
-from windlass.contracts.lease.wakeups.carriers.internal import ask_route
+from windlass.contracts.lease.wakeups.carriers.internal import fetch_route
 from windlass.contracts.lease.wakeups.carriers.opening import make_senders
 from windlass.contracts.lease.wakeups.carriers.port import Consumer, Message
 from windlass.contracts.lease.wakeups.planner import Wakeups
@@ -45,7 +45,7 @@ class World(kit.World[UUID]):
             carrier=side.name, visibility_ms=int(1000 * pace), resend_ms=int(RESEND_S * 1000), max_deliveries=3
         )
         await engine.queues.put(queue, delivery=delivery, limits=QueueConfig())
-        route = await ask_route(side.call, queue)
+        route = await fetch_route(side.call, queue)
         world = cls(engine, clock, side, route)
         senders = make_senders(side.options)
         try:

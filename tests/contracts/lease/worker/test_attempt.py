@@ -13,7 +13,7 @@ from tests.contracts.lease.worker.conftest import Bench
 from tests.contracts.lease.worker.stand_in import DROP, Dispatcher
 from tests.kit.work import soon, until
 
-from windlass.contracts.lease.wakeups.carriers.port import CarrierAway
+from windlass.contracts.lease.wakeups.carriers.port import CarrierUnavailable
 from windlass.contracts.lease.worker.attempt import Attempt
 from windlass.contracts.lease.worker.dispatcher import Claimed
 from windlass.contracts.lease.worker.operator import Answer
@@ -301,7 +301,7 @@ async def test_a_message_that_its_carrier_has_forgotten_is_let_go_in_the_end(wor
     world.carrier.visibility_s = 0.05
 
     def away(_: str) -> None:
-        raise CarrierAway("there is no such consumer any more")
+        raise CarrierUnavailable("there is no such consumer any more")
 
     world.carrier.before = away
     world.start(function=f"{HERE}:double", concurrency=1)
@@ -410,7 +410,9 @@ async def test_a_claim_that_is_repeated_is_the_same_claim(world: Bench) -> None:
     assert len(set.union(*said.values())) == 2
 
 
-@pytest.mark.parametrize("error", [RuntimeError("of a library"), KeyError("MessageId"), CarrierAway("nobody is there")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("of a library"), KeyError("MessageId"), CarrierUnavailable("nobody is there")]
+)
 async def test_whatever_goes_wrong_while_it_receives_a_wrapper_goes_on(world: Bench, error: Exception) -> None:
     world.carrier.failing = [error, error]
     world.start(function=f"{HERE}:double")

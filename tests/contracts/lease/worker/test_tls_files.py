@@ -11,7 +11,7 @@ import pytest
 from tests.contracts.lease.worker.certificates import Authority, Files
 from tests.contracts.lease.worker.stand_in import Dispatcher
 
-from windlass.contracts.lease.worker.dispatcher import Away, Claimed, TlsFiles, tls_context
+from windlass.contracts.lease.worker.dispatcher import Claimed, DispatcherUnavailable, TlsFiles, tls_context
 from windlass.contracts.lease.worker.dispatcher import Dispatcher as Client
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ async def test_certificates_that_were_replaced_hold_from_the_next_connection_on(
     files = certificate, key, authority.certificate
     client = Client(dispatcher.url, tls_context(*files), threads=1, tls_files=TlsFiles(*files))
     try:
-        with pytest.raises(Away):
+        with pytest.raises(DispatcherUnavailable):
             await client.claim(uuid4(), "w", uuid4())
 
         put(authority.issue("worker-1"), certificate, key)

@@ -25,7 +25,7 @@ from windlass.contracts.machine.launchers.docker import DockerLauncher
 from windlass.contracts.machine.launchers.fly import FlyLauncher
 from windlass.contracts.machine.launchers.kubernetes import KubernetesLauncher
 from windlass.contracts.machine.launchers.options import LAUNCHERS, make_launcher
-from windlass.contracts.machine.launchers.port import Launcher, LauncherAway, LaunchRefused, Order
+from windlass.contracts.machine.launchers.port import Launcher, LauncherUnavailable, LaunchRefused, Order
 from windlass.contracts.machine.launchers.process import ProcessLauncher
 from windlass.contracts.machine.launchers.process_supervisor import marked
 from windlass.contracts.machine.rules import OUT_OF_MEMORY, MachineStatus, Phase, machine_name
@@ -83,7 +83,7 @@ class Bench:
         id_ = self._ids[order.name] if self.vendor is not None else None
         async with asyncio.timeout(SOON_S):
             while True:
-                seen = await self.launcher.look(order.name, id_)
+                seen = await self.launcher.status(order.name, id_)
                 if seen is not None and seen.phase is Phase.EXITED:
                     return seen
                 await asyncio.sleep(0.02)
@@ -139,7 +139,7 @@ async def test_ten_at_once_start_one(bench: Bench) -> None:
         bench.fifo(order.name).write_text("pass")
     outcomes = await asyncio.gather(*(bench.launcher.start(order) for _ in range(10)), return_exceptions=True)
 
-    assert all(isinstance(one, MachineStatus | LauncherAway) for one in outcomes), outcomes
+    assert all(isinstance(one, MachineStatus | LauncherUnavailable) for one in outcomes), outcomes
     assert any(isinstance(one, MachineStatus) for one in outcomes)
     assert await bench.names() == {order.name}
 
@@ -176,7 +176,7 @@ async def test_stopping_leaves_nothing_and_may_be_repeated(bench: Bench) -> None
         await bench.launcher.stop(order.name, id_, grace_s)
 
     assert await bench.names() == set()
-    assert await bench.launcher.look(order.name, id_) is None
+    assert await bench.launcher.status(order.name, id_) is None
     if isinstance(bench.vendor, Kubernetes):
         assert bench.vendor.secrets == {}
     if bench.vendor is None:
@@ -209,7 +209,7 @@ async def test_an_answer_that_takes_its_time_is_waited_for() -> None:
     async with listening(slow, "127.0.0.1", 0) as url:  # type: ignore[arg-type]
         api = Api(url, timeout_s=0.05)
         patient = asyncio.create_task(api.stop("POST", "/stop", more_s=SOON_S))
-        with pytest.raises(LauncherAway):
+        with pytest.raises(LauncherUnavailable):
             await api.stop("POST", "/stop")
         waits.set()
         await patient
@@ -263,7 +263,7 @@ async def test_machines_of_others_are_not_seen(bench: Bench) -> None:
 
 
 async def test_what_is_not_there_is_none(bench: Bench) -> None:
-    assert await bench.launcher.look(machine_name(uuid4(), 1), None) is None
+    assert await bench.launcher.status(machine_name(uuid4(), 1), None) is None
     await bench.launcher.stop(machine_name(uuid4(), 1), None, 0.0)
     assert await bench.names() == set()
 
@@ -309,10 +309,10 @@ async def test_a_vendor_that_is_away_is_told_from_one_that_refuses(bench: Bench)
     bench.vendor.down = True
     for call in (
         bench.launcher.start(bench.order()), bench.launcher.machines("ours"),
-        bench.launcher.look(order.name, bench.vendor.boxes[order.name].id),
+        bench.launcher.status(order.name, bench.vendor.boxes[order.name].id),
         bench.launcher.stop(order.name, bench.vendor.boxes[order.name].id, 0.0),
     ):  # fmt: skip
-        with pytest.raises(LauncherAway):
+        with pytest.raises(LauncherUnavailable):
             await call
     bench.vendor.down = False
 
@@ -324,9 +324,9 @@ async def test_a_machine_whose_answer_was_lost_is_found_by_its_name(bench: Bench
     assert bench.vendor is not None
     bench.vendor.lose = {"docker": "/create", "kubernetes": "/jobs", "fly": "/machines"}[bench.launcher.name]
     order = bench.order()
-    with pytest.raises(LauncherAway):
+    with pytest.raises(LauncherUnavailable):
         await bench.launcher.start(order)
-    seen = await bench.launcher.look(order.name, None)
+    seen = await bench.launcher.status(order.name, None)
     again = await bench.launcher.start(order)
 
     assert seen is not None

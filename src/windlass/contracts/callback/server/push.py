@@ -42,7 +42,7 @@ NO_SECRETS: Mapping[str, str] = {}
 Carrier = Callable[[Push, str, dict[str, str], bytes], Awaitable[None]]
 
 
-class NotTaken(Exception):
+class NotAccepted(Exception):
     """The worker did not accept the push."""
 
 
@@ -62,20 +62,20 @@ class Pusher:
     ) -> None:
         self._engine, self._service, self._base_url = engine, service, base_url.rstrip("/")
         self._targets, self._secrets, self._cloud_tasks = targets, secrets, cloud_tasks
-        self._under_way: Counter[tuple[str, str]] = Counter()
+        self._in_flight: Counter[tuple[str, str]] = Counter()
 
     async def push(self, effect: Effect) -> None:
         """Push an attempt to its worker, unless the attempt no longer waits for it."""
         key = effect.namespace, str(effect.body["queue"])
-        if self._under_way[key] >= AT_ONCE_MAX:
+        if self._in_flight[key] >= AT_ONCE_MAX:
             raise NotNow(f"{AT_ONCE_MAX} pushes of the queue are under way", FULL_AGAIN_S)
-        self._under_way[key] += 1
+        self._in_flight[key] += 1
         try:
             await self._push(effect)
         finally:
-            self._under_way[key] -= 1
-            if not self._under_way[key]:
-                del self._under_way[key]
+            self._in_flight[key] -= 1
+            if not self._in_flight[key]:
+                del self._in_flight[key]
 
     async def _push(self, effect: Effect) -> None:
         outgoing = self._engine.parts.outgoing
@@ -115,7 +115,7 @@ class Pusher:
         try:
             added = fill_headers(push.headers, self._secrets)
         except Invalid as error:
-            raise NotTaken(str(error)) from None
+            raise NotAccepted(str(error)) from None
         headers = {"Content-Type": "application/json", "User-Agent": "windlass", **added}
         headers |= signed_headers(secrets, message_id, int(now.timestamp()), body)
         if task.trace is not None:
@@ -123,7 +123,7 @@ class Pusher:
         return message_id, headers, body
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes, now: datetime) -> None:
-        """Raises NotTaken or NotNow unless the worker accepts the push. Redirects are not followed."""
+        """Raises NotAccepted or NotNow unless the worker accepts the push. Redirects are not followed."""
         try:
             timeout_s = ANSWER_TIMEOUT_S + len(body) / SLOWEST_BYTES_PER_S
             reply = await post(url, headers, body, timeout_s=timeout_s, targets=self._targets)
@@ -139,4 +139,4 @@ class Pusher:
         for secret in self._secrets.values():
             if len(secret) >= SECRET_LEAST:
                 answer = answer.replace(secret.encode(), b"***")
-        raise NotTaken(f"the worker answered {reply.status}: {answer[:200].decode('utf-8', 'replace')}")
+        raise NotAccepted(f"the worker answered {reply.status}: {answer[:200].decode('utf-8', 'replace')}")

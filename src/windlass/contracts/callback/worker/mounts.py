@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.contracts.callback.worker.worker import BODY_MAX_BYTES, TOO_LARGE, Answer, make_answer
 from windlass.errors import TooLarge
-from windlass.net.asgi import Gone, Receive, Scope, Send, body_of, encoded, respond
+from windlass.net.asgi import Disconnected, Receive, Scope, Send, body_of, encoded, respond
 
 if TYPE_CHECKING:
     from windlass.contracts.callback.worker.worker import CallbackWorker
@@ -32,7 +32,7 @@ async def _handle_asgi(worker: CallbackWorker, scope: Scope, receive: Receive) -
         return NOT_POST
     try:
         body = await body_of(dict(scope["headers"]), receive, BODY_MAX_BYTES)
-    except Gone:
+    except Disconnected:
         return make_answer(400, "disconnected", "the client disconnected before the end of the body")
     except TooLarge:
         return TOO_LARGE

@@ -16,7 +16,7 @@ from windlass.testing.conformance.listener import Reply
 
 required, hardening = KIT.required, KIT.hardening
 
-AWAY = Reply(503, {"error": "unavailable", "message": "the dispatcher is away"})
+UNAVAILABLE = Reply(503, {"error": "unavailable", "message": "the dispatcher is away"})
 CONFLICT = Reply(409, {"error": "conflict", "message": "it has ended otherwise"})
 STOP_S, QUIET_S = 5.0, 1.0  # how soon an operator must stop, and how long it must be silent then
 LONG = 1.5  # leases
@@ -256,7 +256,7 @@ def accepts_refusal(trial: Trial) -> None:
     "When /internal/task-claim gets a 503 answer or no answer, try again with growing pauses, and keep the message.",
 )
 def claims_again(trial: Trial) -> None:
-    trial.server.answer_with("task-claim", AWAY, 2)
+    trial.server.answer_with("task-claim", UNAVAILABLE, 2)
     task, wakeup = trial.submit()
     trial.ends(task, "Completed")
     trial.acks(wakeup)
@@ -268,7 +268,7 @@ def claims_again(trial: Trial) -> None:
     "it.",
 )
 def survives_heartbeats(trial: Trial) -> None:
-    trial.server.answer_with("heartbeat", AWAY, 1000)
+    trial.server.answer_with("heartbeat", UNAVAILABLE, 1000)
     task, wakeup = trial.submit(LONG)
     trial.wait("heartbeat", 2, task)
     trial.ends(task, "Completed")
@@ -281,7 +281,7 @@ def survives_heartbeats(trial: Trial) -> None:
     "accepted.",
 )
 def repeats_events(trial: Trial) -> None:
-    trial.server.answer_with("events", AWAY, 2)
+    trial.server.answer_with("events", UNAVAILABLE, 2)
     task, _ = trial.submit(LONG / 2, events=events(1))
     trial.ends(task, "Completed")
     calls = [call for call in trial.server.about(task) if call.name in WITH_EVENTS and call.status == 200]
@@ -323,7 +323,7 @@ def announced_twice(trial: Trial) -> None:
 def no_wakeup(trial: Trial) -> None:
     assert trial.program
     for body in ("", "{", "[]", '{"task_id": 7}', '{"task_id": "none"}', "\ufffd"):
-        trial.puts_away(trial.server.wake(body))
+        trial.settles(trial.server.wake(body))
     trial.lives()
 
 

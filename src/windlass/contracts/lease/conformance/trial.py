@@ -69,7 +69,7 @@ class Trial:
             came = len(self.server.made(name, task))
             raise Broken(
                 f"{count} × {name} expected, {came} came within {self.timeout_s + work_s:g} s; "
-                f"{self.server.names()}{self.program.last_words()}"
+                f"{self.server.names()}{self.program.last_output()}"
             )
         return self.server.made(name, task)[count - 1]
 
@@ -86,10 +86,10 @@ class Trial:
         """The worker acks a message."""
         if not self.until(lambda: wakeup.over):
             outcome = f"given back {len(wakeup.ends)} times" if wakeup.ends else "neither acked nor given back"
-            raise Broken(f"the message was {outcome}; {self.server.names()}{self.program.last_words()}")
+            raise Broken(f"the message was {outcome}; {self.server.names()}{self.program.last_output()}")
         expect("what became of the message", "ack", wakeup.ends[-1])
 
-    def puts_away(self, wakeup: Wakeup) -> None:
+    def settles(self, wakeup: Wakeup) -> None:
         """The worker acks or dead-letters a message at the first delivery."""
         if not self.until(lambda: bool(wakeup.ends)):
             raise Broken(f"the message {wakeup.body!r} was neither acked nor dead-lettered; {self.server.names()}")

@@ -37,7 +37,7 @@ CallFunction = Callable[[str, bytes], Awaitable[None]]
 not help."""
 
 
-class NotTaken(Exception):
+class NotAccepted(Exception):
     """The function refused the call."""
 
 
@@ -102,7 +102,7 @@ class Invoker:
             raise NotNow(f"the function answered {reply.status}", again_s)
         if not 200 <= reply.status < 300 and reply.status != 409:
             text = reply.body[:200].decode("utf-8", "replace")
-            raise NotTaken(f"the function answered {reply.status}: {text}")
+            raise NotAccepted(f"the function answered {reply.status}: {text}")
 
 
 def _headers(effect: Effect, secrets: list[str], now: datetime, body: bytes, trace: str | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from windlass.contracts.lease.wakeups.carriers.aws import AwsClient, ClientError, code_of
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
-from windlass.contracts.lease.wakeups.carriers.port import CarrierAway
+from windlass.contracts.lease.wakeups.carriers.port import CarrierUnavailable
 from windlass.engine.send.outbox import NotNow, Undeliverable
 
 BUSY_AGAIN_S = 2.0
@@ -26,7 +26,7 @@ class Lambda:
     async def call(self, function: str, body: bytes) -> None:
         try:
             answer = await self._client.call("invoke", FunctionName=function, InvocationType="Event", Payload=body)
-        except CarrierAway as error:
+        except CarrierUnavailable as error:
             raise NotNow(str(error), BUSY_AGAIN_S) from None
         except ClientError as error:
             if code_of(error) in NEVER:
@@ -41,7 +41,7 @@ class Lambda:
             config = await self._client.call("get_function_event_invoke_config", FunctionName=function)
         except ClientError as error:
             if code_of(error) != "ResourceNotFoundException":
-                raise CarrierAway(f"Lambda: {error}") from None
+                raise CarrierUnavailable(f"Lambda: {error}") from None
             return RETRIES_DEFAULT
         return int(config.get("MaximumRetryAttempts", RETRIES_DEFAULT))
 

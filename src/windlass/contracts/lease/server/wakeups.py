@@ -48,7 +48,7 @@ class WakeupRoutes:
     async def receive(self, body: bytes, caller: Caller) -> wire.Messages:
         request = _named(_read(body, wire.Receive), caller)
         if request.wait_s > 0:
-            await self._engine.hear()
+            await self._engine.listen()
         found = await self._engine.service(Messages).receive(
             request.namespace, request.queue, limit=request.limit, visibility_s=request.visibility_s,
             wait_s=request.wait_s,

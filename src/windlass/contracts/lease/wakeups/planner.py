@@ -44,11 +44,11 @@ __all__ = ["DeadMessage", "Wakeups"]
 
 log = logging.getLogger("windlass.wakeup")
 
-BATCH, UNDER_WAY_MAX = 200, 1000
+BATCH, IN_FLIGHT_MAX = 200, 1000
 LANES_MAX = 256
 FULL_AGAIN_S, FULL_AGAIN_MAX_S, ALL_AGAIN_S = 0.25, 5.0, 60.0
 ELSEWHERE_AGAIN_S = 2.0
-AWAY_FIRST_S, AWAY_MAX_S = 1.0, 30.0
+RETRY_FIRST_S, RETRY_MAX_S = 1.0, 30.0
 IDLE_EVERY_S, IDLE_QUEUES_MAX = 5.0, 10_000
 KEPT_S = 14 * 86400.0  # unreceived messages in PostgreSQL; SQS keeps its messages as long
 
@@ -150,7 +150,7 @@ class Wakeups(DirtyQueues):
         config = await tx.queues.get_queue(namespace, queue)
         usage = await tx.queues.queue_usage(namespace, queue, config)
         now = await tx.now()
-        key, room = (namespace, queue), min(BATCH, UNDER_WAY_MAX - announced.running)
+        key, room = (namespace, queue), min(BATCH, IN_FLIGHT_MAX - announced.running)
         if room <= 0:  # more messages would only wait at the carrier
             full_s = self._full_s.get(key, FULL_AGAIN_S)
             self._full_s[key] = min(2 * full_s, FULL_AGAIN_MAX_S)
@@ -274,25 +274,25 @@ class _Line:
     def __init__(self, name: str, sender: Sender, stopwatch: Callable[[], float]) -> None:
         self._name, self._sender, self._stopwatch = name, sender, stopwatch
         self._batches: Committer[WakeupMessage, None] = Committer(self._send, batch_max=BATCH, retry_for_s=0.0)
-        self._away_until_s, self._away_s = 0.0, 0.0
+        self._retry_at_s, self._retry_s = 0.0, 0.0
 
     async def send(self, message: WakeupMessage) -> None:
-        left_s = self._away_until_s - self._stopwatch()
+        left_s = self._retry_at_s - self._stopwatch()
         if left_s > 0:
             raise NotNow(f"{self._name} did not answer just now", left_s)
         try:
             await self._batches.call(message)
         except Unavailable as error:
-            raise NotNow(f"{self._name}: {error}", self._away_s or AWAY_FIRST_S) from None
+            raise NotNow(f"{self._name}: {error}", self._retry_s or RETRY_FIRST_S) from None
 
     async def _send(self, messages: list[WakeupMessage]) -> list[None]:
         try:
             await self._sender.send(messages)
         except Unavailable:
-            self._away_s = min(AWAY_MAX_S, 2 * self._away_s or AWAY_FIRST_S)
-            self._away_until_s = self._stopwatch() + self._away_s
+            self._retry_s = min(RETRY_MAX_S, 2 * self._retry_s or RETRY_FIRST_S)
+            self._retry_at_s = self._stopwatch() + self._retry_s
             raise
-        self._away_s = 0.0
+        self._retry_s = 0.0
         return [None] * len(messages)
 
     async def close(self) -> None:

@@ -35,7 +35,7 @@ from windlass.contracts.lease.worker.operator import Answer, MessageSink, Operat
 CHUNK = 65536
 FOLDERS = "windlass-wrapper-"
 STDERR_BYTES = 16 * 1024
-AFTER_DEATH_S = 2.0
+AFTER_EXIT_S = 2.0
 POLL_S = 0.05
 MESSAGE_KINDS = ("events", "publish")
 ANSWER = {"outputs", "events", "result", "error", "retryable"}
@@ -182,7 +182,7 @@ class _Run:
             await asyncio.wait({ended, pumps}, return_when=asyncio.FIRST_COMPLETED)
             if not pumps.done():
                 kill_group(process, signal.SIGKILL)
-                await asyncio.wait({pumps}, timeout=AFTER_DEATH_S)
+                await asyncio.wait({pumps}, timeout=AFTER_EXIT_S)
             if pumps.done():
                 await pumps
         finally:
@@ -309,4 +309,4 @@ async def _process_end(running: asyncio.subprocess.Process) -> None:
 
 async def _reap(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), AFTER_DEATH_S)
+        await asyncio.wait_for(process.wait(), AFTER_EXIT_S)

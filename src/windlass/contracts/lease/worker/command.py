@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.contracts.lease.wakeups.carriers.drivers import make_consumer
-from windlass.contracts.lease.wakeups.carriers.internal import ask_route
+from windlass.contracts.lease.wakeups.carriers.internal import fetch_route
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
 from windlass.contracts.lease.wakeups.carriers.port import Call
 from windlass.contracts.lease.worker.child import Programs
@@ -143,7 +143,7 @@ async def run(config: Config, isolation: Isolation) -> int:
 
 async def open_line(config: Config, queue: str, call: Call) -> Line:
     """Raises NotFound for a queue that sends no wake-ups, and Invalid if its carrier cannot be reached from here."""
-    route = await until_answered(f"the route of {queue}", lambda: ask_route(call, queue, config.namespace))
+    route = await until_answered(f"the route of {queue}", lambda: fetch_route(call, queue, config.namespace))
     consumer = make_consumer(route, call, config)
     return Line(queue, consumer, namespace=config.namespace, trusted=route.trusted, secrets=route.secrets)
 

@@ -35,7 +35,7 @@ BY_OTHERS = frozenset({401, 403, 404, 405})  # proxies on the way send these too
 HEADERS = {"Content-Type": "application/json"}
 
 
-class Away(Unavailable):
+class DispatcherUnavailable(Unavailable):
     """The dispatcher does not answer, or asks to be called later."""
 
     code = "dispatcher_away"
@@ -142,7 +142,9 @@ class Dispatcher:
             attempt, token, ours = int(answer["attempt"]), str(answer["lease_token"]), "server_time" in answer
             return Claimed(task_id, attempt, token, task, _lease_s(answer), ours)
         except (KeyError, TypeError, ValueError) as error:
-            raise Away(f"the answer to a claim cannot be read: {type(error).__name__}: {error}") from None
+            raise DispatcherUnavailable(
+                f"the answer to a claim cannot be read: {type(error).__name__}: {error}"
+            ) from None
 
     async def is_cancelled(self, task_id: UUID) -> bool:
         reply = await self._send(f"/internal/task-fetch?task_id={quote(str(task_id))}", None, ANSWER_TIMEOUT_S)
@@ -175,7 +177,7 @@ class Dispatcher:
             return await self._http.request(method, self._url + path, headers=HEADERS, body=body, timeout_s=timeout_s)
         except Unreachable as error:
             hint = CLOSED if any(word in error.reason for word in CLOSES) else ""
-            raise Away(f"{self._url}: {error.reason}{hint}") from None
+            raise DispatcherUnavailable(f"{self._url}: {error.reason}{hint}") from None
 
 
 # A TLS 1.3 server refuses a certificate after the handshake, by closing the connection.
@@ -191,7 +193,7 @@ def _accepted(reply: Reply) -> Reply:
     if reply.status == 409:
         raise LeaseLost(why)
     if reply.status >= 500 or reply.status in LATER or reply.status < 200 or (reply.status in BY_OTHERS and not word):
-        raise Away(why, reply.retry_after_s(RETRY_AFTER_MAX_S))
+        raise DispatcherUnavailable(why, reply.retry_after_s(RETRY_AFTER_MAX_S))
     raise Refused(why)
 
 
@@ -210,7 +212,7 @@ def _object(reply: Reply) -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(reply.content or b"{}")
     except msgspec.DecodeError as error:
-        raise Away(f"an answer that cannot be read: {error}") from None
+        raise DispatcherUnavailable(f"an answer that cannot be read: {error}") from None
     return answer if isinstance(answer, dict) else {}
 
 

@@ -14,7 +14,11 @@ from windlass.testing.conformance.listener import Reply
 
 required, hardening = KIT.required, KIT.hardening
 
-AWAY, FORBIDDEN, UNKNOWN = Reply(503, {"error": "away"}), Reply(403, b"<Error/>"), Reply(404, {"error": "not found"})
+UNAVAILABLE, FORBIDDEN, UNKNOWN = (
+    Reply(503, {"error": "away"}),
+    Reply(403, b"<Error/>"),
+    Reply(404, {"error": "not found"}),
+)
 FIELDS = ("output_r2_key", "output_file_name", "output_file_size")
 
 
@@ -158,7 +162,7 @@ def incomplete(trial: Trial) -> None:
     for name in trial.required:
         code, program = trial.run(trial.subject.plain, **{name: None})
         if code != 1:
-            raise Broken(f"without {name} the exit code is {code}, not 1{program.last_words()}")
+            raise Broken(f"without {name} the exit code is {code}, not 1{program.last_output()}")
     expect("objects", [], [stored.key for stored in trial.servers.stored])
 
 
@@ -203,7 +207,7 @@ def keeps_query(trial: Trial) -> None:
     "When the callback gets a 5xx answer or no answer, send the same callback again after a pause.",
 )
 def repeats_callback(trial: Trial) -> None:
-    trial.servers.answers = [AWAY, Reply(0)]
+    trial.servers.answers = [UNAVAILABLE, Reply(0)]
     trial.succeeds(trial.subject.plain)
     trial.called_back(3)
     bodies = [callback.body for callback in trial.servers.callbacks]
@@ -223,7 +227,7 @@ def accepts_refusal(trial: Trial) -> None:
 
 @hardening("repeats an upload after a 503", "When the upload is answered with 503, send it again after a pause.")
 def repeats_upload(trial: Trial) -> None:
-    trial.servers.refusals = [AWAY]
+    trial.servers.refusals = [UNAVAILABLE]
     trial.succeeds(trial.subject.plain)
     trial.object()
 

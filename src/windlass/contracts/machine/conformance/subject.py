@@ -17,7 +17,7 @@ CHILDREN = 96
 TEXT = b"All work and no play. " * (256 * 1024 // 22)
 
 
-class Ask(NamedTuple):
+class ExportRequest(NamedTuple):
     """A PI and options."""
 
     pi: str
@@ -27,10 +27,10 @@ class Ask(NamedTuple):
 class Subject(msgspec.Struct, frozen=True):
     """The requests that make a program succeed, fail, work slowly, and make a large output."""
 
-    plain: Ask
-    failing: Ask
-    slow: Ask
-    large: Ask
+    plain: ExportRequest
+    failing: ExportRequest
+    slow: ExportRequest
+    large: ExportRequest
     large_bytes: int
     archive: Callable[[str], Reply]
     metrics: tuple[str, ...]
@@ -58,19 +58,19 @@ def _archive(path: str) -> Reply:
 
 SUBJECTS = {
     "any": Subject(
-        plain=Ask(PLAIN_PI, {"bytes": 1000}),
-        failing=Ask(PLAIN_PI, {"fail": "requested to fail"}),
-        slow=Ask(PLAIN_PI, {"work_ms": int(SLOW_S * 1000)}),
-        large=Ask(PLAIN_PI, {"bytes": LARGE_BYTES}),
+        plain=ExportRequest(PLAIN_PI, {"bytes": 1000}),
+        failing=ExportRequest(PLAIN_PI, {"fail": "requested to fail"}),
+        slow=ExportRequest(PLAIN_PI, {"work_ms": int(SLOW_S * 1000)}),
+        large=ExportRequest(PLAIN_PI, {"bytes": LARGE_BYTES}),
         large_bytes=LARGE_BYTES,
         archive=lambda _path: Reply(404, {"error": "NOT_FOUND", "message": "there is no archive here"}),
         metrics=("total_time_ms",),
     ),
     "mods": Subject(
-        plain=Ask(PLAIN_PI, {"recursive": False}),
-        failing=Ask(MISSING_PI, {"recursive": False}),
-        slow=Ask(SLOW_PI, {"recursive": False}),
-        large=Ask(LARGE_PI, {"recursive": True, "maxDepth": 2}),
+        plain=ExportRequest(PLAIN_PI, {"recursive": False}),
+        failing=ExportRequest(MISSING_PI, {"recursive": False}),
+        slow=ExportRequest(SLOW_PI, {"recursive": False}),
+        large=ExportRequest(LARGE_PI, {"recursive": True, "maxDepth": 2}),
         large_bytes=CHILDREN * len(TEXT),
         archive=_archive,
         metrics=("total_time_ms", "entities_exported", "entities_failed", "peak_memory_mb"),

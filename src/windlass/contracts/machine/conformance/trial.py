@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from windlass.contracts.machine.conformance.stand_in import Callback, StandIn, Stored
-from windlass.contracts.machine.conformance.subject import SUBJECTS, Ask, Subject
+from windlass.contracts.machine.conformance.subject import SUBJECTS, ExportRequest, Subject
 from windlass.errors import Invalid
 from windlass.testing.conformance.kit import Broken, Kit, Level, Result, expect, ignore
 from windlass.testing.conformance.program import Program, peak_bytes
@@ -37,7 +37,7 @@ class Trial:
         self._program: Program | None = None
         self.peak_bytes = 0
 
-    def environment(self, ask: Ask) -> dict[str, str]:
+    def environment(self, ask: ExportRequest) -> dict[str, str]:
         base = self.servers.url
         common = {
             "TASK_ID": TASK, "PI": ask.pi, "EXPORT_FORMAT": "mods", "EXPORT_OPTIONS": json.dumps(ask.options),
@@ -49,7 +49,7 @@ class Trial:
             return {**common, "UPLOAD_URL": f"{base}/upload/{TASK}/?{SIGNATURE}"}
         return {**common, **SECRETS, "R2_ACCOUNT_ID": "conformance", "R2_BUCKET": BUCKET, "R2_ENDPOINT": base}
 
-    def start(self, ask: Ask, **changes: str | None) -> Program:
+    def start(self, ask: ExportRequest, **changes: str | None) -> Program:
         """Start the program with changed variables; None removes one."""
         changed: dict[str, str | None] = {**os.environ, **self.environment(ask), **changes}
         program = Program(self._command, {name: value for name, value in changed.items() if value is not None})
@@ -61,7 +61,7 @@ class Trial:
         self.servers.on_callback = measure
         return program
 
-    def run(self, ask: Ask, **changes: str | None) -> tuple[int, Program]:
+    def run(self, ask: ExportRequest, **changes: str | None) -> tuple[int, Program]:
         program = self.start(ask, **changes)
         return program.wait(self.timeout_s), program
 
@@ -74,23 +74,23 @@ class Trial:
         """The last of exactly `count` callbacks."""
         came = self.servers.callbacks
         if len(came) != count:
-            raise Broken(f"{count} callback{'s' * (count > 1)} expected, {len(came)} came{self._last_words()}")
+            raise Broken(f"{count} callback{'s' * (count > 1)} expected, {len(came)} came{self._last_output()}")
         return came[-1]
 
     def object(self) -> Stored:
         """The only object that was stored."""
         if len(self.servers.stored) != 1:
             stored = [stored.key for stored in self.servers.stored]
-            raise Broken(f"one object expected, {len(stored)} were stored: {stored}{self._last_words()}")
+            raise Broken(f"one object expected, {len(stored)} were stored: {stored}{self._last_output()}")
         return self.servers.stored[0]
 
-    def succeeds(self, ask: Ask, **changes: str | None) -> Program:
+    def succeeds(self, ask: ExportRequest, **changes: str | None) -> Program:
         code, program = self.run(ask, **changes)
         if code != 0:
-            raise Broken(f"the exit code is {code}, not 0{program.last_words()}")
+            raise Broken(f"the exit code is {code}, not 0{program.last_output()}")
         return program
 
-    def fails(self, ask: Ask, **changes: str | None) -> Program:
+    def fails(self, ask: ExportRequest, **changes: str | None) -> Program:
         code, program = self.run(ask, **changes)
         expect("the exit code", 1, code)
         return program
@@ -110,7 +110,7 @@ class Trial:
         until_s, before = time.monotonic() + self.timeout_s, list[str]()
         while not before or before != self.left():
             if program.ended or time.monotonic() > until_s:
-                raise Broken(f"it made no file in TMPDIR while it worked{program.last_words()}")
+                raise Broken(f"it made no file in TMPDIR while it worked{program.last_output()}")
             before = self.left()
             time.sleep(0.1)
 
@@ -118,8 +118,8 @@ class Trial:
         """Files that it has left behind."""
         return sorted(path.name for path in self.folder.rglob("*") if path.is_file())
 
-    def _last_words(self) -> str:
-        return "" if self._program is None else self._program.last_words()
+    def _last_output(self) -> str:
+        return "" if self._program is None else self._program.last_output()
 
 
 KIT = Kit[Trial]("machine")

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused
+from windlass.contracts.machine.launchers.port import LauncherUnavailable, LaunchRefused
 from windlass.net.http import Unreachable
 from windlass.net.push import post
 
@@ -34,11 +34,11 @@ class Answer(NamedTuple):
         return f"{self.status} {message if message is not None else self.raw.decode('utf-8', 'replace')}"[:MESSAGE_MAX]
 
     def expect(self, *also: int, refusal: type[Exception] = LaunchRefused) -> Self:
-        """The answer itself if its status is 2xx or in `also`. Raises LauncherAway for a status that a retry may
+        """The answer itself if its status is 2xx or in `also`. Raises LauncherUnavailable for a status that a retry may
         change, `refusal` for any other."""
         if 200 <= self.status < 300 or self.status in also:
             return self
-        raise (LauncherAway if self.status in LATER else refusal)(self.message)
+        raise (LauncherUnavailable if self.status in LATER else refusal)(self.message)
 
 
 class Api:
@@ -67,7 +67,8 @@ class Api:
         query: Mapping[str, str] | None = None,
         more_s: float = 0.0,
     ) -> Answer:
-        """Return the answer, whatever its status. `more_s` extends the timeout. Raises LauncherAway if none arrives."""
+        """Return the answer, whatever its status. `more_s` extends the timeout. Raises LauncherUnavailable if
+        none arrives."""
         path = self._base_path + path
         suffix = f"?{urlencode(query)}" if query else ""
         content = b"" if body is None else msgspec.json.encode(body)
@@ -81,7 +82,7 @@ class Api:
                 answer_max=ANSWER_MAX_BYTES, context=self._context, socket_path=self._socket,
             )  # fmt: skip
         except Unreachable as error:
-            raise LauncherAway(f"{method} {path}: {error}") from None
+            raise LauncherUnavailable(f"{method} {path}: {error}") from None
         try:
             decoded = msgspec.json.decode(reply.body) if reply.body else None
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -89,8 +90,8 @@ class Api:
         return Answer(reply.status, decoded, reply.body)
 
     async def get(self, path: str, *also: int, query: Mapping[str, str] | None = None) -> Answer:
-        """Read something. Raises LauncherAway unless the status is 2xx or in `also`."""
-        return (await self.call("GET", path, query=query)).expect(*also, refusal=LauncherAway)
+        """Read something. Raises LauncherUnavailable unless the status is 2xx or in `also`."""
+        return (await self.call("GET", path, query=query)).expect(*also, refusal=LauncherUnavailable)
 
     async def stop(
         self,
@@ -101,9 +102,9 @@ class Api:
         query: Mapping[str, str] | None = None,
         more_s: float = 0.0,
     ) -> None:
-        """Make a call that stops something. A refusal raises LauncherAway, so the next sweep tries again."""
+        """Make a call that stops something. A refusal raises LauncherUnavailable, so the next sweep tries again."""
         answer = await self.call(method, path, body, query=query, more_s=more_s)
-        answer.expect(*STOPPED, refusal=LauncherAway)
+        answer.expect(*STOPPED, refusal=LauncherUnavailable)
 
 
 class RemoteLauncher:

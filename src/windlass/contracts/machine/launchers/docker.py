@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from windlass.contracts.machine.launchers.api import Answer, Api, RemoteLauncher, exit_code_of
-from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused, Order
+from windlass.contracts.machine.launchers.port import LauncherUnavailable, LaunchRefused, Order
 from windlass.contracts.machine.rules import OUT_OF_MEMORY, MachineStatus, Phase, read_machine_name
 
 VERSION = "v1.41"  # from 2020: every engine that is still maintained supports it
@@ -41,9 +41,9 @@ class DockerLauncher(RemoteLauncher):
             await self._pull(order.image)
             created = await self._create(order)
         created.expect(409)
-        status = await self.look(order.name, None)
+        status = await self.status(order.name, None)
         if status is None:
-            raise LauncherAway(f"container {order.name} was removed while it was starting")
+            raise LauncherUnavailable(f"container {order.name} was removed while it was starting")
         if status.phase is not Phase.STARTING:
             return status
         started = await self._api.call("POST", f"/containers/{order.name}/start")
@@ -62,10 +62,10 @@ class DockerLauncher(RemoteLauncher):
         filters = msgspec.json.encode({"label": [f"{LABEL}={installation}"]}).decode()
         found = await self._api.get("/containers/json", query={"all": "true", "filters": filters})
         names = [name.lstrip("/") for container in found.content for name in container["Names"][:1]]
-        statuses = [await self.look(name, None) for name in names if read_machine_name(name) is not None]
+        statuses = [await self.status(name, None) for name in names if read_machine_name(name) is not None]
         return [status for status in statuses if status is not None]
 
-    async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
+    async def status(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
         answer = await self._api.get(f"/containers/{name}/json", 404)
         if answer.status == 404:
             return None

@@ -63,7 +63,7 @@ class FlyLauncher(RemoteLauncher):
             await self._api.stop("POST", f"/{machine_id}/stop", order)
             until_s = time.monotonic() + grace_s
             while time.monotonic() < until_s:
-                status = await self.look(name, machine_id)
+                status = await self.status(name, machine_id)
                 if status is None or status.phase is Phase.EXITED:
                     break
                 await asyncio.sleep(POLL_S)
@@ -75,7 +75,7 @@ class FlyLauncher(RemoteLauncher):
         ]
         return [_read_status(m) for m in ours if m.get("state") not in GONE and read_machine_name(m.get("name", ""))]
 
-    async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:
+    async def status(self, name: str, machine_id: str | None) -> MachineStatus | None:
         """Fly.io reports the exit of a machine that removed itself for a while, but only by its id."""
         if machine_id is None:
             return await self._find(name)

@@ -17,7 +17,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from windlass.contracts.machine.launchers.api import Api, RemoteLauncher, exit_code_of
-from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused, Order
+from windlass.contracts.machine.launchers.port import LauncherUnavailable, LaunchRefused, Order
 from windlass.contracts.machine.rules import OUT_OF_MEMORY, TIME_LIMIT, MachineStatus, Phase, read_machine_name
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -64,9 +64,9 @@ class KubernetesLauncher(RemoteLauncher):
         (await self._api.call("POST", self._core("secrets"), secret_of(order))).expect(409)
         created = (await self._api.call("POST", self._batch("jobs"), job_of(order))).expect(409)
         if created.status == 409:
-            status = await self.look(order.name, None)
+            status = await self.status(order.name, None)
             if status is None:
-                raise LauncherAway(f"job {order.name} was removed while it was starting")
+                raise LauncherUnavailable(f"job {order.name} was removed while it was starting")
             return status
         return MachineStatus(name=order.name, id=created.content["metadata"]["uid"], phase=Phase.STARTING)
 
@@ -95,7 +95,7 @@ class KubernetesLauncher(RemoteLauncher):
         deleted = {job["metadata"]["name"] for job in jobs if job["metadata"].get("deletionTimestamp")}
         return [status for name, status in found.items() if read_machine_name(name) is not None and name not in deleted]
 
-    async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
+    async def status(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
         answer = await self._api.get(f"{self._batch('jobs')}/{name}", 404)
         if answer.status == 404 or answer.content["metadata"].get("deletionTimestamp"):
             return None

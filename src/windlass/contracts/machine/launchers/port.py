@@ -37,7 +37,7 @@ class LaunchRefused(Exception):
     """The machine cannot be started, and a retry would not help."""
 
 
-class LauncherAway(Exception):
+class LauncherUnavailable(Exception):
     """The daemon, cluster or vendor did not answer in time. The machine may have been started: look, or try again."""
 
 
@@ -58,14 +58,15 @@ class Launcher(Protocol):
         """Stop calling `wake`. Machines keep running."""
 
     async def start(self, order: Order) -> MachineStatus:
-        """Start the machine, or return the one that already has its name. Raises LaunchRefused or LauncherAway."""
+        """Start the machine, or return the one that already has its name. Raises LaunchRefused or
+        LauncherUnavailable."""
 
     async def stop(self, name: str, machine_id: str | None, grace_s: float) -> None:
         """Ask the machine to end, kill it after `grace_s`, and remove everything it left. Does nothing if there is no
-        such machine. Raises LauncherAway."""
+        such machine. Raises LauncherUnavailable."""
 
     async def machines(self, installation: str) -> list[MachineStatus]:
         """All machines of this installation, including those that ended and still have to be removed."""
 
-    async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:
+    async def status(self, name: str, machine_id: str | None) -> MachineStatus | None:
         """The status of a machine, or None if there is none. A vendor may still know one that removed itself."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.contracts.machine.launchers import process_supervisor
-from windlass.contracts.machine.launchers.port import LauncherAway, LaunchRefused, Order
+from windlass.contracts.machine.launchers.port import LauncherUnavailable, LaunchRefused, Order
 from windlass.contracts.machine.rules import KILLED, MachineStatus, Phase, read_machine_name
 from windlass.core.environment import handed_on
 
@@ -60,7 +60,7 @@ class ProcessLauncher:
             existing = await asyncio.to_thread(_read_status, folder)
             # It may read as not started while another process tests its lock.
             if existing is None or existing.phase is Phase.STARTING:
-                raise LauncherAway(f"another process is starting or removing machine {order.name}")
+                raise LauncherUnavailable(f"another process is starting or removing machine {order.name}")
             return existing
         pid, output = started
         self._watch(pid)
@@ -82,7 +82,7 @@ class ProcessLauncher:
 
         return await asyncio.to_thread(read)
 
-    async def look(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
+    async def status(self, name: str, machine_id: str | None) -> MachineStatus | None:  # noqa: ARG002
         statuses = await asyncio.to_thread(lambda: _read_statuses(self._folders(name)))
         return statuses[0] if statuses else None
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from windlass.contracts.machine.delivery import Machine
 from windlass.contracts.machine.launchers.options import MachineOptions
-from windlass.contracts.machine.launchers.port import Launcher, LauncherAway, LaunchRefused, Order
+from windlass.contracts.machine.launchers.port import Launcher, LauncherUnavailable, LaunchRefused, Order
 from windlass.contracts.machine.rules import MachineStatus
 from windlass.contracts.machine.server.environment import make_order, mask, secrets_of
 from windlass.contracts.machine.sweeper import Machines
@@ -88,12 +88,12 @@ class Launching:
             raise LaunchRefused(mask(str(error), order.secret_values)) from None  # a vendor may repeat the request
         except TimeoutError:
             reason = f"no answer within {spawn_s:g} s"
-        except LauncherAway as error:
+        except LauncherUnavailable as error:
             reason = mask(str(error), order.secret_values)
         try:
             async with asyncio.timeout(spawn_s):
-                status = await launcher.look(order.name, None)
-        except (LauncherAway, TimeoutError):
+                status = await launcher.status(order.name, None)
+        except (LauncherUnavailable, TimeoutError):
             status = None
         if status is not None:
             return status

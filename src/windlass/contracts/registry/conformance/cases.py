@@ -16,10 +16,10 @@ from windlass.testing.conformance.kit import Broken, expect
 
 required, hardening = KIT.required, KIT.hardening
 
-AWAY, GONE = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION
+UNAVAILABLE, GONE = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION
 STALE = 3  # intervals without a heartbeat after which a worker counts as dead
 LONG = 1.5  # heartbeat intervals
-AWAY_S, POLLS_MAX = 1.5, 30  # how long the server is unavailable, and how many polls it may get meanwhile
+OUTAGE_S, POLLS_MAX = 1.5, 30  # how long the server is unavailable, and how many polls it may get meanwhile
 
 
 # --------------------------------------------------------------------------------------------- the life of a worker
@@ -294,7 +294,7 @@ def heartbeats_while_it_drains(trial: Trial) -> None:
     "When RegisterWorker is answered with UNAVAILABLE, retry with growing pauses. Workers may start before servers.",
 )
 def waits_for_server(trial: Trial) -> None:
-    trial.server.refuse("RegisterWorker", AWAY, 2)
+    trial.server.refuse("RegisterWorker", UNAVAILABLE, 2)
     trial.wait("RegisterWorker", 3)
     trial.lives()
 
@@ -332,12 +332,12 @@ def repeats_step(trial: Trial) -> None:
 def polls_patiently(trial: Trial) -> None:
     trial.wait("PollActivity", 2)
     before = len(trial.server.made("PollActivity"))
-    trial.server.refuse("PollActivity", AWAY, 1_000_000)
-    trial.pause(AWAY_S)
+    trial.server.refuse("PollActivity", UNAVAILABLE, 1_000_000)
+    trial.pause(OUTAGE_S)
     polls = len(trial.server.made("PollActivity")) - before
-    trial.server.refuse("PollActivity", AWAY, 0)
+    trial.server.refuse("PollActivity", UNAVAILABLE, 0)
     if polls > POLLS_MAX:
-        raise Broken(f"it polled {polls} times in {AWAY_S:g} s while the server was away")
+        raise Broken(f"it polled {polls} times in {OUTAGE_S:g} s while the server was away")
     trial.lives()
 
 
@@ -347,7 +347,7 @@ def polls_patiently(trial: Trial) -> None:
 )
 def survives_heartbeats(trial: Trial) -> None:
     trial.wait("WorkerHeartbeat")
-    trial.server.refuse("WorkerHeartbeat", AWAY, 2)
+    trial.server.refuse("WorkerHeartbeat", UNAVAILABLE, 2)
     run = trial.start("work", trial.work(LONG))
     trial.completes(run)
     answered = len(trial.server.made("WorkerHeartbeat"))

@@ -62,13 +62,13 @@ class Trial:
         if not self.server.until(lambda: len(self.server.made(name, run)) >= count, timeout_s):
             came = len(self.server.made(name, run))
             problem = f"{count} × {name} expected, {came} came within {timeout_s:g} s"
-            raise Broken(f"{problem}; {self.server.names()}{self.program.last_words()}")
+            raise Broken(f"{problem}; {self.server.names()}{self.program.last_output()}")
         return self.server.made(name, run)[count - 1]
 
     def executes(self, run: Run) -> None:
         """Waits until the worker has the run, not only the poll response in flight."""
         if not self.until(lambda: run.running):
-            raise Broken(f"it did not start the run; {self.server.names()}{self.program.last_words()}")
+            raise Broken(f"it did not start the run; {self.server.names()}{self.program.last_output()}")
         self.pause(ARRIVES_S)
 
     def completes(self, run: Run) -> Any:

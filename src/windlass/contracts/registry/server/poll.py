@@ -137,7 +137,7 @@ async def _claim(call: Call, lease: Lease, wait_s: float) -> Claimed | None:
 
 async def _gone(call: Call, lease: Lease, wait_s: float) -> InvalidState | None:
     """Waits until the worker may claim no more and returns the reason; None after `wait_s` without news of it."""
-    while await call.engine.workers.await_news(lease.id, wait_s):
+    while await call.engine.workers.await_notification(lease.id, wait_s):
         try:
             worker = await call.shared.workers.read(UUID(lease.worker))
             if worker.lease_id == lease.id:

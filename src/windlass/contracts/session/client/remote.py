@@ -180,8 +180,8 @@ class Remote:
     ) -> Extension:
         return await self._session(lease).extend(active or (), activity)
 
-    async def await_news(self, lease: Lease, timeout_s: float) -> bool:
-        return await self._session(lease).await_news(timeout_s)
+    async def await_notification(self, lease: Lease, timeout_s: float) -> bool:
+        return await self._session(lease).await_notification(timeout_s)
 
     async def end_lease(self, lease: Lease) -> None:
         session = self._sessions.pop(lease.id, None)

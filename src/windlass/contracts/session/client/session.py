@@ -329,7 +329,7 @@ class RemoteSession:
         finally:
             self._heartbeats.pop(number, None)
 
-    async def await_news(self, timeout_s: float) -> bool:
+    async def await_notification(self, timeout_s: float) -> bool:
         """Wait for a cancel or the loss of the lease; True if one has come. The next heartbeat returns which."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

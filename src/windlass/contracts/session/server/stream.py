@@ -32,7 +32,7 @@ log = logging.getLogger("windlass.session")
 CREDIT_MAX = 100_000
 CLAIM_MAX = 500
 CLAIM_WAIT_S = 60.0
-NEWS_WAIT_S = 300.0
+NOTIFICATION_WAIT_S = 300.0
 AFTER_ERROR_S = 1.0
 UNKNOWN_TASK_LEASES = 2
 GATHER_S = 1.0  # a heartbeat waits so long for others, so that the engine extends their leases together
@@ -219,7 +219,7 @@ class Session:
     async def _send_cancels(self, lease: Lease) -> None:
         """Sends cancellations as soon as they are requested. Their grace period starts now."""
         while True:
-            if await self._engine.await_news(lease, NEWS_WAIT_S):
+            if await self._engine.await_notification(lease, NOTIFICATION_WAIT_S):
                 with contextlib.suppress(Unavailable):
                     extension = await self._engine.extend_lease(lease, None)
                     cancels = pb.Cancels(cancels=wire.cancel_messages(extension.cancels))

@@ -102,7 +102,7 @@ class RecordStep(Call[Step], frozen=True):
     """Records a step of a workflow: the name of the command and the command itself."""
 
     name: str
-    command: msgspec.Raw = msgspec.field(name="said")
+    command: msgspec.Raw
 
 
 class SendSignal(Call[Task], frozen=True):

@@ -392,9 +392,9 @@ class Service:
         while self._tasks:
             with suppress(KeyError):
                 _, task = self._tasks.popitem()
-                task.end("CRASH", CRASHED, error=self.death())
+                task.end("CRASH", CRASHED, error=self.exit_message())
 
-    def death(self) -> str:
+    def exit_message(self) -> str:
         """How the worker ended, with its last output."""
         code = self._running().returncode
         how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"

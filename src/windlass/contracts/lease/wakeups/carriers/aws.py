@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions, not_installed, not_set
-from windlass.contracts.lease.wakeups.carriers.port import CarrierAway
+from windlass.contracts.lease.wakeups.carriers.port import CarrierUnavailable
 
 try:
     import boto3
@@ -45,12 +45,12 @@ class AwsClient:
         self._threads = _Threads(f"windlass-{service}", self._client.close)
 
     async def call(self, operation: str, **arguments: Any) -> Any:
-        """Run an operation. Raises ClientError if AWS refuses it, and CarrierAway if AWS does not answer."""
+        """Run an operation. Raises ClientError if AWS refuses it, and CarrierUnavailable if AWS does not answer."""
         with translate_errors():
             return await asyncio.wrap_future(self.begin(operation, **arguments))
 
     def begin(self, operation: str, **arguments: Any) -> Future[Any]:
-        """Start an operation in a thread. Raises CarrierAway after `close`."""
+        """Start an operation in a thread. Raises CarrierUnavailable after `close`."""
         return self._threads.begin(functools.partial(self.now, operation, **arguments))
 
     def now(self, operation: str, **arguments: Any) -> Any:
@@ -77,7 +77,7 @@ class _Threads:
         done: Future[Any] = Future()
         with self._lock:
             if self._closed:
-                raise CarrierAway("AWS: this client was closed")
+                raise CarrierUnavailable("AWS: this client was closed")
             self._busy += 1
             if self._busy > self._alive and self._alive < THREADS:
                 self._alive += 1
@@ -126,16 +126,16 @@ def _session() -> Any:
 
 @contextlib.contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise CarrierAway for errors of AWS after which a later try may succeed."""
+    """Raise CarrierUnavailable for errors of AWS after which a later try may succeed."""
     try:
         yield
     except ClientError as error:
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         if status >= 500 or "Throttl" in code_of(error) or code_of(error) == "TooManyRequestsException":
-            raise CarrierAway(f"AWS: {error}") from None
+            raise CarrierUnavailable(f"AWS: {error}") from None
         raise
     except BotoCoreError as error:
-        raise CarrierAway(f"AWS: {error}") from None
+        raise CarrierUnavailable(f"AWS: {error}") from None
 
 
 def code_of(error: ClientError) -> str:

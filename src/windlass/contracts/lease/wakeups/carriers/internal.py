@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from windlass.contracts.lease.wakeups.carriers.port import Call, CarrierAway, Message
+from windlass.contracts.lease.wakeups.carriers.port import Call, CarrierUnavailable, Message
 from windlass.contracts.lease.wire import wakeup as wire
 from windlass.errors import ContractViolation, Invalid, NotFound
 
@@ -20,12 +20,12 @@ ANSWER_S = 30.0
 T = TypeVar("T")
 
 
-async def ask_route(call: Call, queue: str, namespace: str = "default") -> wire.Route:
+async def fetch_route(call: Call, queue: str, namespace: str = "default") -> wire.Route:
     """How the wake-ups of a queue reach its workers. Raises NotFound for a queue without wake-ups."""
-    return await ask(call, wire.ROUTE, wire.QueueRef(queue, namespace), wire.Route)
+    return await fetch(call, wire.ROUTE, wire.QueueRef(queue, namespace), wire.Route)
 
 
-async def ask(call: Call, path: str, request: object, answer: type[T], timeout_s: float = ANSWER_S) -> T:
+async def fetch(call: Call, path: str, request: object, answer: type[T], timeout_s: float = ANSWER_S) -> T:
     """Send one request to a server and decode its answer."""
     status, body = await call(path, msgspec.json.encode(request), timeout_s)
     if status == 200:
@@ -40,7 +40,7 @@ async def ask(call: Call, path: str, request: object, answer: type[T], timeout_s
     if status == 404:
         raise NotFound(reason)
     if status in (408, 429) or status >= 500:
-        raise CarrierAway(f"{path} was answered with {status}: {reason}")
+        raise CarrierUnavailable(f"{path} was answered with {status}: {reason}")
     raise Invalid(f"{path} was answered with {status}: {reason}")
 
 
@@ -55,7 +55,7 @@ class ServerCalls(ABC):
     async def ack(self, message: Message) -> None: ...
 
     async def report_idle(self) -> None:
-        await ask(self._call, wire.IDLE, wire.QueueRef(self._route.queue, self._route.namespace), wire.Kept)
+        await fetch(self._call, wire.IDLE, wire.QueueRef(self._route.queue, self._route.namespace), wire.Kept)
 
     async def dead_letter(self, message: Message, reason: str) -> None:
         request = wire.DeadLetter(
@@ -63,7 +63,7 @@ class ServerCalls(ABC):
             body=base64.b64encode(message.body[: wire.BODY_MAX_BYTES]).decode(), deliveries=message.deliveries,
             reason=reason[:2000],
         )  # fmt: skip
-        await ask(self._call, wire.DEAD_LETTER, request, wire.Kept)
+        await fetch(self._call, wire.DEAD_LETTER, request, wire.Kept)
         await self.ack(message)
 
 
@@ -76,7 +76,7 @@ class InternalConsumer(ServerCalls):
             self._route.queue, self._route.namespace, limit=min(limit, wire.RECEIVE_MAX), wait_s=wait_s,
             visibility_s=self.visibility_s,
         )  # fmt: skip
-        answer = await ask(self._call, wire.RECEIVE, request, wire.Messages, wait_s + ANSWER_S)
+        answer = await fetch(self._call, wire.RECEIVE, request, wire.Messages, wait_s + ANSWER_S)
         return [Message(str(m.message_id), m.body.encode(), m.deliveries, m.message_id) for m in answer.messages]
 
     async def report_idle(self) -> None:
@@ -84,13 +84,13 @@ class InternalConsumer(ServerCalls):
 
     async def extend(self, message: Message) -> bool:
         request = wire.Extend(message.receipt, message.deliveries, self.visibility_s)
-        return (await ask(self._call, wire.EXTEND, request, wire.Kept)).kept
+        return (await fetch(self._call, wire.EXTEND, request, wire.Kept)).kept
 
     async def ack(self, message: Message) -> None:
-        await ask(self._call, wire.ACK, wire.Held(message.receipt, message.deliveries), wire.Kept)
+        await fetch(self._call, wire.ACK, wire.Held(message.receipt, message.deliveries), wire.Kept)
 
     async def nack(self, message: Message, delay_s: float = 0.0) -> None:
-        await ask(self._call, wire.NACK, wire.Nack(message.receipt, message.deliveries, delay_s), wire.Kept)
+        await fetch(self._call, wire.NACK, wire.Nack(message.receipt, message.deliveries, delay_s), wire.Kept)
 
     async def close(self) -> None:
         pass

@@ -15,7 +15,7 @@ from typing import Any
 from windlass.contracts.lease.wakeups.addresses import SUBJECTS, word_of
 from windlass.contracts.lease.wakeups.carriers.internal import ServerCalls
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions, not_installed, not_set
-from windlass.contracts.lease.wakeups.carriers.port import Call, CarrierAway, Message
+from windlass.contracts.lease.wakeups.carriers.port import Call, CarrierUnavailable, Message
 from windlass.contracts.lease.wakeups.rules import WakeupMessage
 from windlass.contracts.lease.wire.wakeup import Route, message_of
 
@@ -51,12 +51,12 @@ class _Link:
         self._streams: dict[str, str] = {}
 
     async def js(self) -> Any:
-        """JetStream. Raises CarrierAway while NATS is not connected."""
+        """JetStream. Raises CarrierUnavailable while NATS is not connected."""
         async with self._connecting:
             if self._client is None or self._client.is_closed:
                 self._client = await self._connect()
         if not self._client.is_connected:
-            raise CarrierAway("NATS does not answer")
+            raise CarrierUnavailable("NATS does not answer")
         return self._client.jetstream(timeout=ANSWER_S)
 
     async def _connect(self) -> Any:
@@ -118,7 +118,7 @@ class NatsSender:
             for outcome in await asyncio.gather(*sending, return_exceptions=True):
                 if isinstance(outcome, BaseException):
                     raise outcome
-        except CarrierAway:
+        except CarrierUnavailable:
             self._link.forget()
             raise
 
@@ -158,7 +158,7 @@ class NatsConsumer(ServerCalls):
             return []
         except nats.errors.Error as error:
             await self._unsubscribe()
-            raise CarrierAway(f"NATS: {error}") from None
+            raise CarrierUnavailable(f"NATS: {error}") from None
         return [_message(received) for received in found]
 
     async def extend(self, message: Message) -> bool:
@@ -214,13 +214,13 @@ def _message(received: Any) -> Message:
 
 @contextlib.contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise CarrierAway for every error of NATS: all that a caller can do is try later."""
+    """Raise CarrierUnavailable for every error of NATS: all that a caller can do is try later."""
     try:
         yield
     except nats.errors.MsgAlreadyAckdError:
         raise
     except (nats.errors.Error, OSError, TimeoutError) as error:
-        raise CarrierAway(f"NATS: {str(error) or type(error).__name__}") from None
+        raise CarrierUnavailable(f"NATS: {str(error) or type(error).__name__}") from None
 
 
 async def _ignore_error(_error: Exception) -> None:

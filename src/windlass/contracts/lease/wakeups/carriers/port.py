@@ -19,7 +19,7 @@ Call = Callable[[str, bytes, float], Awaitable[tuple[int, bytes]]]
 status and body. Raises Unavailable if no server answers."""
 
 
-class CarrierAway(Unavailable):
+class CarrierUnavailable(Unavailable):
     """The carrier of wake-ups does not answer; try again later."""
 
 
@@ -33,7 +33,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Consumer(Protocol):
-    """The wake-ups of one queue. All methods but `receive` may be called concurrently. CarrierAway means: try later."""
+    """The wake-ups of one queue. All methods but `receive` may be called concurrently. After CarrierUnavailable, try
+    again later."""
 
     visibility_s: float
     max_deliveries: int

@@ -12,7 +12,7 @@ from typing import Any
 from windlass.contracts.lease.wakeups.carriers.aws import AwsClient, ClientError, code_of, translate_errors
 from windlass.contracts.lease.wakeups.carriers.internal import ServerCalls
 from windlass.contracts.lease.wakeups.carriers.options import CarrierOptions
-from windlass.contracts.lease.wakeups.carriers.port import Call, CarrierAway, Message
+from windlass.contracts.lease.wakeups.carriers.port import Call, CarrierUnavailable, Message
 from windlass.contracts.lease.wakeups.rules import WakeupMessage
 from windlass.contracts.lease.wire.wakeup import Route, message_of
 
@@ -39,17 +39,17 @@ class _Urls:
                 found = await self._client.call("get_queue_url", QueueName=address)
             except ClientError as error:
                 if code_of(error) not in MISSING:
-                    raise CarrierAway(f"SQS: {error}") from None
+                    raise CarrierUnavailable(f"SQS: {error}") from None
                 kept = {"MessageRetentionPeriod": str(KEPT_S)}
                 found = await self._client.call("create_queue", QueueName=address, Attributes=kept)
             self._known[address] = str(found["QueueUrl"])
         return self._known[address]
 
-    def forget(self, error: ClientError) -> CarrierAway:
+    def forget(self, error: ClientError) -> CarrierUnavailable:
         """Forget the URLs if the queue is missing. Returns the error to raise, so that the call is tried again."""
         if code_of(error) in MISSING:
             self._known.clear()
-        return CarrierAway(f"SQS: {error}")
+        return CarrierUnavailable(f"SQS: {error}")
 
 
 class SqsSender:
@@ -78,14 +78,14 @@ class SqsSender:
         except ClientError as error:
             raise self._urls.forget(error) from None
         if failed := answer.get("Failed"):
-            raise CarrierAway(f"SQS did not take {len(failed)} messages: {failed[0].get('Message', '')}")
+            raise CarrierUnavailable(f"SQS did not take {len(failed)} messages: {failed[0].get('Message', '')}")
 
     async def check(self) -> str:
         try:
             await self._client.call("list_queues", MaxResults=1)
         except ClientError as error:
             if code_of(error) not in ("AccessDenied", "AccessDeniedException"):
-                raise CarrierAway(f"SQS: {error}") from None
+                raise CarrierUnavailable(f"SQS: {error}") from None
         return "SQS answers"
 
     async def close(self) -> None:
@@ -173,7 +173,7 @@ class SqsConsumer(ServerCalls):
         call = self._client.begin if _in_event_loop() else self._client.now
         for received in done.result().get("Messages", ()):
             receipt = received["ReceiptHandle"]
-            with contextlib.suppress(ClientError, CarrierAway), translate_errors():
+            with contextlib.suppress(ClientError, CarrierUnavailable), translate_errors():
                 call("change_message_visibility", QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
 
 

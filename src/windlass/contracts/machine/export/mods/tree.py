@@ -45,15 +45,15 @@ def export_tree(frame: Frame, root: str, file: BinaryIO) -> Counts:
     """Write a tree. Raises EntityFailed if the root fails."""
     counts, seen, waiting = Counts(), {root}, deque([Place((root,))])
     width = frame.options.at_once
-    under_way: deque[tuple[Place, Future[tuple[IO[bytes], Written]]]] = deque()
+    in_flight: deque[tuple[Place, Future[tuple[IO[bytes], Written]]]] = deque()
     threads = ThreadPool(width, "windlass-entity")
     file.write(COLLECTION_BEGIN)
     try:
-        while waiting or under_way:
-            while waiting and len(under_way) < width:
+        while waiting or in_flight:
+            while waiting and len(in_flight) < width:
                 place = waiting.popleft()
-                under_way.append((place, threads.submit(_write_apart, frame, place)))
-            place, future = under_way.popleft()
+                in_flight.append((place, threads.submit(_write_apart, frame, place)))
+            place, future = in_flight.popleft()
             for child in _append(future, place, file, counts):
                 if place.depth < frame.options.max_depth and child not in seen:
                     seen.add(child)
