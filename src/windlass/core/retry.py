@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from windlass.core.failure import Failure
+
 JITTER_SHARE = 0.2
 
 
@@ -25,16 +27,16 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
 DEFAULT_POLICY = Policy()
 
 
-def retry_delay_s(policy: Policy, failures: int, jitter: float, retry_after_s: float | None = None) -> float:
-    """Seconds until the next try after `failures` failures (or losses) in all.
+def retry_delay_s(policy: Policy, failure: Failure, failures: int, jitter: float) -> float:
+    """Seconds until the next try after this failure, which is the `failures`-th failure (or loss).
 
     A delay that the worker names replaces the formula. It gets the same jitter, so that many tasks that got "in 60 s"
     do not come back at once.
     """
     assert failures >= 1, failures
     assert 0.0 <= jitter < 1.0, jitter
-    if retry_after_s is not None:
-        delay_s = retry_after_s
+    if failure.retry_after_s is not None:
+        delay_s = failure.retry_after_s
     else:
         delay_s = capped_power(policy.retry_delay_s, policy.retry_factor, failures - 1, policy.retry_delay_max_s)
     return delay_s * (1.0 + JITTER_SHARE * jitter)

@@ -103,7 +103,7 @@ class StepFailure(_StepCommand, frozen=True, kw_only=True):
             return _unchanged(task, known)
         state, wake_at = StepState.FAILED, None
         if self.failure.may_retry and self.failures < self.policy.max_attempts:
-            delay_s = retry_delay_s(self.policy, self.failures, self.jitter, self.failure.retry_after_s)
+            delay_s = retry_delay_s(self.policy, self.failure, self.failures, self.jitter)
             state, wake_at = StepState.WAITING, now + timedelta(seconds=delay_s)
         step = self.step(
             task, known, StepKind.STEP, state, now, took_s=self.took_s, error=self.failure, failures=self.failures,

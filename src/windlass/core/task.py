@@ -196,7 +196,7 @@ def expire(
         return end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
     if times >= max(1, most):
         return end(Verb.EXPIRE, lost, State.FAILED, failure, now, Outcome.LOST, before=task)
-    delay = timedelta(seconds=retry_delay_s(task.policy, times, jitter))
+    delay = timedelta(seconds=retry_delay_s(task.policy, failure, times, jitter))
     after = _requeued(lost, now + delay, outcome=Outcome.LOST, error=failure)
     entry = _entry(task, "lost", now, **_described(failure), retry_at=after.available_at)
     return move(Verb.EXPIRE, task, after, (entry,))
@@ -325,7 +325,7 @@ def _after_failure(
     counted = replace(before, failures=before.failures + 1)
     if not failure.may_retry or counted.failures >= counted.policy.max_attempts:
         return end(verb, counted, State.FAILED, failure, now, outcome, before=before)
-    delay = timedelta(seconds=retry_delay_s(counted.policy, counted.failures, jitter, failure.retry_after_s))
+    delay = timedelta(seconds=retry_delay_s(counted.policy, failure, counted.failures, jitter))
     after = _requeued(counted, now + delay, outcome=outcome, error=failure)
     entry = _entry(before, outcome, now, **_described(failure), retry_at=after.available_at)
     return move(Verb.RETRY if verb is Verb.FAIL else verb, before, after, (entry,))

@@ -213,7 +213,7 @@ def fail(task: Task, record: StepRecord, failure: Failure, now: Instant, jitter:
     ended = replace(began, state=AttemptState.FAILED, ended_at=now, error=failure)
     if not failure.may_retry or failures >= policy.max_attempts:
         return _note(task, step, step, ended)
-    wake_at = now + timedelta(seconds=retry_delay_s(policy, failures, jitter, failure.retry_after_s))
+    wake_at = now + timedelta(seconds=retry_delay_s(policy, failure, failures, jitter))
     waiting = replace(step, state=StepState.WAITING, wake_at=wake_at)
     writes = (waiting, replace(ended, state=AttemptState.RETRYING))
     return replace(_sleep(task, wake_at, now), writes=writes, answer=waiting)
