@@ -56,7 +56,7 @@ class TableAttribute(Generic[T]):
 class Transaction:
     """One transaction. Get it from `Store.begin`."""
 
-    __slots__ = ("counted", "finished", "moves", "session", "wakes")
+    __slots__ = ("claim_id", "counted", "finished", "moves", "session", "wakes")
 
     access = TableAttribute(AccessTable)
     gauges = TableAttribute(GaugeView)
@@ -76,6 +76,7 @@ class Transaction:
     def __init__(self, session: Session, *, counted: bool = True) -> None:
         self.session = session
         self.counted = counted  # whether metrics need the successful attempts
+        self.claim_id: UUID | None = None  # of the claim that this transaction carries out
         self.wakes = PendingNotifications()
         self.moves: list[Transition] = []
         self.finished: list[Finished] = []
@@ -97,7 +98,7 @@ class Transaction:
         changed = [move for move in moves if move.changed]
         if changed:
             wakes, freed = wakes_of(changed)
-            self.wakes.queues |= await self.tasks.write(_folded(changed), freed)
+            self.wakes.queues |= await self.tasks.write(_folded(changed), freed, self.claim_id)
             await self.wake(wakes)
             self.moves += changed
         await self.tasks.insert_history([entry for move in moves for entry in move.history])

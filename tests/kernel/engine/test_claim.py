@@ -32,6 +32,8 @@ from tests.kit.work import (
 from windlass import Category, Claimed, Engine, Failure, LeaseLost, Policy, Rate, State
 from windlass.core.command import Park
 from windlass.engine.claim.strategies import LOCKED_RETRY_S
+from windlass.store.errors import CommitUnknown
+from windlass.store.pool import Session
 from windlass.store.store import Store
 from windlass.testing.clock import VirtualClock
 
@@ -487,3 +489,25 @@ async def test_what_is_claimed_after_a_heartbeat_whose_caller_left_runs_under_it
     claimed = await engine.claim(lease, 5)
     rows = [await task(engine, one.task.id) for one in claimed]
     assert [(row.state, row.attempt) for row in rows] == [(State.RUNNING, 1)] * 5
+
+
+async def test_an_attempt_that_another_claim_of_the_lease_began_is_not_found_for_one_whose_reply_was_lost(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polls of one worker share its lease, so both claims try to begin the same attempt under the same lease."""
+    await engine.configure_queue("default", max_running=10)
+    lease = await worker(engine)
+    assert await engine.claim(lease) == []  # from now on it claims within limits at once
+    await engine.submit(job())
+    real, second = Session.commit, list[Claimed]()
+
+    async def commit(session: Session) -> None:
+        monkeypatch.setattr(Session, "commit", real)
+        await session.rollback()
+        second.extend(await engine.claim(lease))
+        raise CommitUnknown("the connection broke before the commit")
+
+    monkeypatch.setattr(Session, "commit", commit)
+    first = await engine.claim(lease)
+    assert len(second) == 1
+    assert first == []

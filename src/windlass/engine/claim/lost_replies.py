@@ -28,7 +28,8 @@ class LostReplies:
         self._store, self._pause = store, pause
 
     async def find_attempts(self, lease: Lease, tried: Sequence[Claimed]) -> list[Claimed]:
-        """Those of these attempts that began under the lease."""
+        """Those of these attempts of new tasks that began under the lease. Attempts of other tasks are found by their
+        claim, since another claim of the same lease may have begun them meanwhile."""
         attempts = {one.task.id: one.task.attempt for one in tried}
         return await self._read(lease, lambda tx: tx.queues.claimed_tasks(lease.id, attempts))
 

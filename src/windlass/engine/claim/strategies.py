@@ -80,13 +80,13 @@ class ClaimStrategies:
             result = await self.start_from_single_lane(lease, queue, limit, cursor)
             if result is not None:
                 return result
-        result = ClaimResult([])
+        claim_id = self._randomness.new_id()
         try:
             async with self._store.begin() as tx:
-                result = await self.claim_within(tx, lease, queue, limit, cursor)
+                tx.claim_id = claim_id
+                return await self.claim_within(tx, lease, queue, limit, cursor)
         except CommitUnknown:
-            return ClaimResult(await self._lost_replies.find_attempts(lease, result.claimed))
-        return result
+            return ClaimResult(await self._lost_replies.find_claim(lease, queue, claim_id))
 
     async def claim_within(
         self,

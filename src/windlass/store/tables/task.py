@@ -75,9 +75,9 @@ class TaskTable(Table):
     async def await_task(self, task_id: UUID) -> None:
         await self.session.fetch("await_task", task_id)
 
-    async def write(self, moves: list[Transition], freed: set[QueueName]) -> set[QueueName]:
+    async def write(self, moves: list[Transition], freed: set[QueueName], claim_id: UUID | None) -> set[QueueName]:
         """Write moves with one statement for each kind. Notifies those of the `freed` queues that have limits, and
-        returns them."""
+        returns them. `claim_id` is the claim that begins attempts here."""
         # An attempt that is dispatched has no worker yet: `update_tasks` writes it.
         starts, completions, others = list[Task](), list[Task](), list[Task]()
         for move in moves:
@@ -94,7 +94,7 @@ class TaskTable(Table):
             first = batch[0]  # tasks of one lease share its worker and the time
             await self.session.fetch(
                 "start_tasks", [t.id for t in batch], [t.attempt for t in batch], [t.timer_at for t in batch],
-                first.lease_id, first.worker, first.started_at,
+                first.lease_id, first.worker, first.started_at, claim_id,
             )  # fmt: skip
         if others:
             await self.session.fetch("update_tasks", *changed_values(others))

@@ -40,10 +40,10 @@ select t.id from windlass.task t where t.id = any($1::uuid[])
 select t.id, t.namespace, t.queue, t.kind, t.payload from windlass.task t where t.id = any($1::uuid[])
 
 -- name: start_tasks
--- Writes claims, as decided under the row locks.
+-- Writes claims, as decided under the row locks, with the claim id for claimed_at_once.
 update windlass.task t
    set state = 'running', attempt = u.attempt, timer_at = u.timer_at, outcome = null,
-       lease_id = $4, worker = $5, started_at = $6
+       lease_id = $4, worker = $5, started_at = $6, claim_id = $7
   from unnest($1::uuid[], $2::integer[], $3::timestamptz[]) as u(id, attempt, timer_at)
  where t.id = u.id
 
