@@ -348,6 +348,9 @@ async def test_a_schedule_is_checked_where_it_is_declared_and_kept(app: App) -> 
         lambda: app.schedule("@daily", name="x", arguments={"to": 7})(report),
         lambda: app.schedule("@daily", name="x", timezone="Mars/Base", arguments={"to": "ada"})(report),
         lambda: app.schedule("@daily", name="x", timezone="../etc/passwd", arguments={"to": "ada"})(report),
+        lambda: app.schedule("@daily", name="", arguments={"to": "ada"})(report),
+        lambda: app.schedule("@daily", name="x", overlap="never", arguments={"to": "ada"})(report),
+        lambda: app.schedule("@daily", name="x", max_catchup=-1, arguments={"to": "ada"})(report),
         lambda: app.schedule("@daily")(lambda: None),  # type: ignore[type-var]
         lambda: App("other").schedule("@daily", arguments={"to": "ada"})(report),
     ):

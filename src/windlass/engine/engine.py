@@ -340,9 +340,6 @@ class Engine:
 
     async def pause_queue(self, queue: str, *, namespace: str = "default", paused: bool = True) -> QueueConfig:
         """Stop (or resume) claims from a queue. Running tasks go on."""
-        check_name("queue", queue)
-        check_name("namespace", namespace)
-        check_type("paused", paused, bool)
         return (await self.queues.pause(queue, namespace=namespace, paused=paused)).settings.config
 
     async def resume(self, task_id: UUID) -> Task:

@@ -242,6 +242,14 @@ async def test_an_update_changes_only_what_is_named(engine: Engine, clock: Virtu
             await engine.schedules.update(made.id, wrong)
 
 
+@pytest.mark.parametrize("wrong", [{"cron": "never"}, {"kind": ""}, {"name": "a\x00"}, {"queue": ""}])
+async def test_what_the_schedules_of_an_engine_store_is_checked(engine: Engine, wrong: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        await engine.schedules.create(ScheduleSpec(**{"kind": "job", "cron": "@daily", **wrong}))
+    with pytest.raises(Invalid, match="namespace"):
+        await engine.schedules.create(ScheduleSpec(kind="job", cron="@daily"), namespace="")
+
+
 async def test_the_same_request_again_is_the_same_schedule(engine: Engine) -> None:
     made = await engine.schedules.create(spec(), key="request")
     assert await engine.schedules.create(spec(), key="request") == made

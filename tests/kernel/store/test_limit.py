@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.kit.work import CRASH, begin, job, jobs, soon, worker
 
-from windlass import Claimed, Engine, Policy, Rate
+from windlass import Claimed, Engine, Invalid, NotFound, Policy, Rate
 from windlass.core.command import Park
 from windlass.testing.clock import VirtualClock
 
@@ -156,6 +156,15 @@ async def test_no_window_of_the_rate_ever_holds_more_than_its_count(engine: Engi
     period = timedelta(seconds=10)
     assert all(sum(at <= other < at + period for other in starts) <= 7 for at in starts)
     assert len(starts) > 60, "and it is used, not only kept"
+
+
+@pytest.mark.parametrize("wrong", [{"queue": ""}, {"queue": "a\x00"}, {"namespace": ""}, {"paused": "no"}])
+async def test_what_the_queues_of_an_engine_store_is_checked(engine: Engine, wrong: dict[str, Any]) -> None:
+    """`Engine` is public, and so are its queues: a queue without a name could not be read or removed over HTTP."""
+    with pytest.raises(Invalid, match=next(iter(wrong))):
+        await engine.queues.pause(**{"queue": "mail", **wrong})
+    with pytest.raises(NotFound):
+        await engine.queues.get("mail")
 
 
 async def test_a_paused_queue_gives_nothing_and_what_runs_goes_on(engine: Engine) -> None:

@@ -14,7 +14,7 @@ from windlass.core.delivery import Delivery, QueueSettings, RetryForm, checked_d
 from windlass.core.queue import QueueConfig, QueueName, check_config
 from windlass.core.retry import DEFAULT_POLICY, Policy
 from windlass.core.states import State
-from windlass.core.validation import check_name
+from windlass.core.validation import check_name, check_type
 from windlass.engine.secrets import Secrets
 from windlass.errors import NotFound
 from windlass.store.store import Store
@@ -130,6 +130,9 @@ class Queues:
 
     async def pause(self, queue: str, *, namespace: str = "default", paused: bool = True) -> QueueView:
         """Stop (or resume) claims. Running tasks go on."""
+        check_name("queue", queue)
+        check_name("namespace", namespace)
+        check_type("paused", paused, bool)
         async with self._store.begin() as tx:
             known = await tx.queues.lock_queue(namespace, queue)
             await tx.configure(namespace, queue, replace(known, paused=paused))

@@ -47,6 +47,7 @@ class Schedules:
         self, spec: ScheduleSpec, *, namespace: str = "default", schedule_id: UUID | None = None, key: str | None = None
     ) -> Schedule:
         """Create a schedule. Repeating a `key`, or a name with the same content, returns the existing schedule."""
+        check_name("namespace", namespace)
         zone, id_ = zone_of(spec.timezone), schedule_id or self._randomness.new_id()
         async with self._store.begin() as tx:
             made = rules.create(spec, id_, namespace, zone, await tx.now())
