@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from tests.shape.source import Module, modules
+from tests.shape.source import ROOT, Module, modules
 
 # Parts of identifiers (`said`, `was_told`, `HeardBeat`) that say nothing to a new reader.
 IN_NAMES = {
@@ -75,8 +75,23 @@ ALLOWED: dict[str, set[str]] = {
     "windlass.api.routes.runs": {"asked"},  # a field of the answer to POST /runs/{run_id}/cancel
     "windlass.cli.dead_letters": {"letter", "letters"},  # the argument LETTER-ID of `windlass letters`
 }
-# What is left, by package. The numbers only shrink.
-LEFT: dict[str, int] = {}
+# What is left, by package of the source and by folder of the tests. The numbers only shrink.
+LEFT: dict[str, int] = {
+    "tests.api": 58,
+    "tests.blobs": 11,
+    "tests.cli": 44,
+    "tests.contracts": 500,
+    "tests.datasets": 1,
+    "tests.e2e": 74,
+    "tests.isolation": 35,
+    "tests.kernel": 196,
+    "tests.kit": 1,
+    "tests.net": 5,
+    "tests.sdk": 33,
+    "tests.shape": 11,
+    "tests.sim": 120,
+    "tests.testing": 3,
+}
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _DEAD_LETTER = re.compile(r"dead_?letters?", re.IGNORECASE)  # the replacement of "letter" contains it
@@ -126,13 +141,26 @@ def strange_words(module: Module) -> list[str]:
 
 
 def package(name: str) -> str:
-    """windlass.contracts.lease.worker.child -> contracts.lease; windlass.core.task -> core."""
+    """windlass.contracts.lease.worker.child -> contracts.lease; tests.sim.job -> tests.sim."""
+    if not name.startswith("windlass."):
+        return ".".join(name.split(".")[:2])
     parts = name.split(".")[1:]
     return ".".join(parts[:2] if parts[:1] == ["contracts"] else parts[:1])
 
 
 def ours() -> list[Module]:
-    return [module for module in modules() if not module.name.endswith("_pb2")]
+    """The modules of the source, and those of tests, bench, docs and examples."""
+    return [
+        *(module for module in modules() if not module.name.endswith("_pb2")),
+        *(
+            Module(
+                ".".join(path.relative_to(ROOT).with_suffix("").parts), str(path.relative_to(ROOT)), path.read_text()
+            )
+            for folder in ("tests", "bench", "docs", "examples")
+            for path in sorted((ROOT / folder).rglob("*.py"))
+            if "generated" not in path.parts
+        ),
+    ]
 
 
 def test_names_and_prose_use_the_words_of_the_field() -> None:
