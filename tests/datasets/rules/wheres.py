@@ -26,13 +26,13 @@ OPERATORS = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
 
 
 def wheres(
-    names: st.SearchStrategy[str] = NAMES, literals: st.SearchStrategy[Literal] = LITERALS
+    names: st.SearchStrategy[str] = NAMES, literals: st.SearchStrategy[Literal] = LITERALS, like: bool = True
 ) -> st.SearchStrategy[Where]:
     """Conditions as `parse` makes them."""
     leaves: st.SearchStrategy[Node] = st.one_of(
         st.builds(Compare, names, OPERATORS, literals),
         st.builds(In, names, st.lists(literals, min_size=1, max_size=4).map(tuple)),
-        st.builds(Like, names, TEXTS),
+        st.builds(Like, names, TEXTS) if like else st.builds(IsNull, names),
         st.builds(IsNull, names),
     )
     trees = st.recursive(leaves, _larger, max_leaves=8)

@@ -15,10 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
+from windlass.datasets.rules.predicate_arrow import expression
+from windlass.datasets.rules.predicate_sql import Dialect, render
 from windlass.datasets.rules.predicate_tree import (
     And,
     Compare,
@@ -33,7 +35,11 @@ from windlass.datasets.rules.predicate_tree import (
     compare,
     like,
 )
+from windlass.datasets.rules.predicate_type import TEXT, Kind, fit, kind_of
 from windlass.errors import Invalid
+
+if TYPE_CHECKING:
+    import pyarrow
 
 BYTES_MAX = 4096
 DEPTH_MAX = 32  # of parentheses
@@ -83,6 +89,29 @@ class Where(msgspec.Struct, frozen=True):
         """Whether it takes this row."""
         return _truth(self.tree, row) is True
 
+    def sql(
+        self, dialect: Dialect, types: Mapping[str, str] | None = None, *, first: int = 1
+    ) -> tuple[str, list[object]]:
+        """The condition as SQL with parameters `${first}` and so on. `types` are the types of the columns, as our
+        schemas or the database names them; without them the columns have to be comparable with their literals."""
+        return render(self.tree, dialect, types, first)
+
+    def arrow(self, schema: pyarrow.Schema | None = None) -> pyarrow.compute.Expression:
+        """The condition as a filter of pyarrow. `schema` is that of the table, as `types` are for `sql`."""
+        return expression(self.tree, schema)
+
+    def misfits(self, types: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Columns and literals that can never be compared, since their types differ: a mistake in the condition."""
+        return list(_misfits(self.tree, {name: kind_of(type_) for name, type_ in types.items()}))
+
+
+def column_offset(text: str, column: str) -> int:
+    """Where a condition that was parsed names a column first."""
+    for token in _tokens(text):
+        if token.kind in ("name", "quoted") and _name_of(token) == column:
+            return token.offset
+    return 0
+
 
 def parse(text: str) -> Where:
     """Read a condition. Raises WhereInvalid with the offset of the first wrong character."""
@@ -120,6 +149,10 @@ def _tokens(text: str) -> Iterator[_Token]:
             yield _Token(kind, word, at)
         at = found.end()
     yield _Token("end", "the end", at)
+
+
+def _name_of(token: _Token) -> str:
+    return token.text[1:-1].replace('""', '"') if token.kind == "quoted" else token.text
 
 
 def _unreadable(text: str, at: int) -> str:
@@ -211,7 +244,7 @@ class _Parser:
         self._take()
         if self._next.text == "(":
             raise WhereInvalid(f"{token.text}(…) is a function; a where compares columns with literals", token.offset)
-        name = token.text[1:-1].replace('""', '"') if token.kind == "quoted" else token.text
+        name = _name_of(token)
         if not name or len(name.encode()) > NAME_BYTES_MAX:
             raise WhereInvalid(f"the name of a column has 1 to {NAME_BYTES_MAX} bytes", token.offset)
         return name
@@ -286,6 +319,23 @@ def _columns(node: Node) -> Iterator[str]:
             yield from _columns(item)
         case _:
             yield node.column
+
+
+def _misfits(node: Node, kinds: Mapping[str, Kind]) -> Iterator[tuple[str, str]]:
+    match node:
+        case And(items) | Or(items):
+            for item in items:
+                yield from _misfits(item, kinds)
+        case Not(item):
+            yield from _misfits(item, kinds)
+        case Compare(column, _, literal):
+            yield from _misfits(In(column, (literal,)), kinds)
+        case In(column, literals):
+            kind = kinds.get(column)
+            yield from ((column, literal_text(each)) for each in literals if kind and fit(kind, "=", each) is None)
+        case Like(column, pattern):
+            if kinds.get(column, TEXT) is not TEXT:
+                yield column, literal_text(pattern)
 
 
 def _truth(node: Node, row: Mapping[str, object]) -> Truth:
