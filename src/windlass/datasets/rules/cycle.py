@@ -1,9 +1,9 @@
-"""Cycles among jobs, across all DAGs of a namespace. No function calls itself: a chain may have thousands of jobs."""
+"""Cycles and order of jobs, across all DAGs. No function calls itself: a chain may have thousands of jobs."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -68,3 +68,24 @@ def shortest(graph: Graph[T], start: T, end: T, within: frozenset[T]) -> list[T]
     while way[-1] != start:
         way.append(before[way[-1]])
     return way[::-1]
+
+
+def in_dependency_order(before: Mapping[T, Collection[T]]) -> list[T]:
+    """Every node after those that it depends on. There must be no cycle, and no node may depend on itself."""
+    after: dict[T, list[T]] = {node: [] for node in before}
+    missing = dict.fromkeys(before, 0)
+    for node, needed in before.items():
+        for each in set(needed) & before.keys():
+            after[each].append(node)
+            missing[node] += 1
+    todo = deque(node for node, count in missing.items() if count == 0)
+    found: list[T] = []
+    while todo:
+        node = todo.popleft()
+        found.append(node)
+        for each in after[node]:
+            missing[each] -= 1
+            if missing[each] == 0:
+                todo.append(each)
+    assert len(found) == len(before), "the jobs have a cycle"
+    return found
