@@ -29,6 +29,7 @@ FACTS = Facts(
     ),
     queues={
         "platform": KnownQueue("wakeup", secrets=("RPC_KEY", "OTHER_KEY")),
+        "udf": KnownQueue("wakeup", trusted=False),
         "lambda": KnownQueue("invoke"),
         "big": KnownQueue("wakeup"),
         "cells": KnownQueue("wakeup", trusted=False),
