@@ -57,6 +57,16 @@ def test_a_byte_order_mark_moves_no_place() -> None:
     assert found("\ufeffname: 1d\n")[-1] == found("name: 1d\n")[-1] == (1, 7, "name", Code.BAD_NAME)
 
 
+def test_a_byte_order_mark_moves_no_character() -> None:
+    text, line, column = marked(file(source("a"), reactive("b", "{from: {job: a}, where: 'a = ''x'' ¦;'}")))
+
+    assert found(f"\ufeff{text}") == [(line, column, "jobs[1].inputs[0].where", Code.WHERE_INVALID)]
+
+
+def test_the_second_document_is_the_end() -> None:
+    assert found("name: a\n---\nname: b\n---\nname: &c c\n") == [(2, 1, "", Code.YAML_SYNTAX)]
+
+
 @pytest.mark.parametrize("size", [0, 1])
 def test_a_file_has_a_megabyte_at_most(size: int) -> None:
     text = "name: d\n#" + "x" * (BYTES_MAX - 9 + size)

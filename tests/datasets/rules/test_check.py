@@ -6,7 +6,7 @@ import pytest
 from tests.datasets.files import CHAIN, FACTS, PRICES, file, marked, reactive, report, source
 
 from windlass.datasets.rules.dag import OnUpgrade
-from windlass.datasets.rules.fact import Facts, KnownQueue, OtherInput, OtherJob
+from windlass.datasets.rules.fact import Facts, KnownDataset, KnownQueue, OtherInput, OtherJob
 from windlass.datasets.rules.problem import WARNINGS, Code
 
 A = source("a")
@@ -170,6 +170,15 @@ PROBLEMS: list[tuple[Code, str, str]] = [
     ),
     (Code.SOURCE_WITH_INPUTS, "jobs[1].inputs", file(A, source("b", more=", ¦inputs: [{from: {job: a}}]"))),
     (Code.SOURCE_MISSING, "jobs[0].source", file(A.replace(", source: {kind: manual}", "").replace("{n", "¦{n"))),
+    (
+        Code.SOURCE_MISSING,
+        "jobs[0].source",
+        file(
+            job("runtime: dispatcher;operator: cron_source")
+            .replace(", source: {kind: manual}", "")
+            .replace("{n", "¦{n")
+        ),
+    ),
     (
         Code.STRATEGY_MISSING,
         "jobs[1].execution_strategy",
@@ -355,6 +364,17 @@ def test_a_file_without_problems(text: str) -> None:
 @pytest.mark.parametrize("name", ["no", "yes", "on", "null", "true", "e3"])
 def test_a_scalar_is_read_by_the_type_of_its_field(name: str) -> None:
     assert report(file(source(name))).problems == ()
+
+
+def test_what_the_dag_has_itself_is_neither_taken_nor_there() -> None:
+    """A caller loads the whole namespace, with the version before of this DAG."""
+    own = Facts("default", {"x": KnownDataset("d", PRICES)}, webhooks={"hook": "d"})
+    hook = job("source: {kind: webhook, path: hook}")
+
+    assert report(file(hook, publish="  x: {from: {job: a}, storage: s3}\n"), own).valid
+    assert [each.code for each in report(file(reactive("b", "{from: {dataset: x}}")), own).problems] == [
+        Code.UNKNOWN_DATASET
+    ]
 
 
 # --------------------------------------------------------------------------------------------- cycles and trust
