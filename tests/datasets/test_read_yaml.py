@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.datasets.files import CHAIN, file, marked, reactive, report, source
+from tests.datasets.files import CHAIN, dag_of, file, marked, reactive, report, source
 
 from windlass.datasets.read_yaml import BYTES_MAX, DEPTH_MAX, read
+from windlass.datasets.rules.dag import Input, Limits, Partitioning, PartitionKind, Source, SourceKind
 from windlass.datasets.rules.problem import PROBLEMS_MAX, Code
 
 
@@ -97,6 +98,41 @@ def test_a_problem_without_a_hint_has_no_such_field() -> None:
     [problem] = read("name: 1d\njobs: [{}]\n").problems[:1]
 
     assert msgspec.to_builtins(problem).keys() == {"line", "column", "path", "code", "message"}
+
+
+def test_the_example_as_it_is_read() -> None:
+    dag = dag_of(CHAIN)
+    tick, follow, _, compact, alerts, _ = dag.jobs
+
+    assert tick.source == Source(SourceKind.CRON, "*/5 * * * *", "UTC")
+    assert (follow.config, follow.secrets, follow.outputs) == ({"chain_id": 10143}, ("RPC_KEY",), 2)
+    assert compact.partitions == Partitioning(PartitionKind.RANGE, size=1000, start=0)
+    assert compact.inputs == (Input("ranges"), Input("follow", trigger=False))
+    assert (compact.limits.max_concurrency, compact.limits.max_queue_age_s, compact.limits.max_attempts) == (20, 300, 3)
+    assert (follow.limits.timeout_seconds, alerts.limits.timeout_seconds) == (600, 60)
+    assert dag.publication["cold_blocks"].max_age_s == 7200
+    assert dag.publication["cold_blocks"].read_roles == ("analysts",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("source: {kind: cron, schedule: '@daily'}", Source(SourceKind.CRON, "@daily", "UTC")),
+        ("source: {kind: webhook, path: a/b}", Source(SourceKind.WEBHOOK, path="a/b")),
+        ("partitions: {kind: range, size: 5}", Partitioning(PartitionKind.RANGE, size=5, start=0)),
+        ("partitions: {kind: time, every: 1d}", Partitioning(PartitionKind.TIME, every="1d", timezone="UTC")),
+        ("idle_timeout: never", Limits()),
+        ("max_queue_age: 0", Limits(max_queue_age_s=0)),
+        ("bootstrap: {reset_outputs: true}", True),
+    ],
+)
+def test_a_field_that_is_left_out_has_its_default(fields: str, expected: object) -> None:
+    text = file(
+        source("a").replace("source: {kind: manual}", fields) if "source" in fields else source("a", more=f", {fields}")
+    )
+    [job] = dag_of(text).jobs
+
+    assert expected in (job.source, job.partitions, job.limits, job.reset_outputs)
 
 
 # --------------------------------------------------------------------------------------------- bombs

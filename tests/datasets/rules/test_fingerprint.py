@@ -209,6 +209,12 @@ def test_the_writers_of_a_log_have_one_version() -> None:
     assert made.outputs[Output("a", 0)] == made.outputs[Output("b", 0)]
 
 
+def test_the_order_of_writers_does_not_matter_to_a_reader() -> None:
+    text = file(source("a"), source("b"), reactive("c", "{from: {dataset: log}}"), publish=LOG)
+
+    assert edited("[{job: a}, {job: b}]", "[{job: b}, {job: a}]", text) == set()
+
+
 def test_a_writer_that_rebuilds_makes_a_new_version_of_the_log() -> None:
     text = file(source("a", more=", on_change: rebuild"), source("b"), publish=LOG)
     before, after = (fingerprints(dag_of(each)) for each in (text, text.replace("operator: op", "operator: new", 1)))

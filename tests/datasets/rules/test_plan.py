@@ -85,6 +85,7 @@ BELOW = {"ranges": ("affected", ()), "compact": ("affected", ()), "alerts": ("af
         ),
         ("{chain_id: 10143}", "{chain_id: 1}", {"follow": ("changed", ("config.chain_id",)), **BELOW}),
         ("{chain_id: 10143}", "{chain_id: 10143, deep: {x: [1]}}", {"follow": ("changed", ("config.deep",)), **BELOW}),
+        ("{chain_id: 10143}", "{chain_id: 10143.0}", {"follow": ("changed", ("config.chain_id",)), **BELOW}),
         ("operator: pager", "operator: other", {"page": ("changed", ("operator",))}),
         ("severity = 'critical'", "severity = 'high'", {"page": ("changed", ("inputs[0].where",))}),
         ("trigger: false}]", "trigger: false}, {from: {job: tick}}]", {"compact": ("changed", ("inputs",))}),
@@ -398,6 +399,9 @@ def test_the_hash_is_bound_to_the_active_deployment_and_to_every_change() -> Non
         edited("operator: pager", "operator: other", Facts("default")).plan_hash,
     }
     assert one.plan_hash not in others
+    assert (
+        edited("max_attempts: 3", "max_attempts: 4").plan_hash != edited("max_attempts: 3", "max_attempts: 5").plan_hash
+    )
 
 
 def test_data_that_arrives_does_not_make_a_plan_stale() -> None:
