@@ -77,7 +77,7 @@ def test_every_runtime_is_mapped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "publish", "said", "means"),
+    ("outputs", "publish", "declared", "means"),
     [
         (0, (), None, OnChange.FORWARD),
         (1, (), None, OnChange.REBUILD),
@@ -91,9 +91,9 @@ def test_every_runtime_is_mapped() -> None:
     ],
 )  # fmt: skip
 def test_a_change_goes_forward_by_default_where_nothing_but_buffers_is_written(
-    outputs: int, publish: tuple[Publication, ...], said: OnChange | None, means: OnChange
+    outputs: int, publish: tuple[Publication, ...], declared: OnChange | None, means: OnChange
 ) -> None:
-    only = job(outputs=outputs, on_change=said)
+    only = job(outputs=outputs, on_change=declared)
 
     assert Dag("d", (only,), publish).on_change(only) is means
 

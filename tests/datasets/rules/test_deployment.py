@@ -186,9 +186,9 @@ def test_each_consumer_is_cancelled_or_untouched(
         ({}, S.READY, ""),
         ({"a": Built(done=5)}, S.READY, ""),
         ({"a": Built(owed=1, done=5)}, S.BUILDING, ""),
-        ({"a": Built(open=1, done=5)}, S.BUILDING, ""),
+        ({"a": Built(unfinished=1, done=5)}, S.BUILDING, ""),
         ({"a": Built(done=5), "b": Built(owed=1)}, S.BUILDING, ""),
-        ({"a": Built(owed=3, open=1), "b": Built(failed=1, reason="refused")}, S.FAILED, "a task of b: refused"),
+        ({"a": Built(owed=3, unfinished=1), "b": Built(failed=1, reason="refused")}, S.FAILED, "a task of b: refused"),
         ({"a": Built(failed=1)}, S.FAILED, "a task of a"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Plans: what each edit of the example changes, what it owes, and whom it breaks."""
+"""Plans: what each edit of the example changes, what it owes, and which readers it breaks."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_a_reader_of_a_version_that_exists_owes_its_partitions() -> None:
         ),
     ],
 )
-def test_a_plan_says_whom_it_breaks(
+def test_a_plan_says_which_readers_it_breaks(
     old: str, new: str, uuid: UUID, where: str | None, breaks: list[tuple[str, str]] | None
 ) -> None:
     text = (

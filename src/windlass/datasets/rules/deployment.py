@@ -178,7 +178,7 @@ class Built(msgspec.Struct, frozen=True):
     tasks that wait or run, those that are done, and those that failed for good, with the reason of one."""
 
     owed: int = 0
-    open: int = 0
+    unfinished: int = 0
     done: int = 0
     failed: int = 0
     reason: str = ""
@@ -189,5 +189,5 @@ def build_state(built: Mapping[str, Built]) -> tuple[DeploymentState, str]:
     failed = [f"{job}: {each.reason}" if each.reason else job for job, each in built.items() if each.failed]
     if failed:
         return _S.FAILED, f"a task of {failed[0]}"
-    busy = any(each.owed or each.open for each in built.values())
+    busy = any(each.owed or each.unfinished for each in built.values())
     return (_S.BUILDING if busy else _S.READY), ""
