@@ -201,9 +201,10 @@ class Time(msgspec.Struct, frozen=True, dict=True):
 class Key(msgspec.Struct, frozen=True):
     """Partitions with any text as their key."""
 
-    def span(self, key: str) -> None:
-        """Keys have no span. Raises Invalid if the key cannot be one."""
+    def span(self, key: str) -> Span | None:
+        """None, since keys have no span. Raises Invalid if the text cannot be a key."""
         check_text("partition_key", key, PARTITION_MAX)
+        return None
 
 
 Scheme: TypeAlias = Range | Time | Key
