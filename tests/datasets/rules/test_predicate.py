@@ -166,6 +166,15 @@ def test_the_bytes_are_limited_and_not_the_characters() -> None:
         parse(f"a = '{most}x'")
 
 
+def test_spaces_count_as_bytes_too() -> None:
+    with pytest.raises(WhereInvalid, match="has 4206 bytes, at most 4096 are allowed; shorten it"):
+        parse(f"a = '{'é' * 2000}'{' ' * 200}")
+
+
+def test_parentheses_side_by_side_are_not_deep() -> None:
+    assert parse(" OR ".join(["(a = 1)"] * 100)).columns == ("a",)
+
+
 def test_the_canonical_spelling_is_limited_too_so_that_it_can_be_read_again() -> None:
     text = f"a IN({','.join(['1e37'] * 200)})"
     assert len(text) < BYTES_MAX
