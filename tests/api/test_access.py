@@ -120,6 +120,19 @@ async def test_a_key_is_told_once_and_works_until_it_is_revoked(api: httpx.Async
         assert (await api.delete(f"/api/v1/keys/{key['id']}")).json() == revoked
 
 
+async def test_a_key_has_the_groups_that_it_was_made_with(api: httpx.AsyncClient, engine: Engine) -> None:
+    made = await api.post(
+        "/api/v1/keys", json={"name": "ci", "role": "viewer", "groups": ["writers", "analysts", "writers"]}
+    )
+
+    assert made.json()["key"]["groups"] == ["analysts", "writers"]
+    [listed] = (await api.get("/api/v1/keys")).json()["items"]
+    assert listed["groups"] == ["analysts", "writers"]
+    assert (await engine.keys.identify(made.json()["secret"])).groups == ("analysts", "writers")
+    assert (await api.delete(f"/api/v1/keys/{listed['id']}")).json()["groups"] == ["analysts", "writers"]
+    problem(await api.post("/api/v1/keys", json={"name": "ci", "role": "viewer", "groups": [""]}), 422, "invalid")
+
+
 async def test_a_key_without_a_namespace_is_for_that_of_its_maker(api: httpx.AsyncClient, as_role: NewClient) -> None:
     order = {"name": "ci", "role": "viewer"}
     theirs = await as_role("admin", "acme")

@@ -20,6 +20,9 @@ def create_key(
     *,
     role: Literal["viewer", "submitter", "operator", "admin"] = "submitter",
     everywhere: Annotated[bool, Parameter(show_default=False, help="Valid in all namespaces.")] = False,
+    group: Annotated[
+        tuple[str, ...], Parameter(show_default=False, help="Group whose datasets the key may read; repeatable.")
+    ] = (),
     api: ApiOptions = HERE,
 ) -> None:
     """Create an API key and print it. It cannot be shown again.
@@ -33,7 +36,8 @@ def create_key(
         may do everything.
     """
     space = {} if api.settings.namespace is None else api.space
-    made = api.client().post("/keys", {"name": name, "role": role, **({"namespace": None} if everywhere else space)})
+    order = {"name": name, "role": role, "groups": group, **({"namespace": None} if everywhere else space)}
+    made = api.client().post("/keys", order)
     api.show(made, made["secret"])
 
 
@@ -67,14 +71,14 @@ async def _bootstrap(settings: Settings, name: str, again: bool) -> str:
 
 def list_keys(*, api: ApiOptions = HERE) -> None:
     """List API keys, newest first. Only the first characters of each key are shown."""
-    columns = ("id", "name", "role", "namespace", "begins", "created", "")
+    columns = ("id", "name", "role", "namespace", "begins", "created", "groups", "")
     api.show_items("/keys", api.space, columns, _row, empty="There are no keys.")
 
 
 def _row(key: dict[str, Any]) -> list[object]:
     return [
         key["id"], key["name"], key["role"], key["namespace"] or "(all)", f"{key['hint']}…",
-        instant(key["created_at"]), "revoked" if key.get("revoked_at") else "",
+        instant(key["created_at"]), ", ".join(key["groups"]), "revoked" if key.get("revoked_at") else "",
     ]  # fmt: skip
 
 

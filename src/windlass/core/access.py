@@ -1,6 +1,7 @@
 """Access: roles, API keys, and the namespace that a key is bound to.
 
-A role includes the rights of the roles below it. A key that is bound to no namespace may act in all of them.
+A role includes the rights of the roles below it. A key that is bound to no namespace may act in all of them. Groups
+say which datasets a key may read.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.states import Instant
-from windlass.core.validation import check_name
+from windlass.core.validation import check_list, check_name, check_names
 from windlass.errors import Forbidden, Invalid
+
+GROUPS_MAX = 100
 
 
 class Role(StrEnum):
@@ -33,6 +36,7 @@ class Principal(msgspec.Struct, frozen=True):
     name: str
     role: Role
     namespace: str | None = None
+    groups: tuple[str, ...] = ()
 
     def may(self, role: Role) -> bool:
         return _RANK[self.role] >= _RANK[role]
@@ -48,6 +52,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     hint: str
     created_at: Instant
     revoked_at: Instant | None = None
+    groups: tuple[str, ...] = ()
 
 
 def check_role(principal: Principal, needed: Role) -> None:
@@ -62,10 +67,13 @@ def check_reach(principal: Principal, namespace: str | None) -> None:
         raise Forbidden(f"this key is bound to the namespace {principal.namespace}, not to {where}")
 
 
-def check_grant(name: object, role: object, namespace: object) -> None:
+def check_grant(name: object, role: object, namespace: object, groups: object = ()) -> None:
     """Raise Invalid naming the first field that cannot be accepted."""
     check_name("name", name)
     if role not in Role.__members__.values():
         raise Invalid(f"{role!r} is not a role", field="role")
     if namespace is not None:
         check_name("namespace", namespace)
+    check_names("groups", groups)
+    if len(check_list("groups", groups)) > GROUPS_MAX:
+        raise Invalid(f"must have at most {GROUPS_MAX} groups", field="groups")

@@ -52,9 +52,13 @@ def test_a_key_reaches_its_namespace_or_all(bound: str | None, asked: str | None
         ("role", ("k", None, None)),
         ("namespace", ("k", "admin", "")),
         ("namespace", ("k", "admin", "a\x00")),
+        ("groups", ("k", "admin", None, "analysts")),
+        ("groups", ("k", "admin", None, [""])),
+        ("groups", ("k", "admin", None, [7])),
+        ("groups", ("k", "admin", None, ["g"] * 101)),
     ],
 )
-def test_what_no_key_can_have_is_refused(field: str, grant: tuple[object, object, object]) -> None:
+def test_what_no_key_can_have_is_refused(field: str, grant: tuple[object, ...]) -> None:
     with pytest.raises(Invalid) as refused:
         check_grant(*grant)
     assert refused.value.field == field

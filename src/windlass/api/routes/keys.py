@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from uuid import UUID
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from windlass.api.framework import cursor
 from windlass.api.framework.forms import Listed, Name, Nothing, Paged
 from windlass.api.framework.route import Call, Table
-from windlass.core.access import ApiKey, Role
+from windlass.core.access import GROUPS_MAX, ApiKey, Role
 
 table = Table("keys")
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     """A key to create. With `namespace` null it reaches all namespaces; only a key that reaches all may create it. By
-    default the namespace is that of the caller's key, or `default` if that key reaches all."""
+    default the namespace is that of the caller's key, or `default` if that key reaches all. The key may read the
+    datasets whose `read_roles` name one of its groups."""
 
     name: Name
     role: Role
     namespace: Name | UnsetType | None = UNSET
+    groups: Annotated[list[Name], Meta(max_length=GROUPS_MAX)] = []
 
 
 class MadeKey(Struct, frozen=True):
@@ -36,7 +39,9 @@ async def create_key(call: Call[None, NewKey]) -> MadeKey:
     body = call.body
     namespace = call.namespace(None) if isinstance(body.namespace, UnsetType) else body.namespace
     call.reach(namespace)
-    key, secret = await call.engine.keys.create_key(name=body.name, role=body.role, namespace=namespace)
+    key, secret = await call.engine.keys.create_key(
+        name=body.name, role=body.role, namespace=namespace, groups=body.groups
+    )
     return MadeKey(key, secret)
 
 

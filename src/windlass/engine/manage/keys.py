@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from uuid import UUID
 
@@ -72,21 +72,24 @@ class Keys:
         if found is None:
             self._known.pop(hashed, None)
             raise Unauthenticated("this key is unknown or was revoked")
-        principal = Principal(found.name, found.role, found.namespace)
+        principal = Principal(found.name, found.role, found.namespace, found.groups)
         if len(self._known) >= REMEMBERED_MAX:
             self._known.clear()
         self._known[hashed] = (self._stopwatch() + REMEMBER_S, principal)
         return principal
 
-    async def create_key(self, *, name: str, role: Role, namespace: str | None) -> tuple[ApiKey, str]:
+    async def create_key(
+        self, *, name: str, role: Role, namespace: str | None, groups: Sequence[str] = ()
+    ) -> tuple[ApiKey, str]:
         """Create a key. Returns its record and the key itself, which cannot be read again."""
-        check_grant(name, role, namespace)
+        check_grant(name, role, namespace, groups)
         key = PREFIX + secrets.token_urlsafe(32)
         hint = key[: len(PREFIX) + HINT_CHARACTERS]
         async with self._store.begin() as tx:
             made = await tx.access.insert_key(
-                self._randomness.new_id(), _hash(key), hint, name=name, role=Role(role), namespace=namespace
-            )
+                self._randomness.new_id(), _hash(key), hint, name=name, role=Role(role), namespace=namespace,
+                groups=tuple(sorted(set(groups))),
+            )  # fmt: skip
             if namespace is not None:
                 await tx.access.insert_namespace(namespace)
         return made, key

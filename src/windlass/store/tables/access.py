@@ -23,10 +23,18 @@ class AccessTable(Table):
     """Keys and namespaces within a transaction."""
 
     async def insert_key(
-        self, id_: UUID, hashed: bytes, hint: str, *, name: str, role: Role, namespace: str | None
+        self,
+        id_: UUID,
+        hashed: bytes,
+        hint: str,
+        *,
+        name: str,
+        role: Role,
+        namespace: str | None,
+        groups: tuple[str, ...] = (),
     ) -> ApiKey:
-        [[created_at]] = await self.session.fetch("insert_key", id_, hashed, hint, name, role.value, namespace)
-        return ApiKey(id_, name, role, namespace, hint, created_at)
+        [[created_at]] = await self.session.fetch("insert_key", id_, hashed, hint, name, role.value, namespace, groups)
+        return ApiKey(id_, name, role, namespace, hint, created_at, groups=groups)
 
     async def find_key(self, hashed: bytes) -> ApiKey | None:
         return _first(await self.session.fetch("find_key", hashed))
@@ -60,5 +68,5 @@ def _first(rows: Sequence[Row]) -> ApiKey | None:
 
 
 def _key(row: Row) -> ApiKey:
-    id_, name, role, namespace, hint, created_at, revoked_at = row
-    return ApiKey(id_, name, Role(role), namespace, hint, created_at, revoked_at)
+    id_, name, role, namespace, hint, created_at, revoked_at, groups = row
+    return ApiKey(id_, name, Role(role), namespace, hint, created_at, revoked_at, tuple(groups))

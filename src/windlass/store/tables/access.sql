@@ -1,12 +1,12 @@
 -- name: insert_key
 -- Adds an API key. Only its hash is stored.
-insert into windlass.api_key (id, hash, hint, name, role, namespace, created_at)
-values ($1, $2, $3, $4, $5, $6, windlass.now())
+insert into windlass.api_key (id, hash, hint, name, role, namespace, groups, created_at)
+values ($1, $2, $3, $4, $5, $6, $7, windlass.now())
 returning created_at
 
 -- name: find_key
 -- Returns the key with this hash, unless it is revoked (the unique index on the hash).
-select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
+select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at, k.groups
   from windlass.api_key k where k.hash = $1 and k.revoked_at is null
 
 -- name: live_keys
@@ -15,12 +15,12 @@ select k.hash from windlass.api_key k where k.hash = any($1::bytea[]) and k.revo
 
 -- name: get_key
 -- Returns one key, revoked or not.
-select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
+select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at, k.groups
   from windlass.api_key k where k.id = $1
 
 -- name: list_keys
 -- Returns one page of keys of a namespace, or of all namespaces, newest first.
-select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
+select k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at, k.groups
   from windlass.api_key k
  where ($1::text is null or k.namespace = $1) and (k.created_at, k.id) < {beyond($2, $3)}
  order by k.created_at desc, k.id desc limit $4
@@ -33,7 +33,7 @@ select count(*), count(*) filter (where k.role = 'admin' and k.namespace is null
 -- name: revoke_key
 -- Revokes a key. It stays in the list; a second revocation keeps the first time.
 update windlass.api_key k set revoked_at = coalesce(k.revoked_at, windlass.now()) where k.id = $1
-returning k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at
+returning k.id, k.name, k.role, k.namespace, k.hint, k.created_at, k.revoked_at, k.groups
 
 -- name: insert_namespace
 -- Adds a namespace, unless it exists.
