@@ -71,6 +71,12 @@ class TooLarge(Invalid):
     code = "too_large"
 
 
+class DagInvalid(Invalid):
+    """The DAG file has problems."""
+
+    code = "dag_invalid"
+
+
 class NotFound(Rejected):
     """There is no such object."""
 
@@ -89,6 +95,12 @@ class Conflict(Rejected):
     code = "conflict"
 
 
+class PlanChanged(Conflict):
+    """The plan is no longer the one that was reviewed."""
+
+    code = "plan_changed"
+
+
 class InvalidState(Rejected):
     """The task is not in a state that allows this."""
 
@@ -105,6 +117,12 @@ class Forbidden(Rejected):
     """The caller may not do this."""
 
     code = "forbidden"
+
+
+class DatasetOwned(Forbidden):
+    """The dataset belongs to a DAG."""
+
+    code = "dataset_owned"
 
 
 class LeaseLost(WindlassError):

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from windlass.core.queue import QueueConfig
 from windlass.core.retry import DEFAULT_POLICY, Policy
-from windlass.core.validation import COUNT_MAX, SECONDS_MAX, URL_MAX
+from windlass.core.validation import COUNT_MAX, SECONDS_MAX, URL_MAX, check_queue_of_users
 from windlass.errors import Invalid, InvalidState
 
 MS_MAX = int(SECONDS_MAX * 1000)
@@ -176,7 +176,9 @@ def checked_delivery(delivery: Delivery) -> Delivery:
 
 def check_claimable(field: str, queues: Sequence[str], deliveries: Mapping[str, Delivery]) -> None:
     """Raise Invalid if tasks of none of these queues can be claimed: the worker would wait for ever. A queue that was
-    never configured has delivery `pull`."""
+    never configured has delivery `pull`. Our own queues have no workers."""
+    for queue in queues:
+        check_queue_of_users(field, queue)
     types = {queue: type_of(deliveries.get(queue, PULL)) for queue in queues}
     if "pull" not in types.values():
         named = ", ".join(f"{queue} ({type_})" for queue, type_ in sorted(types.items()))

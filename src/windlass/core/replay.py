@@ -11,9 +11,10 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from windlass.core.states import Entry, Instant, State, Transition, Verb, move
+from windlass.core.ids import derived_id
+from windlass.core.states import Effect, Entry, Instant, State, Transition, Verb, move
 from windlass.core.submission import Submission
-from windlass.core.task import Task, resume
+from windlass.core.task import JOB, Task, resume
 from windlass.errors import InvalidState
 
 REPLAYABLE = frozenset({State.FAILED, State.CANCELLED, State.SKIPPED})
@@ -31,6 +32,13 @@ def replay(task: Task, payload: bytes, requires: tuple[str, ...], wire: bytes | 
         task, id=id_, payload=payload, requires=requires, wire=wire, run_id=task.run_id, replay_of=task.id,
         idempotency_key=f"windlass:replay:{task.id}",
     )  # fmt: skip
+
+
+def turn_of(replayed: Submission) -> Effect:
+    """The effect that asks the job of a replay whether it is the turn of this task."""
+    assert replayed.id is not None, replayed
+    body: dict[str, object] = {"job_id": str(replayed.job_id)}
+    return Effect(derived_id("turn", replayed.id), JOB, replayed.namespace, replayed.id, 0, body)
 
 
 def copy(task: Task, **fields: Any) -> Submission:

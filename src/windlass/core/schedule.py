@@ -62,6 +62,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap = Overlap.ALLOW
     max_catchup: int = CATCHUP_DEFAULT
     paused: bool = False
+    job_id: UUID | None = None  # the job of a DAG that its tasks run
 
 
 SPEC_FIELDS = ScheduleSpec.__struct_fields__
@@ -327,5 +328,5 @@ def _submission(spec: ScheduleSpec, namespace: str) -> Submission:
     return Submission(
         kind=spec.kind, queue=spec.queue, namespace=namespace, payload=spec.payload, priority=spec.priority,
         concurrency_key=spec.concurrency_key, policy=DEFAULT_POLICY if spec.policy is None else spec.policy,
-        wire=spec.wire,
+        wire=spec.wire, job_id=spec.job_id,
     )  # fmt: skip

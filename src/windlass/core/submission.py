@@ -21,6 +21,7 @@ from windlass.core.validation import (
     check_names,
     check_object,
     check_payload,
+    check_queue_of_users,
     check_seconds,
     check_text,
     check_type,
@@ -58,6 +59,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     replay_of: UUID | None = None
     parent_id: UUID | None = None  # the workflow that is woken when this task ends
     schedule_id: UUID | None = None  # the schedule that submits it
+    job_id: UUID | None = None  # the job of a DAG that it runs
 
 
 def wire_fields(wire: bytes | None) -> dict[str, Any]:
@@ -83,6 +85,8 @@ def check_submission(submission: Submission, most: int = PAYLOAD_MAX_BYTES) -> N
     check_type("submission", submission, Submission)
     check_name("kind", submission.kind)
     check_name("queue", submission.queue)
+    if submission.job_id is None:
+        check_queue_of_users("queue", submission.queue)
     check_name("namespace", submission.namespace)
     check_payload("payload", submission.payload, most)
     if submission.priority.__class__ is not int or not PRIORITY_MIN <= submission.priority <= PRIORITY_MAX:
@@ -115,6 +119,8 @@ def _check_optional(submission: Submission) -> None:
         check_type("parent_id", submission.parent_id, UUID)
     if submission.schedule_id is not None:
         check_type("schedule_id", submission.schedule_id, UUID)
+    if submission.job_id is not None:
+        check_type("job_id", submission.job_id, UUID)
     if submission.replay_of is not None:
         check_type("replay_of", submission.replay_of, UUID)
     if submission.after != ():

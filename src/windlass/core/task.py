@@ -19,6 +19,8 @@ from windlass.core.retry import DEFAULT_POLICY, Policy, retry_delay_s
 from windlass.core.states import TERMINAL, Effect, Entry, Instant, State, Transition, Verb, move
 from windlass.errors import Conflict, InvalidState, LeaseLost
 
+JOB = "job"  # the effect that tells a job of a DAG that one of its tasks has ended, or waits for its turn
+
 
 class Outcome(StrEnum):
     """How the current attempt ended; None on the record while it is open."""
@@ -71,6 +73,7 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     result: bytes | None = None
     trace: str | None = None
     parent_id: UUID | None = None
+    job_id: UUID | None = None
 
     @property
     def current_worker(self) -> str | None:
@@ -371,15 +374,17 @@ def _requeued(task: Task, available_at: Instant, *, outcome: Outcome | None, err
 
 
 def _settle(after: Task) -> tuple[Effect, ...]:
-    """Effects that settle the tasks waiting for this one and wake the workflow that submitted it, each in a transaction
-    of its own: see `run.settle` and `wake_parent`."""
-    if not after.has_dependents and after.parent_id is None:  # nearly all
+    """Effects that settle the tasks waiting for this one, wake the workflow that submitted it, and move its job on, in
+    transactions of their own: see `run.settle`, `wake_parent` and `datasets.router`."""
+    if not after.has_dependents and after.parent_id is None and after.job_id is None:  # nearly all
         return ()
     effects = []
     if after.has_dependents:
         effects.append(_effect(after, "settle", run_id=str(after.run_id)))
     if after.parent_id is not None:
         effects.append(_effect(after, "wake", parent_id=str(after.parent_id)))
+    if after.job_id is not None:
+        effects.append(_effect(after, JOB, job_id=str(after.job_id)))
     return tuple(effects)
 
 

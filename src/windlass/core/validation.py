@@ -23,6 +23,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 NAME_MAX = 200
+OWN_QUEUES = "windlass."  # how the names of our own queues begin
 KEY_MAX = 500
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024  # in a row; what is longer is kept as an object
 LARGE_MAX_BYTES = 128 * 1024 * 1024
@@ -43,6 +44,12 @@ def check_name(field: str, value: object) -> None:
     """A name of ours: queue, kind, namespace, worker, label."""
     if value.__class__ is not str or not _is_name(value):
         check_text(field, value, NAME_MAX)
+
+
+def check_queue_of_users(field: str, queue: str) -> None:
+    """The tasks of our own queues are made and run by the engine."""
+    if queue.startswith(OWN_QUEUES):
+        raise Invalid(f"queues that begin with {OWN_QUEUES} belong to Windlass", field=field)
 
 
 @lru_cache(maxsize=4096)

@@ -116,7 +116,8 @@ select a.live, a.config, a.elsewhere, a.priorities, a.keys, a.now, s.*
 -- tasks the planner expects. Returns one row: the ids that were written (null if all were), the queues that were
 -- notified, and the values for metrics if they are wanted ($5).
 with locked as materialized (
-    select t.id, t.attempt, t.lease_id, t.state, t.awaited or t.has_dependents or t.parent_id is not null as waited_for
+    select t.id, t.attempt, t.lease_id, t.state,
+           t.awaited or t.has_dependents or t.parent_id is not null or t.job_id is not null as waited_for
       from windlass.task t where t.id = any($1::uuid[]) order by t.id for update skip locked
 ), fit as materialized (
     select h.id, u.result

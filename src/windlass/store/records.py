@@ -57,13 +57,13 @@ def started_from(row: Row, lease: Lease, queue: str, lane: Lane, now: datetime) 
     position, which is twice as fast as by name; this is part of every claim."""
     (
         id_, kind, available_at, attempt, failures, losses, finished_at, deadline_at, timer_at, run_id, has_dependents,
-        awaited, cancel, policy, error, result, trace, parent_id,
+        awaited, cancel, policy, error, result, trace, parent_id, job_id,
     ) = row  # fmt: skip
     return Task(
         id_, lease.namespace, queue, kind, State.RUNNING, available_at, lane.priority, lane.key, attempt, failures,
         losses, None, lease.id, lease.worker, now, finished_at, deadline_at, timer_at, run_id, has_dependents, awaited,
         None if cancel is None else decode_cancel(cancel), DEFAULT_POLICY if policy is None else policy_from(policy),
-        None if error is None else _decode_failure(error), result, trace, parent_id,
+        None if error is None else _decode_failure(error), result, trace, parent_id, job_id,
     )  # fmt: skip
 
 

@@ -24,12 +24,16 @@
 --   step_attempt                     registry
 --   wakeup, message, dead_message    lease
 --   installation, machine, export_object   machine
---   event, publish                   datasets
+-- Datasets
+--   dag, deployment, deployment_job, deployment_edge, deployment_pointer   DAG files, and what each version of one runs
+--   job, job_task, job_cursor, consumption      consumers of data: their tasks, and what they have been given
+--   dataset, dataset_version, partition, partition_revision, high_water     data, and which part of it is committed
+--   event, publish                   what tasks have reported
 --
 -- Rules for all of them:
 --   - Names are compared byte by byte (collation "C"): this is cheap, the same on every server, and the order in which
 --     Python sorts.
---   - Transactions take locks in the order schedule, queue, run, lease, task.
+--   - Transactions take locks in the order schedule, queue, dag, job, run, lease, task.
 --   - `windlass.now()` is the only clock.
 --   - Tables whose rows change often leave room on their pages (fillfactor) and are vacuumed early, so that an update
 --     stays on its page and touches no index.
@@ -67,6 +71,7 @@ create table windlass.task (
     run_id           uuid,
     parent_id        uuid,        -- the workflow that submitted it; it wakes when this task ends
     schedule_id      uuid,
+    job_id           uuid,        -- the job of a DAG that it runs; the job moves on when this task ends
     replay_of        uuid,        -- the ended task that this one runs again
     claim_id         uuid,        -- the claim that began the current attempt: finds it after a lost reply
     has_dependents   boolean     not null default false,
@@ -107,6 +112,9 @@ create index task_run on windlass.task (run_id, created_at, id) where run_id is 
 -- The tasks of a schedule, and those of them that have not ended.
 create index task_schedule on windlass.task (schedule_id, created_at, id) where schedule_id is not null;
 create index task_schedule_open on windlass.task (schedule_id) where schedule_id is not null and finished_at is null;
+-- The tasks of a job, and those of them that have not ended.
+create index task_job on windlass.task (job_id, created_at, id) where job_id is not null;
+create index task_job_open on windlass.task (job_id, state) where job_id is not null and finished_at is null;
 
 -- Not partitioned: a key is unique for as long as its task is kept.
 create table windlass.idempotency (
@@ -325,7 +333,8 @@ create table windlass.schedule (
     created_at       timestamptz not null,
     updated_at       timestamptz not null,
     declared_at      timestamptz,
-    request_key      text
+    request_key      text,
+    job_id           uuid         -- the job of a DAG that its tasks run
 ) with (fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1);
 create unique index schedule_name on windlass.schedule (namespace, name) where name is not null;
 -- A repeated request finds the schedule that it created.
@@ -421,6 +430,7 @@ create table windlass.api_key (
     name        text        not null,
     role        text        not null check (role in ('viewer', 'submitter', 'operator', 'admin')),
     namespace   text,
+    groups      text[]      not null default '{}',
     created_at  timestamptz not null,
     revoked_at  timestamptz
 );
@@ -564,7 +574,212 @@ create table windlass.export_object (
 
 -- ------------------------------------------------------------------------------------------------------------ datasets
 
--- Data that tasks have written. An event of an undeclared dataset is kept for audit only.
+-- A DAG by name. Its row is the lock of deploys and cutovers.
+create table windlass.dag (
+    namespace         text collate "C" not null,
+    name              text collate "C" not null,
+    active_version    uuid,        -- the deployment that is active
+    previous_version  uuid,        -- the one before it, for a rollback
+    paused            boolean     not null default false,
+    retired_at        timestamptz,
+    created_at        timestamptz not null,
+    primary key (namespace, name)
+);
+
+-- One version of a DAG: its file, and the state of its deployment. The same file is the same version, unless jobs are
+-- rebuilt: those have a nonce.
+create table windlass.deployment (
+    id             uuid        not null primary key,
+    namespace      text collate "C" not null,
+    dag            text collate "C" not null,
+    number         integer     not null,
+    yaml           text        not null,
+    yaml_sha256    text        not null,
+    nonces         jsonb       not null default '{}',
+    state          text collate "C" not null,
+    auto_cutover   boolean     not null,
+    plan           jsonb       not null,
+    plan_hash      text        not null,
+    created_by     text        not null,
+    created_at     timestamptz not null,
+    ready_at       timestamptz,
+    activated_at   timestamptz,
+    ended_at       timestamptz,
+    reason         text,
+    constraint deployment_number unique (namespace, dag, number),
+    constraint deployment_file unique (namespace, dag, yaml_sha256, nonces),
+    constraint deployment_state check (state in ('building', 'ready', 'active', 'failed', 'superseded', 'rolled_back',
+                                                 'abandoned'))
+);
+-- The deployments that a loop has to bring forward.
+create index deployment_open on windlass.deployment (created_at) where state in ('building', 'ready', 'failed');
+
+-- The jobs of a deployment. A job with the same fingerprint in two deployments is the same job (`job_id`).
+create table windlass.deployment_job (
+    deployment_id  uuid   not null,
+    name           text collate "C" not null,
+    job_id         uuid   not null,
+    fingerprint    text   not null,
+    definition     jsonb  not null,
+    queue          text collate "C" not null,
+    inputs         jsonb  not null,
+    outputs        jsonb  not null,
+    primary key (deployment_id, name)
+);
+create index deployment_job_job on windlass.deployment_job (job_id);
+
+-- The inputs of the jobs of a deployment. `dataset_version` is null for a dataset of another DAG: then it is the one
+-- that the active deployment of that DAG points to.
+create table windlass.deployment_edge (
+    deployment_id    uuid     not null,
+    job_id           uuid     not null,
+    input_index      smallint not null,
+    dataset_uuid     uuid     not null,
+    dataset_version  uuid,
+    condition        text,
+    trigger          boolean  not null,
+    by_partition     boolean  not null,
+    primary key (deployment_id, job_id, input_index)
+);
+create index deployment_edge_dataset on windlass.deployment_edge (dataset_uuid);
+
+-- Paths of the webhooks of active deployments.
+create table windlass.webhook (
+    namespace      text collate "C" not null,
+    path           text collate "C" not null,
+    deployment_id  uuid not null,
+    job_id         uuid not null,
+    primary key (namespace, path)
+);
+
+-- The version of each dataset that a deployment writes.
+create table windlass.deployment_pointer (
+    deployment_id    uuid not null,
+    dataset_uuid     uuid not null,
+    dataset_version  uuid not null,
+    primary key (deployment_id, dataset_uuid)
+);
+create index deployment_pointer_version on windlass.deployment_pointer (dataset_version);
+
+-- A consumer of data: a job with one fingerprint. Its row is the lock under which its tasks are made, so that windows
+-- do not overlap and no task is made twice. `held`: it gets no tasks, because too many wait. `behind`: something may
+-- be owed that no event will report, so the reconcile loop compares what is committed with what was given.
+create table windlass.job (
+    id           uuid        not null primary key,
+    namespace    text collate "C" not null,
+    dag          text collate "C" not null,
+    name         text collate "C" not null,
+    fingerprint  text        not null,
+    held         boolean     not null default false,
+    behind       boolean     not null default false,
+    created_at   timestamptz not null
+) with (fillfactor = 70);
+create index job_behind on windlass.job (id) where behind;
+
+-- The tasks of a job. The key says what the task is owed for, so that none is made twice. A task that reads a window
+-- has the version and the cursor up to which it reads.
+create table windlass.job_task (
+    job_id           uuid        not null,
+    dedupe_key       text collate "C" not null,
+    task_id          uuid        not null,
+    deployment_id    uuid        not null,
+    trigger          jsonb       not null,
+    dataset_version  uuid,
+    cursor           bigint,
+    created_at       timestamptz not null,
+    primary key (job_id, dedupe_key)
+);
+create unique index job_task_task on windlass.job_task (task_id);
+create index job_task_newest on windlass.job_task (job_id, created_at);
+
+-- How far a job has read a version of a dataset.
+create table windlass.job_cursor (
+    job_id           uuid        not null,
+    dataset_version  uuid        not null,
+    cursor           bigint      not null,
+    updated_at       timestamptz not null,
+    primary key (job_id, dataset_version)
+) with (fillfactor = 50);
+
+-- The partitions that a job was given: which revision, and to which task.
+create table windlass.consumption (
+    job_id           uuid     not null,
+    input_index      smallint not null,
+    dataset_version  uuid     not null,
+    key              text collate "C" not null,
+    revision         integer  not null,
+    task_id          uuid     not null,
+    primary key (job_id, input_index, dataset_version, key, revision)
+);
+
+create table windlass.dataset (
+    id            uuid        not null primary key,
+    namespace     text collate "C" not null,
+    dag           text collate "C" not null,
+    job           text collate "C",
+    output_index  smallint,
+    name          text collate "C",
+    storage       text collate "C" not null,
+    write_mode    text collate "C",
+    read_roles    text[]      not null default '{}',
+    description   text        not null default '',
+    schema        jsonb,
+    max_age_s     double precision,
+    created_at    timestamptz not null,
+    retired_at    timestamptz
+);
+create unique index dataset_name on windlass.dataset (namespace, name) where name is not null and retired_at is null;
+create index dataset_dag on windlass.dataset (namespace, dag);
+
+-- A generation of a dataset, made by one definition of its job.
+create table windlass.dataset_version (
+    id            uuid        not null primary key,
+    dataset_uuid  uuid        not null,
+    fingerprint   text        not null,
+    location      text,
+    created_at    timestamptz not null,
+    purged_at     timestamptz
+);
+create index dataset_version_dataset on windlass.dataset_version (dataset_uuid, created_at);
+
+-- The current revision of each partition, and all revisions. `partition_revision` is append-only.
+create table windlass.partition (
+    dataset_version  uuid        not null,
+    key              text collate "C" not null,
+    first            bigint,
+    last             bigint,
+    revision         integer     not null,
+    committed_at     timestamptz not null,
+    primary key (dataset_version, key)
+) with (fillfactor = 80);
+create index partition_range on windlass.partition (dataset_version, first, key);
+
+create table windlass.partition_revision (
+    dataset_version  uuid        not null,
+    key              text collate "C" not null,
+    revision         integer     not null,
+    task_id          uuid        not null,
+    attempt          integer     not null,
+    deployment_id    uuid,
+    location         text,
+    manifest_sha256  text,
+    rows             bigint,
+    bytes            bigint,
+    trace_id         text,
+    inputs           jsonb       not null default '[]',
+    committed_at     timestamptz not null,
+    primary key (dataset_version, key, revision)
+);
+create index partition_revision_task on windlass.partition_revision (task_id);
+
+-- The highest cursor that was reported for a version.
+create table windlass.high_water (
+    dataset_version  uuid   not null primary key,
+    cursor           bigint not null
+) with (fillfactor = 50);
+
+-- What tasks have reported of their data. An event of an undeclared dataset is kept for audit only. `revision` is that
+-- of the partition which the event committed. `routing` is what became of it.
 create table windlass.event (
     id               uuid        not null primary key,
     namespace        text collate "C" not null,
@@ -579,9 +794,15 @@ create table windlass.event (
     declared         boolean     not null,
     caller           text        not null,
     at               timestamptz not null,
+    revision         integer,
+    traceparent      text,
+    routing          text collate "C",
     routed_at        timestamptz
 );
 create index event_task on windlass.event (task_id, at);
+create index event_dataset on windlass.event (dataset_uuid, at, id);
+-- Events that are not routed yet: nearly always empty.
+create index event_unrouted on windlass.event (at) where routed_at is null and declared;
 
 -- Batches of records that tasks have published, to be written to the table of their dataset.
 create table windlass.publish (

@@ -16,6 +16,7 @@ from uuid import UUID
 from windlass.core.command import Complete
 from windlass.core.delivery import QueueSettings
 from windlass.core.queue import QueueConfig
+from windlass.core.replay import turn_of
 from windlass.core.retry import DEFAULT_POLICY
 from windlass.core.states import Transition, Verb
 from windlass.core.submission import Batch, Submission
@@ -145,9 +146,16 @@ class Transaction:
         upstream: frozenset[UUID] = frozenset(),
         blocked: frozenset[UUID] = frozenset(),
     ) -> set[UUID]:
-        """Add the tasks that do not exist yet. Returns their ids."""
+        """Add the tasks that do not exist yet. Returns their ids. The replay of a job's task waits for its turn, as the
+        task that it replays did."""
+        replays = {s.id: s for s in submissions if s.replay_of is not None and s.job_id is not None}
+        blocked |= {s.id for s in replays.values() if s.id is not None}
         self.wakes.queues.update((s.namespace, s.queue) for s in submissions if s.id not in blocked)
-        return await self.tasks.insert_tasks(submissions, upstream, blocked)
+        added = await self.tasks.insert_tasks(submissions, upstream, blocked)
+        if replays:
+            await self.outbox.insert_outbox([turn_of(s) for id_, s in replays.items() if id_ in added])
+            await self.wake(PendingNotifications(effects=True))
+        return added
 
     async def configure(self, namespace: str, queue: str, config: QueueConfig) -> None:
         await self.queues.put_queue(namespace, queue, config)

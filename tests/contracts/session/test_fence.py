@@ -188,6 +188,7 @@ async def test_a_submission_names_nothing_of_another_namespace(
         ({"parent_id": workflow.id}, "NOT_FOUND"),
         ({"schedule_id": schedule.id}, "PERMISSION_DENIED"),
         ({"replay_of": workflow.id}, "PERMISSION_DENIED"),
+        ({"job_id": workflow.id}, "PERMISSION_DENIED"),
         ({"run_id": run_id}, "INVALID_ARGUMENT"),
     ):
         said = [job(namespace="other", **origin)]

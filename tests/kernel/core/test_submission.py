@@ -113,7 +113,7 @@ BAD_PAYLOADS: list[object] = [
 
 REFUSED: dict[str, list[object]] = {
     "kind": BAD_NAMES,
-    "queue": BAD_NAMES,
+    "queue": ["windlass.dispatcher", *BAD_NAMES],
     "namespace": BAD_NAMES,
     "payload": BAD_PAYLOADS,
     "priority": [-101, 101, 0.5, 1.0, True, "1", None],
@@ -133,6 +133,7 @@ REFUSED: dict[str, list[object]] = {
     "replay_of": BAD_IDS,
     "parent_id": BAD_IDS,
     "schedule_id": BAD_IDS,
+    "job_id": BAD_IDS,
     "policy.max_attempts": [0, *BAD_COUNTS],
     "policy.max_losses": BAD_COUNTS,
     "policy.timeout_s": [0, 0.0009, *BAD_SECONDS],

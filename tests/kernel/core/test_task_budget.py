@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from tests.kernel.core.given import CRASH, LEASE, NOW, at, failed_once, lost, queued, running, sleeping
@@ -10,7 +12,7 @@ from tests.kernel.core.given import CRASH, LEASE, NOW, at, failed_once, lost, qu
 from windlass.core import task as rules
 from windlass.core.failure import Category, Failure
 from windlass.core.retry import Policy
-from windlass.core.states import State, Verb
+from windlass.core.states import State, Transition, Verb
 from windlass.core.task import Outcome, Task
 
 
@@ -189,3 +191,28 @@ def test_a_retry_is_never_due_before_the_promised_delay() -> None:
     after = fail(running(Policy(retry_delay_s=2)), CRASH, jitter=0.999)
 
     assert timedelta(seconds=2) <= after.available_at - NOW <= timedelta(seconds=2.4)
+
+
+# ------------------------------------------------------------------------------------------------- the job of a DAG
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda task: rules.complete(task, 1, LEASE, b"1", NOW),
+        lambda task: rules.fail(task, 1, LEASE, Failure(Category.USER_CODE, "no", retryable=False), NOW, 0.0),
+        lambda task: rules.report_cancelled(task, 1, LEASE, "stopped", NOW),
+    ],
+)
+def test_every_end_of_a_task_moves_its_job_on(end: Callable[[Task], Transition]) -> None:
+    job = UUID(int=7)
+
+    [effect] = end(running(job_id=job)).effects
+
+    assert (effect.kind, effect.body) == (rules.JOB, {"job_id": str(job)})
+
+
+def test_an_attempt_that_is_retried_does_not_move_its_job_on() -> None:
+    failure = Failure(Category.USER_CODE, "once")
+
+    assert rules.fail(running(job_id=UUID(int=7)), 1, LEASE, failure, NOW, 0.0).effects == ()

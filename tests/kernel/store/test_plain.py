@@ -22,6 +22,7 @@ OTHER: dict[str, Any] = {
     "deadline_at": datetime(2026, 1, 1, tzinfo=UTC), "concurrency_key": "k", "idempotency_key": "k",
     "policy": Policy(max_attempts=1), "requires": ("gpu",), "run_id": UUID(int=2), "trace": "00-1-1-00", "wire": b"{}",
     "replay_of": UUID(int=3), "parent_id": UUID(int=4), "schedule_id": UUID(int=5),
+    "job_id": UUID(int=6),
 }  # fmt: skip
 
 

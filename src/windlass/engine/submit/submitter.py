@@ -7,7 +7,7 @@ its own decides idempotency keys: the same key with the same content is the same
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -72,10 +72,14 @@ class Submitter:
         self._batches = Committer(self._commit_batch, batch_max=1, pause=pause)
         self._keyed = Committer(self._commit_keyed, batch_max=BATCH_MAX, pause=pause)
         self._grouped = Committer(self._commit_grouped, batch_max=1, pause=pause)
+        # What a room checks of submissions that have fields of a contract.
+        self.checks: list[Callable[[Sequence[Submission]], Awaitable[None]]] = []
 
     async def submit(self, submission: Submission) -> Added:
         """Submit a task. Returns its id, and how it was begun if its view needs no read: see `view_of`."""
         check_submission(submission, LARGE_MAX_BYTES)
+        if submission.wire is not None:
+            await self._check([submission])
         ready = self._identified(submission)
         if len(ready.payload) > PAYLOAD_MAX_BYTES:
             return (await self._submit_large([ready]))[0], None
@@ -88,6 +92,8 @@ class Submitter:
     async def submit_all(self, submissions: Sequence[Submission]) -> list[UUID]:
         for submission in submissions:
             check_submission(submission, LARGE_MAX_BYTES)
+        if any(submission.wire is not None for submission in submissions):
+            await self._check(submissions)
         ready = [self._identified(s) for s in submissions]
         if len({s.id for s in ready}) < len(ready):
             raise Invalid("two of the tasks have the same id", field="id")
@@ -107,6 +113,10 @@ class Submitter:
         if not payloads or shared.id is not None or longest > PAYLOAD_MAX_BYTES or not is_plain([shared]):
             return await self.submit_all([replace(shared, payload=payload) for payload in payloads])
         return await self._batches.call(Batch(shared, [self._randomness.new_id() for _ in payloads], list(payloads)))
+
+    async def _check(self, submissions: Sequence[Submission]) -> None:
+        for check in self.checks:
+            await check(submissions)
 
     async def _submit_large(self, ready: Sequence[Submission]) -> list[UUID]:
         """Submit tasks of which some payloads are too long for a row: those are stored as objects first."""

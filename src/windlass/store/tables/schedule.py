@@ -21,7 +21,7 @@ class ScheduleTable(Table):
         rows = await self.session.fetch(
             "insert_schedule", s.id, s.namespace, s.name, s.app, s.kind, s.queue, s.cron, s.timezone, s.payload,
             s.priority, s.concurrency_key, records.as_json(s.policy), s.wire, s.overlap.value, s.max_catchup, s.paused,
-            s.settled_at, s.next_fire_at, s.created_at, s.updated_at, s.declared_at, request_key,
+            s.settled_at, s.next_fire_at, s.created_at, s.updated_at, s.declared_at, request_key, s.job_id,
         )  # fmt: skip
         return bool(rows)
 
@@ -53,7 +53,7 @@ class ScheduleTable(Table):
         await self.session.fetch(
             "update_schedule", s.id, s.name, s.kind, s.queue, s.cron, s.timezone, s.payload, s.priority,
             s.concurrency_key, records.as_json(s.policy), s.wire, s.overlap.value, s.max_catchup, s.paused,
-            s.settled_at, s.next_fire_at, s.problem, s.updated_at, s.declared_at, s.extra_fire_at,
+            s.settled_at, s.next_fire_at, s.problem, s.updated_at, s.declared_at, s.extra_fire_at, s.job_id,
         )  # fmt: skip
 
     async def settle(self, schedules: Sequence[Schedule]) -> None:

@@ -2,8 +2,9 @@
 -- Adds a schedule, unless its id, its name or its request key exists (indexes schedule_name, schedule_request).
 insert into windlass.schedule (id, namespace, name, app, kind, queue, cron, timezone, payload, priority, concurrency_key,
                                policy, wire, overlap, max_catchup, paused, settled_at, next_fire_at, created_at, updated_at,
-                               declared_at, request_key)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+                               declared_at, request_key, job_id)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+        $23)
 on conflict do nothing
 returning id
 
@@ -47,7 +48,8 @@ select {schedule_columns}, windlass.now() from windlass.schedule s
 update windlass.schedule s
    set name = $2, kind = $3, queue = $4, cron = $5, timezone = $6, payload = $7, priority = $8, concurrency_key = $9,
        policy = $10::text::jsonb, wire = $11, overlap = $12, max_catchup = $13, paused = $14, settled_at = $15,
-       next_fire_at = $16, problem = $17, updated_at = $18, declared_at = $19, extra_fire_at = $20
+       next_fire_at = $16, problem = $17, updated_at = $18, declared_at = $19, extra_fire_at = $20,
+       job_id = $21
  where s.id = $1
 
 -- name: settle_schedules

@@ -98,6 +98,8 @@ async def _carry_out(engine: Engine, principal: Principal, access: AttemptAccess
         case calls.DeclareSchedules(app, schedules, namespace, anew):
             check_role(principal, Role.SUBMITTER)
             check_reach(principal, namespace)
+            if any(schedule.job_id is not None for schedule in schedules):
+                raise Forbidden("only the engine sets this", field="job_id")
             return await engine.declare_schedules(app, schedules, namespace=namespace, anew=anew)
         case calls.DeclareKinds(app, policies, namespace):
             check_role(principal, Role.SUBMITTER)
@@ -107,9 +109,9 @@ async def _carry_out(engine: Engine, principal: Principal, access: AttemptAccess
 
 
 async def _check_origins(engine: Engine, submissions: Sequence[Submission]) -> None:
-    """A parent must be in the namespace of its child. Only the engine sets `schedule_id` and `replay_of`."""
+    """A parent must be in the namespace of its child. Only the engine sets `schedule_id`, `replay_of` and `job_id`."""
     for submission in submissions:
-        for field in ("schedule_id", "replay_of"):
+        for field in ("schedule_id", "replay_of", "job_id"):
             if getattr(submission, field) is not None:
                 raise Forbidden("only the engine sets this", field=field)
     parents = {s.parent_id for s in submissions if s.parent_id is not None}
