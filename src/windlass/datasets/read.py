@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.position import Position
-from windlass.datasets.table import DatasetTable, EventView, PublishView
+from windlass.datasets.tables.events import DatasetTable, EventView, PublishView
 from windlass.store.store import Store
 
 __all__ = ["Datasets", "EventView", "PublishView", "Records"]

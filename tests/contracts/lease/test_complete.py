@@ -53,8 +53,8 @@ async def test_the_body_of_the_document_is_accepted_and_its_outputs_and_events_a
     assert task.result is not None
     assert msgspec.json.decode(task.result) == {"outputs": OUTPUTS}
     [events] = await world.rows("event")
-    assert len(events) == 1
-    assert len(await world.outbox(ROUTE)) == 1
+    assert len(events) == 2, "one for each dataset: the event and the output of the first are the same"
+    assert len(await world.outbox(ROUTE)) == 1, "the second dataset is not among the outputs of the task"
 
 
 async def test_a_result_of_its_own_may_be_given(world: World) -> None:

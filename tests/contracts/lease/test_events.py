@@ -12,6 +12,7 @@ from tests.kit.world import ok, refused
 
 from windlass import State
 from windlass.datasets.read import Datasets
+from windlass.datasets.router import Router
 from windlass.datasets.rules.events import BUFFER, ROUTE
 
 pytestmark = pytest.mark.slow
@@ -40,10 +41,11 @@ async def test_the_outbox_drains_and_the_events_stay(world: World) -> None:
     ok(await holder.publish())
 
     await world.engine.loops.effects_tick()
+    await world.engine.service(Router).route_tick()
 
     assert await world.outbox(ROUTE) == await world.outbox(BUFFER) == []
     told = (await Datasets(world.engine.store).events(holder.task_id)).items
-    assert [one.routed_at for one in told] == [await world.clock.now()] * 2
+    assert [(one.routing, one.routed_at) for one in told] == [("no_consumer", await world.clock.now())] * 2
     [batch] = (await Datasets(world.engine.store).publishes(holder.task_id)).items
     assert batch.queued_at == await world.clock.now()
 
@@ -52,7 +54,7 @@ async def test_the_same_event_again_is_one_also_in_another_attempt_and_with_the_
     first = await world.writing()
     ok(await first.events(at_cursor(1), at_cursor(1)))
     ok(await first.events(at_cursor(1)))
-    await world.engine.loops.effects_tick()
+    await world.engine.service(Router).route_tick()
     await world.expire()
     await world.clock.advance(600)
     second = await world.hold(first.task_id)

@@ -15,7 +15,6 @@ from windlass.contracts.lease.delivery import LEASE_ATTEMPTS, Invoke, Wakeup
 from windlass.contracts.lease.rules import (
     Caller,
     ClaimById,
-    DatasetContext,
     Emit,
     LeaseCredential,
     LeaseReport,
@@ -33,8 +32,10 @@ from windlass.core.states import State, Transition, Verb
 from windlass.core.task import Outcome, Task
 from windlass.datasets.rules.events import (
     BatchReport,
+    DatasetContext,
     DatasetEvent,
     EventReport,
+    Writer,
     outputs_of,
     prefixes_of,
     routed,
@@ -50,7 +51,7 @@ QUEUED = Task(ID, "acme", "remote", "job", State.QUEUED, NOW, concurrency_key="k
 HELD = replace(QUEUED, state=State.RUNNING, attempt=1, lease_id=TOKEN, worker="ada", started_at=NOW)
 SHOWN = LeaseCredential(ID, attempt=1, token=TOKEN, caller=CALLER)
 WAKEUP = Wakeup()
-LIVE = DatasetContext(holds={ID: (1, {DATASET: VERSION})})
+LIVE = DatasetContext({ID: Writer(1, {DATASET: VERSION})})
 EVENT = EventReport(DATASET, VERSION, 7)
 BATCH = BatchReport(DATASET, VERSION, "s3://b/tasks/x", 10)
 
@@ -141,7 +142,7 @@ def test_a_task_without_a_token_is_held_by_nobody() -> None:
 
 def test_a_report_is_accepted_late_and_data_is_not() -> None:
     lost = replace(HELD, state=State.QUEUED, outcome=Outcome.LOST)
-    dead = DatasetContext(holds={ID: (0, {DATASET: VERSION})})
+    dead = DatasetContext({ID: Writer(0, {DATASET: VERSION})})
 
     assert LeaseReport(SHOWN, Outcome.SUCCEEDED, b"1").decide_with(lost, dead, NOW).after.state is State.SUCCEEDED
     for task, context in ((lost, dead), (lost, LIVE), (HELD, dead)):
@@ -236,7 +237,7 @@ def test_what_is_recorded_is_not_recorded_again() -> None:
     move = Emit(SHOWN, said).decide_with(HELD, LIVE, NOW)
     assert [event.cursor for event in written(move)] == [7, 8]
     assert len(move.effects) == 2
-    known = DatasetContext(holds={ID: (1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
+    known = DatasetContext({ID: Writer(1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
 
     again = Emit(SHOWN, said).decide_with(HELD, known, NOW)
 
@@ -254,7 +255,7 @@ def test_final_events_are_committed_with_a_success_or_a_repeat_with_new_ones_is_
     finish = LeaseReport(SHOWN, Outcome.SUCCEEDED, b"1", events=(EVENT,))
     done = finish.decide_with(HELD, LIVE, NOW)
     assert [event.id for event in written(done)] == [EVENT.id_of(ID)]
-    recorded = DatasetContext(holds={ID: (1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
+    recorded = DatasetContext({ID: Writer(1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
 
     assert not finish.decide_with(done.after, recorded, NOW).changed
     more = replace(finish, events=(EVENT, EventReport(DATASET, VERSION, 8)))
@@ -323,13 +324,13 @@ def test_the_folders_of_an_attempt_are_those_of_no_other() -> None:
 def test_a_batch_is_published_once_and_not_otherwise_than_before() -> None:
     publish = PublishBatch(SHOWN, BATCH, ("s3://b/",))
     [record] = written(publish.decide_with(HELD, LIVE, NOW))
-    known = DatasetContext(holds={ID: (1, {DATASET: VERSION})}, publishes={record.id: (VERSION, 10)})
+    known = DatasetContext({ID: Writer(1, {DATASET: VERSION})}, publishes={record.id: (VERSION, 10)})
 
     assert publish.decide_with(HELD, known, NOW).writes == ()
     with pytest.raises(Conflict):
         replace(publish, batch=replace(BATCH, record_count=11)).decide_with(HELD, known, NOW)
     with pytest.raises(Forbidden):
-        publish.decide_with(HELD, DatasetContext(holds={ID: (1, {})}), NOW)
+        publish.decide_with(HELD, DatasetContext({ID: Writer(1, {})}), NOW)
 
 
 @pytest.mark.parametrize("wire", [None, b"{}", b"[]", b'{"outputs": 1}', b'{"outputs": [{"dataset_uuid": "x"}]}'])

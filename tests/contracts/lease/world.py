@@ -25,7 +25,7 @@ from windlass.contracts.lease.tls.certificates import LOCAL_HOSTS, Files
 from windlass.contracts.lease.tls.server import Certificates, guarded
 from windlass.core.delivery import RetryForm
 from windlass.core.queue import QueueConfig
-from windlass.datasets.rules.events import BUFFER, ROUTE
+from windlass.datasets.rules.events import BUFFER
 from windlass.net.server.server import listening
 from windlass.testing.clock import VirtualClock
 
@@ -199,10 +199,7 @@ def nobody() -> str:
 
 @asynccontextmanager
 async def open_world(engine: Engine, clock: VirtualClock, tls_files: TlsFiles) -> AsyncIterator[World]:
-    engine.parts.effects[ROUTE], engine.parts.effects[BUFFER] = (
-        engine.service(Holders).route,
-        engine.service(Holders).queue_batch,
-    )
+    engine.parts.effects[BUFFER] = engine.service(Holders).queue_batch
     app = make_lease_app(engine, "test", SCRATCH)
     async with (
         listening(app, "127.0.0.1", 0, guarded(tls_files.certificates)) as url,

@@ -101,7 +101,7 @@ def test_it_waits_for_the_inputs_that_it_needs(
         ({}, "partition 0-999 of compact is owed; its task will be made"),
     ],
 )  # fmt: skip
-def test_the_detail_says_what_to_look_at(known: dict[str, Any], detail: str) -> None:
+def test_the_detail_says_what_to_check(known: dict[str, Any], detail: str) -> None:
     assert why(facts(**known)).detail == detail
 
 

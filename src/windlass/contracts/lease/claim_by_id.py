@@ -25,7 +25,7 @@ from windlass.core.queue import QueueName, Usage
 from windlass.core.states import Effect, State, Transition
 from windlass.core.task import Outcome, Task
 from windlass.datasets.rules.events import BatchReport, EventReport
-from windlass.datasets.table import DatasetTable
+from windlass.datasets.tables.events import DatasetTable
 from windlass.engine.commit.committer import Committer, Later
 from windlass.engine.commit.lock_waits import LONG_MS
 from windlass.engine.engine import Engine
@@ -110,11 +110,6 @@ class Holders:
         return batch.id_of(credential.task_id, credential.attempt)
 
     # ----------------------------------------------------------------------------------------- effects
-
-    async def route(self, effect: Effect) -> None:
-        """Route an event to the tasks that wait for its dataset. No task can wait for one yet, so it is only marked."""
-        async with self._store.single() as tx:
-            await DatasetTable(tx.session).event_routed(UUID(str(effect.body["event_id"])))
 
     async def queue_batch(self, effect: Effect) -> None:
         """Queue a batch for the process that writes it to its table. There is none yet, so it is only marked."""

@@ -20,7 +20,8 @@ from windlass.contracts.lease.tls.server import Certificates, Guard, guarded
 from windlass.contracts.lease.wakeups.carriers.opening import make_lambda, make_senders
 from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS, CarrierOptions
 from windlass.contracts.lease.wakeups.planner import Wakeups
-from windlass.datasets.rules.events import BUFFER, ROUTE
+from windlass.datasets.loops import routing
+from windlass.datasets.rules.events import BUFFER
 from windlass.engine.engine import Engine
 from windlass.errors import Invalid
 from windlass.net.targets import Targets
@@ -60,6 +61,7 @@ async def sending(
         invoker = Invoker(engine, scratch_uri=scratch_uri, targets=targets, call_function=call_function)
         await engine.listen()
         await stack.enter_async_context(engine.service(Wakeups).carrying(senders))
-        for effect, handler in ((INVOKE, invoker.invoke), (ROUTE, holders.route), (BUFFER, holders.queue_batch)):
+        await stack.enter_async_context(routing(engine))
+        for effect, handler in ((INVOKE, invoker.invoke), (BUFFER, holders.queue_batch)):
             await stack.enter_async_context(outgoing.carrying(effect, handler))
         yield

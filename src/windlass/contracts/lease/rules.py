@@ -7,7 +7,6 @@ has expired may still report until a newer attempt starts; everything else needs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import ClassVar
 from uuid import UUID
 
@@ -17,14 +16,14 @@ from msgspec.structs import replace
 from windlass.contracts.lease.delivery import Invoke, Wakeup
 from windlass.core import task as rules
 from windlass.core.attempt import AttemptReport, AttemptRow, Credential, Denial, denied
-from windlass.core.context import CommandContext, CommandWithContext
+from windlass.core.context import CommandWithContext
 from windlass.core.delivery import Delivery, type_of
 from windlass.core.ids import derived_id
 from windlass.core.lease_token import delivery_of
 from windlass.core.queue import QueueConfig, Usage, admit
 from windlass.core.states import Entry, Instant, State, Transition, Verb
 from windlass.core.task import Outcome, Task
-from windlass.datasets.rules.events import BatchReport, DatasetEvent, EventReport, Outputs, Publish, routed
+from windlass.datasets.rules.events import BatchReport, DatasetContext, EventReport, Publish, record_events
 from windlass.errors import Conflict, Forbidden, LeaseLost, WindlassError
 
 STALE = "stale_lease"
@@ -188,36 +187,6 @@ class SignalCancel(msgspec.Struct, frozen=True):
 # --------------------------------------------------------------------------------------------- the end
 
 
-class DatasetContext(CommandContext):
-    """What events and batches of a task are checked against: its lease, the datasets that it may write, and what is
-    recorded. `holds` has the attempt whose lease is live and the outputs of each task."""
-
-    def __init__(
-        self,
-        holds: Mapping[UUID, tuple[int, Outputs]] | None = None,
-        events: Iterable[UUID] = (),
-        publishes: Mapping[UUID, tuple[UUID, int]] | None = None,
-    ) -> None:
-        self._holds = holds or {}
-        self.events, self.publishes = set(events), dict(publishes or {})
-
-    def is_alive(self, task_id: UUID, attempt: int) -> bool:
-        """Whether the lease of this attempt has not run out."""
-        return task_id in self._holds and self._holds[task_id][0] == attempt
-
-    def outputs(self, task_id: UUID) -> Outputs:
-        """The datasets that a task may write."""
-        return self._holds[task_id][1] if task_id in self._holds else {}
-
-    def note(self, transition: Transition) -> None:
-        for write in transition.writes:
-            match write:
-                case DatasetEvent():
-                    self.events.add(write.id)
-                case Publish():
-                    self.publishes[write.id] = write.content
-
-
 class LeaseReport(CommandWithContext, AttemptReport[LeaseCredential], frozen=True):
     """A lease holder's report that its attempt is over. `events` are committed with a success, or not at all."""
 
@@ -232,14 +201,13 @@ class LeaseReport(CommandWithContext, AttemptReport[LeaseCredential], frozen=Tru
                 return Transition(Verb.NOTE, task, task)
             raise self.credential.error(denial, task)
         verdict = self.follow(task, now)
-        events = new_events(task, self.events, context, self.credential.caller, now)
-        if verdict.refusal is not None or not events:
+        recorded = record_events(task, self.events, context, self.credential.caller.fingerprint, now)
+        if verdict.refusal is not None or not recorded.events:
             return verdict
         if not verdict.changed:  # the attempt has ended, with other events
             refused = Entry(task.id, now, task.attempt, "refused", task.worker, {"reported": self.outcome})
             return self.refuse(task, (refused,))
-        effects = (*verdict.effects, *(routed(event) for event in events if event.declared))
-        return replace(verdict, writes=events, effects=effects)
+        return replace(verdict, writes=recorded.writes, effects=(*verdict.effects, *recorded.effects))
 
     def judge(self, task: Task, now: Instant) -> Transition:
         return super().judge(_reportable(task, self.outcome), now)
@@ -276,11 +244,10 @@ class Emit(CommandWithContext, frozen=True):
 
     def decide_with(self, task: Task, context: DatasetContext, now: Instant) -> Transition:
         self.credential.check(task, now)
-        events = new_events(task, self.events, context, self.credential.caller, now)
-        if events:
+        recorded = record_events(task, self.events, context, self.credential.caller.fingerprint, now)
+        if recorded.events:
             self.credential.check_live(task, now, alive=context.is_alive(task.id, task.attempt))
-        effects = tuple(routed(event) for event in events if event.declared)
-        return Transition(Verb.NOTE, task, task, writes=events, effects=effects)
+        return Transition(Verb.NOTE, task, task, writes=recorded.writes, effects=recorded.effects)
 
 
 class PublishBatch(CommandWithContext, frozen=True):
@@ -305,7 +272,7 @@ class PublishBatch(CommandWithContext, frozen=True):
                 raise Conflict("this batch was published with another version or number of records")
             return Transition(Verb.NOTE, task, task)
         self.credential.check_live(task, now, alive=context.is_alive(task.id, task.attempt))
-        version = context.outputs(task.id).get(self.batch.dataset_uuid)
+        version = context.writer(task.id).outputs.get(self.batch.dataset_uuid)
         if version is None:
             raise Forbidden("the dataset is not among the outputs of this task", field="dataset_uuid")
         if version != self.batch.dataset_version:
@@ -313,17 +280,3 @@ class PublishBatch(CommandWithContext, frozen=True):
         if not self.batch.is_under(self.prefixes):
             raise Forbidden(f"the batch must lie under {self.prefixes[0]}", field="batch_uri")
         return Transition(Verb.NOTE, task, task, writes=(publish,), effects=(publish.effect,))
-
-
-def new_events(
-    task: Task, reports: tuple[EventReport, ...], context: DatasetContext, caller: Caller, now: Instant
-) -> tuple[DatasetEvent, ...]:
-    """The events that are not recorded yet, each once."""
-    outputs = context.outputs(task.id) if reports else {}
-    found: dict[UUID, DatasetEvent] = {}
-    for report in reports:
-        declared = outputs.get(report.dataset_uuid) == report.dataset_version
-        event = DatasetEvent.of(task, report, declared, caller.fingerprint, now)
-        if event.id not in context.events:
-            found.setdefault(event.id, event)
-    return tuple(found.values())

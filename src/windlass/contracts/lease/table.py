@@ -13,8 +13,8 @@ from windlass.core.delivery import Delivery
 from windlass.core.queue import QueueConfig, QueueName
 from windlass.core.states import State
 from windlass.core.task import Cancel, Task
-from windlass.datasets.rules.events import Outputs, outputs_of
-from windlass.datasets.table import DatasetTable
+from windlass.datasets.rules.events import DatasetContext, Writer
+from windlass.datasets.tables.events import load_context
 from windlass.store import records
 from windlass.store.contexts import register_loader
 from windlass.store.pool import Session
@@ -111,10 +111,10 @@ class HolderTable:
         )  # fmt: skip
         return [None if row[0] is None else _lease_state(row) for row in rows]
 
-    async def holds(self, ids: Collection[UUID]) -> dict[UUID, tuple[int, Outputs]]:
-        """The attempt of each task whose lease is live, and the datasets that it may write."""
+    async def holds(self, ids: Collection[UUID]) -> dict[UUID, Writer]:
+        """What these tasks may write, each with the attempt whose lease is live."""
         rows = await self._session.fetch("load_live_leases", sorted(ids))
-        return {id_: (attempt or 0, outputs_of(wire)) for id_, attempt, wire in rows}  # no attempt has the number 0
+        return {id_: Writer.of(attempt, wire, job_id) for id_, attempt, wire, job_id in rows}
 
 
 async def finish_at_once(tx: Transaction, reports: Sequence[rules.LeaseReport]) -> set[UUID]:
@@ -132,20 +132,21 @@ async def finish_at_once(tx: Transaction, reports: Sequence[rules.LeaseReport]) 
 
 async def load_dataset_context(
     session: Session, commands: Sequence[rules.LeaseReport | rules.Emit | rules.PublishBatch]
-) -> rules.DatasetContext:
+) -> DatasetContext:
     batches = [command for command in commands if isinstance(command, rules.PublishBatch)]
     reports = [command for command in commands if not isinstance(command, rules.PublishBatch) and command.events]
     if not batches and not reports:
-        return rules.DatasetContext()  # most reports have no events
-    datasets = DatasetTable(session)
-    return rules.DatasetContext(
-        await HolderTable(session).holds({command.task_id for command in (*batches, *reports)}),
-        await datasets.known_events({event.id_of(report.task_id) for report in reports for event in report.events}),
-        await datasets.known_publishes({c.batch.id_of(c.task_id, c.credential.attempt) for c in batches}),
+        return DatasetContext()  # most reports have no events
+    holds = await HolderTable(session).holds({command.task_id for command in (*batches, *reports)})
+    return await load_context(
+        session,
+        holds,
+        [(report.task_id, event) for report in reports for event in report.events],
+        {c.batch.id_of(c.task_id, c.credential.attempt) for c in batches},
     )
 
 
-register_loader(rules.DatasetContext, load_dataset_context)
+register_loader(DatasetContext, load_dataset_context)
 
 
 def _reaches(callers: Sequence[rules.Caller]) -> list[str | None]:

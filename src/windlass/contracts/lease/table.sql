@@ -112,7 +112,7 @@ select k.task_id, k.state, k.current, k.holds, k.cancel, p.expires_at, windlass.
 -- compares the two. Reports that are not returned are decided in Python.
 with locked as materialized (
     select t.id, t.namespace, t.attempt, t.lease_id, t.state,
-           t.awaited or t.has_dependents or t.parent_id is not null as waited_for
+           t.awaited or t.has_dependents or t.parent_id is not null or t.job_id is not null as waited_for
       from windlass.task t where t.id = any($1::uuid[]) order by t.id for update skip locked
 ), fit as materialized (
     select h.id, u.result, u.detail
@@ -139,7 +139,8 @@ select d.id, d.queue, d.kind, d.started_at, d.finished_at, w.namespace
   from done d left join woken w on w.namespace = d.namespace and w.name = d.queue
 
 -- name: load_live_leases
--- For lease holders that report events: returns the attempt with a live lease (null if it has expired), and the
--- `wire` of the submission. The caller has locked the tasks.
-select t.id, (select h.attempt from windlass.heartbeat h where h.task_id = t.id and h.expires_at > windlass.now()), t.wire
+-- For lease holders that report events: returns the attempt with a live lease (null if it has expired), the `wire` of
+-- the submission, and the job of a DAG that the task runs. The caller has locked the tasks.
+select t.id, (select h.attempt from windlass.heartbeat h where h.task_id = t.id and h.expires_at > windlass.now()), t.wire,
+       t.job_id
   from windlass.task t where t.id = any($1::uuid[])

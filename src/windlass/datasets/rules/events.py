@@ -1,20 +1,23 @@
-"""Dataset events and batches of a task. Nothing else is called an event.
+"""Dataset events and batches of a task, and what they commit. Nothing else is called an event.
 
 An event is identified by task, dataset, version, and cursor or partition, so reporting it twice, in another attempt or
-with the end of the task, records it once. This module does not know what routes events or writes batches to tables.
+with the end of the task, records it once. A cursor of a DAG's dataset raises its high water; a partition commits the
+next revision. This module does not know what routes events or writes batches to tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from windlass.core.context import CommandContext
 from windlass.core.effects import register_effect
 from windlass.core.ids import derived_id
-from windlass.core.states import Effect, Instant
+from windlass.core.states import Effect, Instant, Transition
 from windlass.core.task import Task
 from windlass.core.validation import check_text
 from windlass.errors import Invalid
@@ -23,6 +26,7 @@ ROUTE, BUFFER = "route", "buffer"
 register_effect(ROUTE, detached=True)
 register_effect(BUFFER, detached=True)
 PARTITION_MAX, URI_MAX = 500, 2000
+DUPLICATE, UNCOMMITTED, UNDECLARED = "duplicate", "uncommitted", "undeclared"  # what became of an event at once
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\\?#%]+")
 
 Outputs = dict[UUID, UUID]  # the datasets that a task may write, each with its version
@@ -58,7 +62,8 @@ class EventReport(msgspec.Struct, frozen=True):
 
 
 class DatasetEvent(msgspec.Struct, frozen=True):
-    """A recorded event. An event of a dataset that is not a declared output is kept for audit only."""
+    """A recorded event. An event of a dataset that is not a declared output is kept for audit only. `revision` is that
+    of the partition that it commits. `routing` is set if it wakes no job."""
 
     id: UUID
     namespace: str
@@ -73,19 +78,192 @@ class DatasetEvent(msgspec.Struct, frozen=True):
     declared: bool
     caller: str
     at: Instant
+    revision: int | None = None
+    traceparent: str | None = None
+    routing: str | None = None
 
     @classmethod
     def of(cls, task: Task, report: EventReport, declared: bool, caller: str, now: Instant) -> DatasetEvent:
         return cls(
             report.id_of(task.id), task.namespace, task.id, task.attempt, report.dataset_uuid, report.dataset_version,
             report.cursor, report.partition_key, report.start, report.end, declared, caller, now,
+            traceparent=task.trace, routing=None if declared else UNDECLARED,
         )  # fmt: skip
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """The effect that routes it, if it may wake a job."""
+        return (routed(self),) if self.routing is None else ()
 
 
 def routed(event: DatasetEvent) -> Effect:
     """The effect that routes an event."""
     id_ = derived_id(ROUTE, event.task_id, event.attempt, event.id)
     return Effect(id_, ROUTE, event.namespace, event.task_id, event.attempt, {"event_id": str(event.id)})
+
+
+# --------------------------------------------------------------------------------------------- what an event commits
+
+
+class HighWater(msgspec.Struct, frozen=True):
+    """A version of a dataset has data up to this cursor."""
+
+    dataset_version: UUID
+    cursor: int
+
+
+class PartitionCommit(msgspec.Struct, frozen=True):
+    """A revision of a partition is committed. `inputs` is JSON: the versions, revisions and cursors of its inputs."""
+
+    dataset_version: UUID
+    key: str
+    first: int | None
+    last: int | None
+    revision: int
+    task_id: UUID
+    attempt: int
+    deployment_id: UUID | None
+    location: str | None
+    manifest_sha256: str | None
+    rows: int | None
+    bytes: int | None
+    trace_id: str | None
+    inputs: str
+    committed_at: Instant
+
+
+class Production(msgspec.Struct, frozen=True):
+    """What a task of a DAG makes and from what: the storage of each dataset that it writes, its inputs, its
+    deployment."""
+
+    storages: Mapping[UUID, str]
+    inputs: str
+    deployment_id: UUID
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """A task that writes datasets: the attempt whose lease is live (0 if it has expired), the datasets that it may
+    write, and what it makes if it is a task of a DAG."""
+
+    attempt: int
+    outputs: Outputs
+    production: Production | None = None
+
+    @classmethod
+    def of(cls, attempt: int | None, wire: bytes | None, job_id: UUID | None) -> Writer:
+        """From the `wire` of a task. The client writes the `wire` of the tasks that it submits, so only a task that the
+        engine made for a job belongs to a DAG."""
+        return cls(attempt or 0, outputs_of(wire), None if job_id is None else production_of(wire))
+
+    def without(self, datasets: Collection[UUID]) -> Writer:
+        """The same, without the right to write these datasets."""
+        kept = {id_: version for id_, version in self.outputs.items() if id_ not in datasets}
+        return Writer(self.attempt, kept, self.production)
+
+
+NO_WRITER = Writer(0, {})
+
+
+class DatasetContext(CommandContext):
+    """What events and batches are checked against: the tasks that report them, and what is recorded. `partitions` has
+    the revision of each committed partition."""
+
+    def __init__(
+        self,
+        writers: Mapping[UUID, Writer] | None = None,
+        events: Iterable[UUID] = (),
+        publishes: Mapping[UUID, tuple[UUID, int]] | None = None,
+        high_waters: Mapping[UUID, int] | None = None,
+        partitions: Mapping[tuple[UUID, str], int] | None = None,
+    ) -> None:
+        self._writers = writers or {}
+        self.events, self.publishes = set(events), dict(publishes or {})
+        self.high_waters, self.partitions = dict(high_waters or {}), dict(partitions or {})
+
+    def writer(self, task_id: UUID) -> Writer:
+        return self._writers.get(task_id, NO_WRITER)
+
+    def is_alive(self, task_id: UUID, attempt: int) -> bool:
+        """Whether the lease of this attempt has not run out."""
+        return self.writer(task_id).attempt == attempt
+
+    def note(self, transition: Transition) -> None:
+        for write in transition.writes:
+            match write:
+                case DatasetEvent():
+                    self.events.add(write.id)
+                case Publish():
+                    self.publishes[write.id] = write.content
+                case HighWater():
+                    self.high_waters[write.dataset_version] = write.cursor
+                case PartitionCommit():
+                    self.partitions[write.dataset_version, write.key] = write.revision
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """The events of a report that are new, and the records that they write, each once."""
+
+    events: tuple[DatasetEvent, ...] = ()
+    commits: tuple[HighWater | PartitionCommit, ...] = ()
+
+    @property
+    def writes(self) -> tuple[object, ...]:
+        return (*self.events, *self.commits)
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        return tuple(effect for event in self.events for effect in event.effects)
+
+
+def record_events(
+    task: Task, reports: tuple[EventReport, ...], context: DatasetContext, caller: str, now: Instant
+) -> Recorded:
+    """Record the events of a task that are new, and commit what they report of a DAG's datasets."""
+    writer = context.writer(task.id)
+    events: dict[UUID, DatasetEvent] = {}
+    high: dict[UUID, HighWater] = {}
+    parts: dict[tuple[UUID, str], PartitionCommit] = {}
+    for report in reports:
+        declared = writer.outputs.get(report.dataset_uuid) == report.dataset_version
+        event = DatasetEvent.of(task, report, declared, caller, now)
+        if event.id in context.events or event.id in events:
+            continue
+        if declared and writer.production is not None:
+            event = _commit(event, writer.production, context, high, parts)
+        events[event.id] = event
+    return Recorded(tuple(events.values()), (*high.values(), *parts.values()))
+
+
+def _commit(
+    event: DatasetEvent,
+    production: Production,
+    context: DatasetContext,
+    high: dict[UUID, HighWater],
+    parts: dict[tuple[UUID, str], PartitionCommit],
+) -> DatasetEvent:
+    """Commit what an event reports. Objects are committed by the outputs of a completion, never by an event alone."""
+    version = event.dataset_version
+    if production.storages.get(event.dataset_uuid) == "s3":
+        return msgspec.structs.replace(event, routing=UNCOMMITTED)
+    if event.cursor is not None:
+        known = high[version].cursor if version in high else context.high_waters.get(version)
+        if known is not None and event.cursor <= known:
+            return msgspec.structs.replace(event, routing=DUPLICATE)
+        high[version] = HighWater(version, event.cursor)
+        return event
+    assert event.partition_key is not None, event
+    place = version, event.partition_key
+    revision = (parts[place].revision if place in parts else context.partitions.get(place, 0)) + 1
+    parts[place] = PartitionCommit(
+        version, event.partition_key, event.first, event.last, revision, event.task_id, event.attempt,
+        production.deployment_id, None, None, None, None, trace_of(event.traceparent), production.inputs, event.at,
+    )  # fmt: skip
+    return msgspec.structs.replace(event, revision=revision)
+
+
+def trace_of(traceparent: str | None) -> str | None:
+    """The id of the trace in a W3C traceparent."""
+    return None if traceparent is None else traceparent.split("-")[1]
 
 
 class BatchReport(msgspec.Struct, frozen=True):
@@ -170,6 +348,21 @@ class _Wire(msgspec.Struct, frozen=True):
 
 
 _decode_wire = msgspec.json.Decoder(_Wire).decode
+
+
+def production_of(wire: bytes | None) -> Production | None:
+    """What a task of a DAG makes, from its `wire`. None for other tasks."""
+    fields: dict[str, Any] = {} if wire is None else msgspec.json.decode(wire)
+    if "dag_version" not in fields:
+        return None
+    storages = {UUID(output["dataset_uuid"]): str(output["storage"]) for output in fields["outputs"]}
+    made_from = [
+        {name: given[name] for name in _PROVENANCE if given.get(name) is not None} for given in fields["inputs"]
+    ]
+    return Production(storages, msgspec.json.encode(made_from).decode(), UUID(fields["dag_version"]))
+
+
+_PROVENANCE = ("index", "dataset_uuid", "dataset_version", "partition_key", "revision", "cursor_to")
 
 
 def outputs_of(wire: bytes | None) -> Outputs:

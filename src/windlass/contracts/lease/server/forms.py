@@ -69,6 +69,7 @@ def details(task: Task, payload: bytes, wire_json: bytes | None) -> dict[str, An
         "queue": task.queue,
         "kind": task.kind,
         "outputs": Raw(msgspec.json.encode(outputs)) if isinstance(outputs, list) else UNSET,
+        "trigger": Raw(msgspec.json.encode(fields["trigger"])) if "trigger" in fields else UNSET,
         "traceparent": UNSET if task.trace is None else task.trace,
         "ends_at": UNSET if task.timer_at is None else task.timer_at,
         "cancel_grace_s": task.policy.cancel_grace_s,
@@ -118,6 +119,18 @@ def reported_events(events: list[wire.Event] | None) -> tuple[EventReport, ...]:
     for place, event in enumerate(reports):
         event.check(f"events[{place}]")
     return reports
+
+
+def reported_outputs(outputs: list[wire.Output] | None) -> tuple[EventReport, ...]:
+    """The events of the outputs of a completion: one for each that has a cursor or a partition."""
+    reports = tuple(
+        (place, EventReport(o.dataset_uuid, o.dataset_version, o.cursor, o.partition_key, o.start, o.end))
+        for place, o in enumerate(outputs or ())
+        if o.cursor is not None or o.partition_key is not None
+    )
+    for place, report in reports:
+        report.check(f"outputs[{place}]")
+    return tuple(report for _, report in reports)
 
 
 # --------------------------------------------------------------------------------------------- refusals

@@ -17,6 +17,7 @@ from windlass.contracts.lease.server.forms import details
 from windlass.core.delivery import type_of
 from windlass.core.lease_token import delivery_of
 from windlass.core.states import Effect
+from windlass.datasets.inputs import JobInputs
 from windlass.datasets.rules.events import scratch_of
 from windlass.engine.engine import Engine
 from windlass.engine.read.tasks import TaskView
@@ -82,9 +83,11 @@ class Invoker:
             payload = await self._engine.payloads.whole(view.payload, view.task.namespace)
         except (Invalid, NotFound) as error:
             raise Undeliverable(error.message) from None
-        task = view.task
+        task, wire = view.task, view.wire
+        if task.job_id is not None and wire is not None:
+            wire = (await self._engine.service(JobInputs).begin(task, wire)).wire
         fields = {
-            **details(task, payload, view.wire),
+            **details(task, payload, wire),
             "lease_token": task.lease_id,
             "lease_expires_at": now + timedelta(milliseconds=invoke.lease_ms),
             "scratch_uri": scratch_of(self._scratch_uri, task.id, task.attempt),

@@ -18,7 +18,7 @@ from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wire import messages as wire
 from windlass.core.failure import Category, Failure
 from windlass.core.states import State
-from windlass.core.task import Outcome
+from windlass.core.task import Outcome, Task
 from windlass.core.validation import (
     LARGE_MAX_BYTES,
     PAYLOAD_MAX_BYTES,
@@ -28,6 +28,7 @@ from windlass.core.validation import (
     clean_json,
     clean_text,
 )
+from windlass.datasets.inputs import NOOP, JobInputs
 from windlass.datasets.rules.events import BatchReport, prefixes_of
 from windlass.engine.engine import Engine
 from windlass.engine.payloads.large import unreadable
@@ -68,7 +69,14 @@ class Service:
             return forms.not_claimed(NotClaimed(None), None)
         found = await self._holders.claim(task_id, request.worker_id, caller, request.claim_id)
         if isinstance(found, Held):
-            return forms.claimed(await self._fetched(found, caller), self._scratch_uri)
+            fetched = await self._fetched(found, caller)
+            if fetched.task.job_id is None or fetched.wire is None:
+                return forms.claimed(fetched, self._scratch_uri)
+            reading = await self._engine.service(JobInputs).begin(fetched.task, fetched.wire)
+            if not reading.noop:
+                return forms.claimed(replace(fetched, wire=reading.wire), self._scratch_uri)
+            await self._finish(LeaseReport(_holder(fetched.task, caller), Outcome.SUCCEEDED, NOOP))
+            return forms.not_claimed(NotClaimed(State.SUCCEEDED), None)
         waits = found.state is not None and forms.STATUS[found.state] == forms.QUEUED
         if waits and found.waits_for != OTHER_DELIVERY:
             await self._engine.service(Wakeups).refused(task_id)  # the worker acks its message after this answer
@@ -80,10 +88,10 @@ class Service:
         try:
             payload = await self._engine.payloads.whole(held.payload, held.task.namespace)
         except (Rejected, Unavailable) as error:
-            task = held.task
-            credential = LeaseCredential(task.id, attempt=task.attempt, token=task.lease_id, caller=caller)
-            await self._holders.finish(LeaseReport(credential, Outcome.FAILED, failure=unreadable(error)))
-            raise Unavailable(f"the payload of task {task.id} cannot be read: {error}") from None
+            await self._holders.finish(
+                LeaseReport(_holder(held.task, caller), Outcome.FAILED, failure=unreadable(error))
+            )
+            raise Unavailable(f"the payload of task {held.task.id} cannot be read: {error}") from None
         return replace(held, payload=payload)
 
     async def _reaches(self, task_id: UUID, caller: Caller) -> bool:
@@ -148,6 +156,11 @@ class Service:
             return await self._holders.finish(replace(report, result=text))
 
 
+def _holder(task: Task, caller: Caller) -> LeaseCredential:
+    """The credential of a caller that has just claimed a task."""
+    return LeaseCredential(task.id, attempt=task.attempt, token=task.lease_id, caller=caller)
+
+
 def _credential(request: wire.Fenced | wire.CompleteRequest, caller: Caller) -> LeaseCredential:
     task_id = _task_id(request.task_id)
     return LeaseCredential(task_id, attempt=request.attempt or 0, token=request.lease_token, caller=caller)
@@ -163,7 +176,7 @@ def _report(request: wire.CompleteRequest, caller: Caller) -> LeaseReport:
     if outcome is not Outcome.SUCCEEDED:
         failure = _failure(request, outcome)
         return LeaseReport(credential, outcome, failure=failure, detail=_not_committed(request))
-    events = forms.reported_events(request.events)
+    events = (*forms.reported_events(request.events), *forms.reported_outputs(request.outputs))
     outputs = msgspec.to_builtins(request.outputs or [])
     given = not isinstance(request.result, msgspec.UnsetType)
     result = (

@@ -43,6 +43,7 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
     queue: str
     kind: str
     outputs: Raw | UnsetType = UNSET
+    trigger: Raw | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
     ends_at: datetime | UnsetType = UNSET
     cancel_grace_s: float

@@ -1,0 +1,78 @@
+"""The loops of datasets: routing, the turns of jobs, jobs of the server, what is owed, deployments. Any number of
+servers may run them. A server on a database without DAGs only asks now and then whether there is one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from windlass.core.queue import QueueName
+from windlass.datasets.deployments import Deployments
+from windlass.datasets.owned import OwnedDatasets
+from windlass.datasets.router import Router
+from windlass.datasets.rules.job import SERVER_QUEUE
+from windlass.datasets.server_jobs import ServerJobs
+from windlass.engine.engine import Engine
+from windlass.engine.loops.runner import Loop
+from windlass.engine.notifications import Topic
+
+SELDOM_S, RECONCILE_S, WATCH_S = 60.0, 30.0, 5.0
+
+
+@asynccontextmanager
+async def routing(engine: Engine, *, reconcile_s: float = RECONCILE_S) -> AsyncIterator[None]:
+    """Make the tasks of jobs, and bring deployments forward, until the block ends."""
+    router, server_jobs, deployments = engine.service(Router), engine.service(ServerJobs), engine.service(Deployments)
+    owned = engine.service(OwnedDatasets)
+    build = Loop("deployments", deployments.tick, every_s=SELDOM_S)
+
+    def before_build(tick: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[int]]:
+        """A build may be complete after this tick has done something."""
+
+        async def ticked() -> int:
+            if done := await tick():
+                build.wake()
+            return done
+
+        return ticked
+
+    by_effect = [
+        Loop("route", before_build(router.route_tick), every_s=SELDOM_S),
+        Loop("advance", before_build(router.advance_tick), every_s=SELDOM_S),
+        Loop("reconcile", before_build(router.reconcile_tick), every_s=reconcile_s),
+        build,
+    ]
+    operators = Loop("operators", server_jobs.tick, every_s=SELDOM_S)
+
+    async def watch() -> int:
+        """Notice the first DAG, and what a lost notification or a server that died has left."""
+        if await router.has_work():
+            wake()
+        return 0
+
+    def wake(_queue: QueueName | None = None) -> None:
+        if router.has_dags:
+            for loop in by_effect:
+                loop.wake()
+
+    def queue_changed(queue: QueueName | None) -> None:
+        if router.has_dags and (queue is None or queue[1] == SERVER_QUEUE):
+            operators.wake()
+
+    leave = [
+        engine.parts.notifications.subscribe(Topic.EFFECTS, wake),
+        engine.parts.notifications.subscribe(Topic.QUEUES, queue_changed),
+    ]
+    engine.parts.submitter.checks.append(owned.check)
+    await engine.listen()
+    loops = (*by_effect, operators, Loop("datasets", watch, every_s=WATCH_S))
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        engine.parts.submitter.checks.remove(owned.check)
+        for unsubscribe in leave:
+            unsubscribe()
+        for loop in loops:
+            await loop.stop()

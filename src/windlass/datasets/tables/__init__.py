@@ -1,0 +1,1 @@
+"""The tables of datasets: one module and one .sql file each."""

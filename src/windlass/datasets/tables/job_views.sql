@@ -1,0 +1,16 @@
+-- name: job_ids
+-- Returns the ids of a job of a DAG: it has one for each of its fingerprints.
+select distinct j.job_id
+  from windlass.deployment d join windlass.deployment_job j on j.deployment_id = d.id and j.name = $3
+ where d.namespace = $1 and d.dag = $2
+
+-- name: list_job_tasks
+-- Returns one page of the tasks of jobs, newest first (index task_job). Tasks of schedules and replays are there too,
+-- which have no key. Bodies and payloads, which can be large, are left out of the trigger.
+select t.id, t.state, t.attempt, (w.value ->> 'dag_version')::uuid, k.dedupe_key,
+       ((w.value -> 'trigger') #- '{webhook,body}' #- '{payload}')::text, (w.value -> 'inputs')::text, t.created_at
+  from windlass.task t
+  left join windlass.job_task k on k.task_id = t.id
+ cross join lateral (select convert_from(t.wire, 'UTF8')::jsonb as value) w
+ where t.job_id = any($1::uuid[]) and (t.created_at, t.id) < {beyond($2, $3)}
+ order by t.created_at desc, t.id desc limit $4

@@ -1,0 +1,272 @@
+"""Consumers of data in PostgreSQL: their edges, their tasks, how far they have read, and what is owed to them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import astuple
+
+from windlass.core.position import NOWHERE, Position
+from windlass.core.task import Task
+from windlass.datasets.rules.dag import Job
+from windlass.datasets.rules.job import JobRef, slots_of
+from windlass.store import records
+from windlass.store.queries import register_queries
+from windlass.store.records import WIDTH
+from windlass.store.table import Table
+
+register_queries(__package__, "jobs.sql")
+
+_decode_job = msgspec.json.Decoder(Job).decode
+
+
+class UnroutedEvent(msgspec.Struct, frozen=True):
+    """An event that is to be routed."""
+
+    id: UUID
+    namespace: str
+    task_id: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
+    cursor: int | None
+    partition_key: str | None
+    first: int | None
+    last: int | None
+    revision: int | None
+    traceparent: str | None
+
+
+class LiveEdge(msgspec.Struct, frozen=True):
+    """An input of a job in a live deployment, with the version that it reads now. `dataset_version` is None while the
+    dataset of another DAG has no active deployment."""
+
+    job_id: UUID
+    input_index: int
+    dataset_uuid: UUID
+    dataset_version: UUID | None
+    trigger: bool
+    by_partition: bool
+    deployment_id: UUID
+    paused: bool
+    held: bool
+    active: bool
+
+
+class JobTask(msgspec.Struct, frozen=True):
+    """A task of a job, by the key of what it is owed for. The trigger is JSON."""
+
+    job_id: UUID
+    dedupe_key: str
+    task_id: UUID
+    deployment_id: UUID
+    trigger: str
+    dataset_version: UUID | None = None
+    cursor: int | None = None
+
+
+class Consumption(msgspec.Struct, frozen=True):
+    """A revision of a partition that a job was given."""
+
+    job_id: UUID
+    input_index: int
+    dataset_version: UUID
+    key: str
+    revision: int
+    task_id: UUID
+
+
+class OwedPartition(NamedTuple):
+    """A committed partition that a job was not given yet."""
+
+    key: str
+    first: int | None
+    last: int | None
+    revision: int
+
+
+class Window(NamedTuple):
+    """A version of a dataset that a task of a job has read up to a cursor."""
+
+    task_id: UUID
+    job_id: UUID
+    dataset_version: UUID
+    cursor: int
+
+
+class Load(NamedTuple):
+    """The tasks of a job that have not ended: those that may start or run, and those that wait for their turn."""
+
+    started: int = 0
+    waiting: int = 0
+
+
+class JobCounts(NamedTuple):
+    """The state of a job for people."""
+
+    held: bool
+    behind: bool
+    queued: int
+    running: int
+    failed: int
+
+
+class JobTaskView(msgspec.Struct, frozen=True):
+    """A task of a job for people."""
+
+    task_id: UUID
+    job_id: UUID
+    dedupe_key: str
+    trigger: str
+    deployment_id: UUID
+    state: str
+    attempt: int
+    created_at: datetime
+    wire: bytes | None
+
+
+class JobTable(Table):
+    """Jobs, their tasks and their cursors within a transaction."""
+
+    # ----------------------------------------------------------------------------------------- routing
+
+    async def has_work(self) -> bool:
+        found: bool = await self.session.fetchval("has_dataset_work")
+        return found
+
+    async def events_to_route(self, ids: Sequence[UUID]) -> list[UnroutedEvent]:
+        return [UnroutedEvent(*row) for row in await self.session.fetch("events_to_route", ids)]
+
+    async def unrouted_events(self, older_than_s: float, limit: int) -> list[UUID]:
+        return [row[0] for row in await self.session.fetch("unrouted_events", older_than_s, limit)]
+
+    async def edges_on(self, datasets: Collection[UUID]) -> list[LiveEdge]:
+        return [LiveEdge(*row) for row in await self.session.fetch("live_edges", list(datasets), [])]
+
+    async def edges_of(self, jobs: Collection[UUID]) -> list[LiveEdge]:
+        return [LiveEdge(*row) for row in await self.session.fetch("live_edges", [], list(jobs))]
+
+    async def live_versions(self, versions: Iterable[tuple[UUID, UUID]]) -> set[UUID]:
+        """Those of these versions (version, dataset) whose events are routed."""
+        rows = await self.session.fetch("live_versions", *zip(*versions, strict=True))
+        return {row[0] for row in rows}
+
+    async def live_jobs(self, jobs: Collection[UUID]) -> set[UUID]:
+        return {row[0] for row in await self.session.fetch("live_jobs", list(jobs))}
+
+    async def mark_routed(self, routing: dict[UUID, str]) -> None:
+        await self.session.fetch("mark_routed", list(routing), list(routing.values()))
+
+    # ----------------------------------------------------------------------------------------- tasks of jobs
+
+    async def lock_jobs(self, jobs: Collection[UUID]) -> None:
+        await self.session.fetch("lock_jobs", list(jobs))
+
+    async def specs(self, wanted: Collection[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], JobRef]:
+        """Jobs with what their tasks are made from, by (deployment, job)."""
+        if not wanted:
+            return {}
+        rows = await self.session.fetch("job_specs", *zip(*wanted, strict=True))
+        decode = msgspec.json.decode
+        specs = [
+            JobRef(
+                deployment_id, job_id, namespace, dag, name, queue, _decode_job(job), decode(inputs), decode(outputs)
+            )
+            for deployment_id, job_id, namespace, dag, name, queue, job, inputs, outputs in rows
+        ]
+        return {(spec.deployment_id, spec.job_id): spec for spec in specs}
+
+    async def insert_job_tasks(self, tasks: Sequence[JobTask]) -> set[UUID]:
+        """Returns the tasks that are new."""
+        if not tasks:
+            return set()
+        rows = await self.session.fetch("insert_job_tasks", *zip(*map(astuple, tasks), strict=True))
+        return {row[0] for row in rows}
+
+    async def insert_consumptions(self, consumptions: Sequence[Consumption]) -> None:
+        if consumptions:
+            await self.session.fetch("insert_consumptions", *zip(*map(astuple, consumptions), strict=True))
+
+    async def load(self, jobs: Collection[UUID]) -> dict[UUID, Load]:
+        rows = await self.session.fetch("job_load", list(jobs))
+        return {row[0]: Load(row[1], row[2]) for row in rows}
+
+    async def slots(self, jobs: Collection[UUID]) -> dict[UUID, int | None]:
+        """How many tasks of each of these jobs may be started at the same time. None: any number."""
+        rows = await self.session.fetch("newest_definitions", list(jobs))
+        return {row[0]: slots_of(_decode_job(row[1])) for row in rows}
+
+    async def next_tasks(self, job_id: UUID, limit: int) -> list[UUID]:
+        return [row[0] for row in await self.session.fetch("next_job_tasks", job_id, limit)]
+
+    async def due_server_tasks(self, queue: str, limit: int) -> list[tuple[Task, bytes | None, bytes]]:
+        """Lock due tasks that run in the server: each with its `wire` and its payload."""
+        rows = await self.session.fetch("due_server_tasks", queue, limit)
+        return [(records.task_from(row), row[WIDTH], row[WIDTH + 1]) for row in rows]
+
+    # ----------------------------------------------------------------------------------------- cursors
+
+    async def ended_windows(self, jobs: Collection[UUID]) -> list[Window]:
+        return [Window(*row) for row in await self.session.fetch("ended_windows", list(jobs))]
+
+    async def forget_tasks(self, jobs: Collection[UUID], reason: str) -> set[UUID]:
+        """Forget tasks that were cancelled for this reason. Returns their jobs."""
+        return {row[0] for row in await self.session.fetch("forget_job_tasks", list(jobs), reason)}
+
+    async def rename_tasks(self, ids: dict[UUID, UUID]) -> None:
+        await self.session.fetch("rename_job_tasks", list(ids), list(ids.values()))
+
+    async def move_cursors(self, windows: Sequence[Window]) -> None:
+        if windows:
+            await self.session.fetch(
+                "move_cursors", [w.job_id for w in windows], [w.dataset_version for w in windows],
+                [w.cursor for w in windows],
+            )  # fmt: skip
+
+    async def cursors(self, job_id: UUID, versions: Collection[UUID]) -> dict[UUID, int]:
+        return {row[0]: row[1] for row in await self.session.fetch("job_cursors", job_id, list(versions))}
+
+    # ----------------------------------------------------------------------------------------- what is owed
+
+    async def lock_behind(self, limit: int) -> list[UUID]:
+        return [row[0] for row in await self.session.fetch("lock_behind_jobs", limit)]
+
+    async def mark_behind(self, jobs: Collection[UUID]) -> None:
+        if jobs:
+            await self.lock_jobs(jobs)
+            await self.session.fetch("mark_behind", list(jobs))
+
+    async def caught_up(self, jobs: Collection[UUID]) -> None:
+        if jobs:
+            await self.session.fetch("caught_up", list(jobs))
+
+    async def owed_partitions(
+        self, job_id: UUID, dataset_version: UUID, input_index: int, limit: int
+    ) -> list[OwedPartition]:
+        rows = await self.session.fetch("owed_partitions", job_id, dataset_version, input_index, limit)
+        return [OwedPartition(*row) for row in rows]
+
+    async def count_consumed(self, job_id: UUID, input_index: int, dataset_version: UUID) -> int:
+        count: int = await self.session.fetchval("count_consumed", job_id, input_index, dataset_version)
+        return count
+
+    async def owed_cursor(self, job_id: UUID, dataset_version: UUID) -> int | None:
+        rows = await self.session.fetch("owed_cursor", job_id, dataset_version)
+        return rows[0][0] if rows else None
+
+    # ----------------------------------------------------------------------------------------- for people
+
+    async def counts(self, jobs: Collection[UUID]) -> dict[UUID, JobCounts]:
+        return {row[0]: JobCounts(*row[1:]) for row in await self.session.fetch("job_counts", list(jobs))}
+
+    async def tasks(self, jobs: Collection[UUID], after: Position | None, limit: int) -> list[JobTaskView]:
+        rows = await self.session.fetch("job_tasks", list(jobs), *(after or NOWHERE), limit)
+        return [JobTaskView(*row) for row in rows]
+
+    async def find_webhook(self, namespace: str, path: str) -> tuple[UUID, UUID, bool] | None:
+        """The deployment and the job of a webhook, and whether its DAG is paused."""
+        rows = await self.session.fetch("find_webhook", namespace, path)
+        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None

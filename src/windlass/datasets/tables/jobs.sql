@@ -1,0 +1,213 @@
+-- part: live_deployments
+-- Deployments that routing feeds: those of DAGs that are not retired.
+select d.id, d.namespace, d.dag, d.state, g.paused, g.active_version
+  from windlass.deployment d
+  join windlass.dag g on g.namespace = d.namespace and g.name = d.dag and g.retired_at is null
+ where d.state in ('active', 'building', 'ready')
+
+-- name: events_to_route
+-- Returns events that are not routed yet.
+select e.id, e.namespace, e.task_id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key, e.first, e.last,
+       e.revision, e.traceparent
+  from windlass.event e where e.id = any($1::uuid[]) and e.routed_at is null order by e.at, e.id
+
+-- name: unrouted_events
+-- Returns events that no effect has routed for a while (index event_unrouted). Rows of a server that routes them at this
+-- moment are skipped.
+select e.id from windlass.event e
+ where e.routed_at is null and e.declared and e.at <= windlass.now() - $1::double precision * interval '1 second'
+ order by e.at limit $2 for update skip locked
+
+-- name: live_edges
+-- Returns the edges of live deployments that read these datasets, or that belong to these jobs ($2), each with the
+-- version that it reads now. A job that two deployments share is returned once, with the active one.
+select distinct on (e.job_id, e.input_index)
+       e.job_id, e.input_index, e.dataset_uuid, coalesce(e.dataset_version, p.dataset_version), e.trigger, e.by_partition,
+       d.id, d.paused, j.held, d.state = 'active'
+  from windlass.deployment_edge e
+  join ({live_deployments()}) d on d.id = e.deployment_id
+  join windlass.job j on j.id = e.job_id
+  left join windlass.dataset s on s.id = e.dataset_uuid and e.dataset_version is null
+  left join windlass.dag o on o.namespace = s.namespace and o.name = s.dag
+  left join windlass.deployment_pointer p on p.deployment_id = o.active_version and p.dataset_uuid = e.dataset_uuid
+ where e.dataset_uuid = any($1::uuid[]) or e.job_id = any($2::uuid[])
+ order by e.job_id, e.input_index, d.state = 'active' desc, d.id
+
+-- name: live_versions
+-- Returns those of these versions that a live deployment points to, and those whose dataset belongs to no DAG.
+select v.id from unnest($1::uuid[], $2::uuid[]) as v(id, dataset_uuid)
+ where exists (select from windlass.deployment_pointer p join ({live_deployments()}) d on d.id = p.deployment_id
+                where p.dataset_version = v.id)
+    or not exists (select from windlass.dataset s where s.id = v.dataset_uuid)
+
+-- name: lock_jobs
+-- Locks jobs in the order of their ids. Their tasks are made, and their cursors moved, under this lock.
+select j.id from windlass.job j where j.id = any($1::uuid[]) order by j.id for update
+
+-- name: job_specs
+-- Returns what is needed to make tasks of these jobs, in these deployments.
+select j.deployment_id, j.job_id, d.namespace, d.dag, j.name, j.queue, j.definition::text, j.inputs::text,
+       j.outputs::text
+  from unnest($1::uuid[], $2::uuid[]) as u(deployment_id, job_id)
+  join windlass.deployment_job j on j.deployment_id = u.deployment_id and j.job_id = u.job_id
+  join windlass.deployment d on d.id = j.deployment_id
+
+-- name: insert_job_tasks
+-- Records the tasks of jobs. Returns those that are new; a key that exists has its task already.
+insert into windlass.job_task (job_id, dedupe_key, task_id, deployment_id, trigger, dataset_version, cursor, created_at)
+select u.job_id, u.dedupe_key, u.task_id, u.deployment_id, u.trigger::jsonb, u.dataset_version, u.cursor, windlass.now()
+  from unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::text[], $6::uuid[], $7::bigint[])
+       as u(job_id, dedupe_key, task_id, deployment_id, trigger, dataset_version, cursor)
+on conflict (job_id, dedupe_key) do nothing
+returning task_id
+
+-- name: insert_consumptions
+-- Records which revisions of partitions were given to jobs, and to which task.
+insert into windlass.consumption (job_id, input_index, dataset_version, key, revision, task_id)
+select u.* from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::integer[], $6::uuid[]) as u
+on conflict do nothing
+
+-- name: job_load
+-- Returns for each of these jobs the number of its tasks that may start or run, and the number that waits for its turn
+-- (index task_job_open).
+select t.job_id, count(*) filter (where t.state <> 'blocked'), count(*) filter (where t.state = 'blocked')
+  from windlass.task t where t.job_id = any($1::uuid[]) and t.finished_at is null group by t.job_id
+
+-- name: newest_definitions
+-- Returns the definition of each of these jobs, that of the active deployment if it has the job.
+select distinct on (j.job_id) j.job_id, j.definition::text
+  from windlass.deployment_job j join windlass.deployment d on d.id = j.deployment_id
+ where j.job_id = any($1::uuid[]) order by j.job_id, d.state = 'active' desc, d.number desc
+
+-- name: next_job_tasks
+-- Returns the tasks of a job whose turn is next: those with the smallest cursor, then the oldest.
+select t.id from windlass.task t left join windlass.job_task k on k.task_id = t.id
+ where t.job_id = $1 and t.state = 'blocked' and t.finished_at is null
+ order by k.cursor nulls last, t.created_at, t.id limit $2
+
+-- name: ended_windows
+-- Returns the windows that tasks of these jobs have read to their end and whose end is not told yet (index outbox_due):
+-- version and cursor. They are in `wire`, which a replay keeps.
+select t.id, t.job_id, (w.value ->> 'dataset_version')::uuid, (w.value ->> 'cursor')::bigint
+  from windlass.outbox o
+  join windlass.task t on t.id = o.task_id
+ cross join lateral (select convert_from(t.wire, 'UTF8')::jsonb -> 'window' as value) w
+ where o.kind = 'job' and o.dead_at is null and t.job_id = any($1::uuid[]) and t.state = 'succeeded'
+   and w.value is not null
+
+-- name: forget_job_tasks
+-- Forgets that tasks of these jobs were made, if they were cancelled because their job left and their end is not told
+-- yet: what they were made for is owed again should their job come back. Returns the jobs.
+with left_tasks as materialized (
+    select t.id, t.job_id from windlass.outbox o join windlass.task t on t.id = o.task_id
+     where o.kind = 'job' and o.dead_at is null and t.job_id = any($1::uuid[]) and t.state in ('cancelled', 'failed')
+       and t.cancel ->> 'reason' = $2
+), given as (
+    delete from windlass.consumption c using left_tasks l where c.job_id = l.job_id and c.task_id = l.id
+)
+delete from windlass.job_task k using left_tasks l
+ where k.task_id = l.id and k.dataset_version is not null
+returning k.job_id
+
+-- name: rename_job_tasks
+-- Gives tasks of jobs other ids.
+with given as materialized (
+    select u.* from unnest($1::uuid[], $2::uuid[]) as u(old, new)
+), consumed as (
+    update windlass.consumption c set task_id = g.new
+      from given g join windlass.job_task k on k.task_id = g.old where c.job_id = k.job_id and c.task_id = g.old
+)
+update windlass.job_task k set task_id = g.new from given g where k.task_id = g.old
+
+-- name: move_cursors
+-- Moves cursors of jobs forward, never back.
+insert into windlass.job_cursor as c (job_id, dataset_version, cursor, updated_at)
+select u.job_id, u.dataset_version, max(u.cursor), windlass.now()
+  from unnest($1::uuid[], $2::uuid[], $3::bigint[]) as u(job_id, dataset_version, cursor)
+ group by u.job_id, u.dataset_version order by u.job_id, u.dataset_version
+on conflict (job_id, dataset_version) do update
+   set cursor = greatest(c.cursor, excluded.cursor), updated_at = excluded.updated_at
+
+-- name: job_cursors
+-- Returns how far a job has read each of these versions.
+select c.dataset_version, c.cursor from windlass.job_cursor c
+ where c.job_id = $1 and c.dataset_version = any($2::uuid[])
+
+-- name: mark_routed
+-- Records what became of events.
+update windlass.event e set routing = u.routing, routed_at = windlass.now()
+  from unnest($1::uuid[], $2::text[]) as u(id, routing) where e.id = u.id and e.routed_at is null
+
+-- name: lock_behind_jobs
+-- Locks jobs that may be owed something (index job_behind). A job that is held or paused stays behind.
+select j.id from windlass.job j
+ where j.behind and not j.held
+   and not exists (select from windlass.dag g where g.namespace = j.namespace and g.name = j.dag and g.paused)
+ order by j.id limit $1 for update skip locked
+
+-- name: owed_partitions
+-- Returns committed partitions of a version that a job was not given yet, the first ones first.
+select p.key, p.first, p.last, p.revision from windlass.partition p
+ where p.dataset_version = $2
+   and not exists (select from windlass.consumption c
+                    where c.job_id = $1 and c.input_index = $3 and c.dataset_version = $2 and c.key = p.key
+                      and c.revision = p.revision)
+ order by p.first, p.key limit $4
+
+-- name: owed_cursor
+-- Returns the highest cursor of a version if a job has neither read it nor has a task that will.
+select h.cursor from windlass.high_water h
+ where h.dataset_version = $2
+   and h.cursor > coalesce((select c.cursor from windlass.job_cursor c where c.job_id = $1 and c.dataset_version = $2),
+                           -9223372036854775808)
+   and not exists (select from windlass.job_task k
+                    where k.job_id = $1 and k.dataset_version = $2 and k.cursor >= h.cursor)
+
+-- name: caught_up
+-- Marks jobs to which nothing more is owed.
+update windlass.job j set behind = false where j.id = any($1::uuid[])
+
+-- name: due_server_tasks
+-- Locks due tasks of jobs that run in the server itself (index task_ready).
+select {task_columns}, t.wire, t.payload from windlass.task t
+ where t.namespace = any(array(select distinct g.namespace from windlass.dag g)) and t.queue = $1 and t.state = 'queued'
+   and t.available_at <= windlass.now()
+ order by t.available_at, t.id limit $2 for update skip locked
+
+-- name: job_tasks
+-- Returns one page of the tasks of jobs, newest first.
+select k.task_id, k.job_id, k.dedupe_key, k.trigger::text, k.deployment_id, t.state, t.attempt, t.created_at, t.wire
+  from windlass.job_task k join windlass.task t on t.id = k.task_id
+ where k.job_id = any($1::uuid[]) and (t.created_at, t.id) < {beyond($2, $3)}
+ order by t.created_at desc, t.id desc limit $4
+
+-- name: job_counts
+-- Returns for each of these jobs whether it is held, and the number of its tasks that wait, run, and failed.
+select j.id, j.held, j.behind,
+       count(t.id) filter (where t.state in ('queued', 'blocked', 'sleeping', 'parked')),
+       count(t.id) filter (where t.state = 'running'), count(t.id) filter (where t.state = 'failed')
+  from windlass.job j
+  left join lateral (select o.id, o.state from windlass.task o where o.job_id = j.id offset 0) t on true
+ where j.id = any($1::uuid[]) group by j.id
+
+-- name: find_webhook
+-- Returns the deployment and the job that a webhook belongs to.
+select w.deployment_id, w.job_id, g.paused from windlass.webhook w
+  join windlass.deployment d on d.id = w.deployment_id
+  join windlass.dag g on g.namespace = d.namespace and g.name = d.dag
+ where w.namespace = $1 and w.path = $2
+
+-- name: live_jobs
+-- Returns those of these jobs that a live deployment has.
+select distinct j.job_id from windlass.deployment_job j join ({live_deployments()}) d on d.id = j.deployment_id
+ where j.job_id = any($1::uuid[])
+
+-- name: has_dataset_work
+-- Returns whether there are DAGs, or events that wait to be routed.
+select exists (select from windlass.dag) or exists (select from windlass.event e where e.routed_at is null and e.declared)
+
+-- name: count_consumed
+-- Returns the number of partitions of a version of which a job was given the newest revision.
+select count(*) from windlass.consumption c
+  join windlass.partition p on p.dataset_version = c.dataset_version and p.key = c.key and p.revision = c.revision
+ where c.job_id = $1 and c.input_index = $2 and c.dataset_version = $3
