@@ -27,7 +27,10 @@ SETTINGS = {
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK_STEP = timedelta(milliseconds=4)
 TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history", "step", "signal",
-          "heartbeat", "token_key", "schedule", "worker", "step_attempt", "kind", "event", "publish")  # fmt: skip
+          "heartbeat", "token_key", "schedule", "worker", "step_attempt", "kind", "event", "publish", "dag",
+          "deployment", "deployment_job", "deployment_edge", "deployment_pointer", "webhook", "job", "job_task",
+          "job_cursor", "consumption", "dataset", "dataset_version", "partition",
+          "partition_revision", "high_water")  # fmt: skip
 
 
 class Change(msgspec.Struct, frozen=True):

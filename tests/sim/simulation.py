@@ -102,9 +102,11 @@ class Simulation:
     def workers(self) -> list[Any]:
         return [Worker(self, f"w{i}") for i in range(self.plan.workers)]
 
+    def clients(self) -> list[Any]:
+        return [Client(self, f"c{i}") for i in range(self.plan.clients)]
+
     async def _script(self) -> None:
-        workers = self.workers()
-        clients = [Client(self, f"c{i}") for i in range(self.plan.clients)]
+        workers, clients = self.workers(), self.clients()
         operator = Operator(self)
         await operator.set_up()
         tickers = [Ticker(self, i) for i in range(len(self.hosts))]

@@ -41,14 +41,17 @@ declare
     name text;
 begin
     foreach name in array array['task', 'lease', 'queue', 'edge', 'outbox', 'history', 'step', 'signal',
-                                'schedule', 'scheduler'] loop
+                                'schedule', 'scheduler', 'dag', 'deployment', 'deployment_job', 'job', 'job_task',
+                                'job_cursor', 'consumption', 'partition', 'partition_revision', 'high_water'] loop
         execute format('create trigger note after insert or update or delete on windlass.%I
                         for each row execute function simulation.note()', name);
     end loop;
     -- Vacuum comes when it likes, and would decide where rows lie.
     foreach name in array array['task', 'lease', 'queue', 'rate_start', 'run', 'edge', 'idempotency', 'outbox',
                                 'history_default', 'step', 'signal', 'schedule', 'scheduler', 'worker',
-                                'step_attempt'] loop
+                                'step_attempt', 'dag', 'deployment', 'deployment_job', 'deployment_edge',
+                                'deployment_pointer', 'job', 'job_task', 'job_cursor', 'consumption', 'dataset',
+                                'dataset_version', 'partition', 'partition_revision', 'high_water', 'event'] loop
         execute format('alter table windlass.%I set (autovacuum_enabled = off)', name);
     end loop;
     alter table simulation.change set (autovacuum_enabled = off);
