@@ -20,7 +20,9 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.api.test_dags import OTHER, SHOP, D
 from tests.api.test_task import submit
+from tests.kit.datasets import settle
 from tests.kit.work import worker
 from tests.kit.world import ROOT
 
@@ -101,7 +103,15 @@ async def calls(api: httpx.AsyncClient, engine: Engine) -> list[dict[str, Any]]:
     run_ = (await api.post("/api/v1/runs", json={"tasks": [{"name": "a", "kind": "k"}]})).json()
     await api.post("/api/v1/schedules", json={"name": "nightly", "kind": "k", "cron": "@daily"})
     key = (await api.post("/api/v1/keys", json={"name": "k", "role": "viewer"})).json()["key"]
+    for order in ({"yaml": SHOP}, {"yaml": OTHER}, {"yaml": f"{SHOP}# to abandon", "cutover": "manual"}):
+        await api.post(f"{D}/shop/versions", json=order)
+        await settle(engine)
+    await api.post(f"{D}/shop/jobs/ticks/emit", json={"partition_key": "0-99", "start": 0, "end": 99})
+    await settle(engine)
+    [ticks] = [one for one in (await api.get("/api/v1/datasets")).json()["items"] if one["job"] == "ticks"]
     named = {
+        "dataset": ticks["dataset_uuid"], "partition_key": "0-99",
+        "dag": "shop", "job": "orders", "namespace": "default", "path": "payments/new", "version": "3",
         "task_id": task["id"], "run_id": run_["id"], "schedule": "nightly", "worker_id": here["id"], "name": "mail",
         "key_id": key["id"], "effect_id": str(uuid4()), "letter_id": str(uuid4()),
     }  # fmt: skip
@@ -114,6 +124,11 @@ async def calls(api: httpx.AsyncClient, engine: Engine) -> list[dict[str, Any]]:
         "put_queue": {"delivery": {"type": "wakeup"}, "limits": {"max_running": 5}},
         "create_key": {"name": "other", "role": "submitter"},
         "fork_task": {"from_step": "charge"},
+        "validate_dag": {"yaml": SHOP},
+        "plan_dag": {"yaml": SHOP},
+        "deploy_dag": {"yaml": f"{SHOP}# once more"},
+        "activate_dag_version": {"version": 1},
+        "revert_partition": {"revision": 1},
     }
     made = []
     for path, operations in DOCUMENT["paths"].items():
@@ -125,17 +140,27 @@ async def calls(api: httpx.AsyncClient, engine: Engine) -> list[dict[str, Any]]:
             call["path"] = {part: named[part] for part in named if f"{{{part}}}" in path}
             if "/namespaces/" in path:
                 call["path"] = {"name": "default"}
-            if "requestBody" in operation:
+            if "application/json" in operation.get("requestBody", {}).get("content", {}):
                 call["body"] = bodies.get(name, {})
             if name == "preview_cron":
                 call["query"] = {"cron": "@daily", "count": 3}
+            if name == "get_lineage":
+                call["query"] = {"dataset": ticks["dataset_uuid"], "depth": 3}
             made.append(call)
     return [call for call in made if call["operation"] not in LAST] + [
         call for name in LAST for call in made if call["operation"] == name
     ]
 
 
-LAST = ("cancel_task", "retry_task", "drain_worker", "take_worker_offline", "revoke_key", "delete_schedule")
+LAST = (
+    "cancel_task",
+    "retry_task",
+    "drain_worker",
+    "take_worker_offline",
+    "revoke_key",
+    "delete_schedule",
+    "retire_dag",
+)
 REFUSED = {  # what nothing is there for; the refusal is read as well
     "fork_task": 404, "retry_effect": 404, "discard_effect": 404, "replay_letter": 404, "discard_letter": 404,
     "rotate_secret": 404,

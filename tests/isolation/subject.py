@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 from msgspec import inspect as types
+from tests.kit.datasets import settle
 
 from windlass import Engine
 from windlass.contracts.lease.delivery import Wakeup
@@ -26,11 +27,23 @@ from windlass.core.schedule import ScheduleSpec
 from windlass.core.states import Effect, Instant
 from windlass.core.submission import Submission
 from windlass.core.worker import Registration
+from windlass.datasets.dags import Dags
+from windlass.datasets.sources import Sources
 
 VICTIM, ELSEWHERE = "victim", "elsewhere"
 SECRET = "SECRET-of-the-victim"
 PAYLOAD = msgspec.json.encode(SECRET)
 ROLES = list(Role)
+DAG = """\
+name: flow
+jobs:
+  - {name: read, activation: source, runtime: ecs_platform, operator: o, outputs: 0, source: {kind: manual}}
+  - {name: hear, activation: source, runtime: ecs_platform, operator: o, outputs: 0, source: {kind: webhook, path: a/b}}
+  - {name: write, activation: source, runtime: ecs_platform, operator: o, outputs: 1, update_strategy: replace,
+     source: {kind: manual}}
+publish:
+  facts: {from: {job: write}, storage: postgres, write_mode: direct, read_roles: ["*"]}
+"""
 
 
 class Unbuildable(AssertionError):
@@ -116,7 +129,10 @@ async def populated(engine: Engine) -> Victim:
     attempt = StepAttempt(uuid4(), held.task.id, "s", 1, 1, 0, 0, AttemptState.RUNNING, Instant.min)
     await run_command(engine, StepBegin(RunCredential(held.task.id), "s", 1, attempt))
     ids["step_attempt_id"] = attempt.id
+    ids["version"] = ids["expect_active"] = await _deployed(engine)
+    ids["dataset"], ids["dataset_version"] = await _committed(engine, held.task.id)
     values = {
+        "partition_key": "0-99", "dag": "flow", "job": "read", "path": "a/b", "yaml": DAG,
         "kind": "job", "queue": "q", "name": "n", "cron": "0 0 0 1 1 *", "role": "viewer", "worker_id": "w",
         "from_step": "s", "app": "app", "signal": "s", "category": "USER_CODE", "message": "m", "what": "complete",
         "status": "Completed", "body": "", "reason": "r", "level": "INFO", "batch_uri": "s3://b/x",
@@ -124,10 +140,44 @@ async def populated(engine: Engine) -> Victim:
     return Victim(engine, ids, values, keys, lease.id)
 
 
+async def _deployed(engine: Engine) -> UUID:
+    """An active version of a DAG, with tasks of its sources."""
+    deployment, _ = await engine.service(Dags).deploy("flow", f"{DAG}# {SECRET}\n", namespace=VICTIM, created_by=SECRET)
+    await settle(engine)
+    await engine.service(Sources).emit("flow", "read", namespace=VICTIM, key=SECRET, payload=SECRET)
+    return deployment.id
+
+
+async def _committed(engine: Engine, task_id: UUID) -> tuple[UUID, UUID]:
+    """A dataset with a partition of two revisions, and its current version."""
+    async with engine.store.begin() as tx:
+        fetch = tx.session.connection.fetch
+        [[id_, version]] = await fetch(
+            "select p.dataset_uuid, p.dataset_version from windlass.deployment_pointer p "
+            "join windlass.dataset s on s.id = p.dataset_uuid and s.namespace = $1 and s.name = 'facts'",
+            VICTIM,
+        )  # fmt: skip
+        await fetch("insert into windlass.partition values ($1, '0-99', 0, 99, 2, now())", version)
+        await fetch(
+            "insert into windlass.partition_revision (dataset_version, key, revision, task_id, attempt, location, "
+            "committed_at) select $1, '0-99', n, $2, n, $3, now() from generate_series(1, 2) n",
+            version, task_id, SECRET,
+        )  # fmt: skip
+        await fetch(
+            "insert into windlass.event values (gen_random_uuid(), $1, $2, 1, $3, $4, null, '0-99', 0, 99, true, $5, "
+            "now(), 2, null, 'routed', now())",
+            VICTIM, task_id, id_, version, SECRET,
+        )  # fmt: skip
+    return id_, version
+
+
 def requests(world: Victim, kind: Any) -> Iterator[tuple[dict[str, Any], bool]]:
     """What a struct of this type may hold: only what it must, in the namespace of the caller; then that and one of the
     fields that may name something of the victim. With each, whether it names any."""
     info = types.type_info(kind)
+    if isinstance(info, types.BytesType):
+        yield example(world, info, "body"), False
+        return
     if isinstance(info, types.UnionType):
         info = next(one for one in info.types if isinstance(one, types.StructType))
     assert isinstance(info, types.StructType), info

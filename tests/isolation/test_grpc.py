@@ -108,7 +108,7 @@ def _filled(world: Victim, message: Any, namespace: str) -> bool:
             message.namespace_id = namespace
         elif field.name == "run_id":
             message.run_id, names = str(world.ids["task_id"]), True
-        elif field.name in world.ids and field.type == field.TYPE_STRING:
+        elif field.name in world.ids.keys() - TEXTS.keys() and field.type == field.TYPE_STRING:
             setattr(message, field.name, str(world.ids[field.name]))
             names = True
         elif field.type == field.TYPE_STRING:

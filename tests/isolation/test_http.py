@@ -42,6 +42,10 @@ def requests_of(world: Victim, route: Route) -> Iterator[Request]:
         elif name == "name":
             value = VICTIM if "/namespaces/" in route.path else world.values["queue"]
             path, by_id = path.replace("{name}", value), by_id or value == VICTIM
+        elif name == "namespace":
+            path, by_id = path.replace("{namespace}", VICTIM), True
+        elif name in world.values:  # a name, which others may have in their own namespace
+            path = path.replace(f"{{{name}}}", world.values[name])
         else:
             raise Unbuildable(
                 f"{route.method} {route.path}: the matrix has no value for {name!r}: add one in `populated`"
@@ -60,7 +64,9 @@ class Caller:
         self._http = httpx.AsyncClient(transport=transport, base_url="http://windlass", headers=headers | NO_STREAM)
 
     async def send(self, said: Request) -> httpx.Response:
-        body = {} if said.body is None else {"json": said.body}
+        body = {"content": said.body} if isinstance(said.body, bytes) else {"json": said.body}
+        if said.body is None:
+            body = {}
         return await self._http.request(said.route.method, said.path, params=said.query, **body)
 
 

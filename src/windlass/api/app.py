@@ -12,9 +12,12 @@ from windlass.api.framework.problem import MEDIA_TYPE, PROBLEMS, Problem
 from windlass.api.framework.request import Request
 from windlass.api.framework.route import API_KEY, API_TABLES, Call, Route, Table
 from windlass.api.routes import (
+    catalog,
     changes,
+    dags,
     datasets,
     health,
+    hooks,
     keys,
     namespaces,
     outbox,
@@ -25,12 +28,13 @@ from windlass.api.routes import (
     workers,
     workflows,
 )
+from windlass.datasets.rules.events import PARTITION_MAX
 from windlass.engine.engine import Engine
 from windlass.net.asgi import Response
 
 TABLES: tuple[Table, ...] = (
-    tasks.table, workflows.table, datasets.table, runs.table, schedules.table, queues.table, workers.table,
-    namespaces.table, keys.table, outbox.table, *API_TABLES, changes.table, health.table,
+    tasks.table, workflows.table, dags.table, hooks.table, datasets.table, catalog.table, runs.table, schedules.table,
+    queues.table, workers.table, namespaces.table, keys.table, outbox.table, *API_TABLES, changes.table, health.table,
 )  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for table in TABLES for route in table.routes)
 CONTRACT = openapi.Contract(
@@ -38,6 +42,7 @@ CONTRACT = openapi.Contract(
     scheme=API_KEY,
     error=Problem,
     error_media=MEDIA_TYPE,
+    parameters={"partition_key": {"schema": {"type": "string", "minLength": 1, "maxLength": PARTITION_MAX}}},
     errors={
         400: "The request cannot be read.",
         401: "A valid key is required.",

@@ -41,6 +41,9 @@ BY_STATUS: dict[int, type[WindlassError]] = {
 }  # fmt: skip
 
 
+ApiPath = str | tuple[str, ...]  # with slashes, or in parts that may have slashes in them
+
+
 class Unreachable(Unavailable):
     """No server listens there."""
 
@@ -67,23 +70,23 @@ class ApiClient:
         self._key, self._retry_s, self._pause = api_key, retry_s, pause
         self._http = http.Client(timeout_s=timeout_s, deadline=False)
 
-    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
+    def get(self, path: ApiPath, query: Mapping[str, object] | None = None) -> Any:
         return self._call("GET", path, query)
 
-    def post(self, path: str, body: object = None, *, query: Mapping[str, object] | None = None) -> Any:
+    def post(self, path: ApiPath, body: object = None, *, query: Mapping[str, object] | None = None) -> Any:
         """Send with an idempotency key, so that the request can be repeated if its answer is lost."""
         return self._call("POST", path, query, {} if body is None else body, key=str(uuid4()))
 
-    def put(self, path: str, body: object, *, query: Mapping[str, object] | None = None) -> Any:
+    def put(self, path: ApiPath, body: object, *, query: Mapping[str, object] | None = None) -> Any:
         return self._call("PUT", path, query, body)
 
-    def patch(self, path: str, body: object, *, query: Mapping[str, object] | None = None) -> Any:
+    def patch(self, path: ApiPath, body: object, *, query: Mapping[str, object] | None = None) -> Any:
         return self._call("PATCH", path, query, body)
 
-    def delete(self, path: str, *, query: Mapping[str, object] | None = None) -> Any:
+    def delete(self, path: ApiPath, *, query: Mapping[str, object] | None = None) -> Any:
         return self._call("DELETE", path, query)
 
-    def items(self, path: str, query: Mapping[str, object], most: int) -> Iterator[dict[str, Any]]:
+    def items(self, path: ApiPath, query: Mapping[str, object], most: int) -> Iterator[dict[str, Any]]:
         """Yield at most `most` items of a list, read page by page."""
         position, left = None, most
         while left > 0:
@@ -95,7 +98,12 @@ class ApiClient:
                 return
 
     def _call(
-        self, method: str, path: str, query: Mapping[str, object] | None, body: object = None, key: str | None = None
+        self,
+        method: str,
+        path: ApiPath,
+        query: Mapping[str, object] | None,
+        body: object = None,
+        key: str | None = None,
     ) -> Any:
         """Send a request, and repeat it for `retry_s` while the server is unavailable."""
         headers = {"Accept": "application/json, application/problem+json"}
@@ -107,7 +115,7 @@ class ApiClient:
         if payload is not None:
             headers["Content-Type"] = "application/json"
         fields = {name: value for name, value in (query or {}).items() if value is not None and value != ()}
-        url = f"{self._base}{quote(path)}{'?' + urlencode(fields, doseq=True) if fields else ''}"
+        url = f"{self._base}{_quoted(path)}{'?' + urlencode(fields, doseq=True) if fields else ''}"
         waited_s, backoff = 0.0, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
@@ -142,6 +150,10 @@ class ApiClient:
             return msgspec.json.decode(reply.content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise ContractViolation("the server's answer is not JSON: is it Windlass?") from None
+
+
+def _quoted(path: ApiPath) -> str:
+    return quote(path) if isinstance(path, str) else "".join(f"/{quote(part, safe='')}" for part in path)
 
 
 def error_of(status: int, content: bytes, retry_after_s: float = 0.0) -> WindlassError:

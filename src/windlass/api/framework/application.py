@@ -114,7 +114,7 @@ class Application:
 
     def _add(self, route: Route) -> None:
         endpoint = self._endpoint(route)
-        self._paths.add(route.path, route.method, endpoint)
+        self._paths.add(route.path, route.method, endpoint, rest=route.rest)
         if route.method == "GET" and not route.endless:
             self._paths.add(route.path, "HEAD", endpoint)
 
@@ -124,7 +124,7 @@ class Application:
         if scope["type"] != "http":
             return
         try:
-            methods, path = self._paths.find(scope["path"])
+            methods, path = self._paths.find(scope["path"], scope.get("raw_path"))
             endpoint = methods.get(scope["method"])
             if endpoint is None:
                 response: Response | bytes = self._not_allowed(methods)
@@ -162,7 +162,7 @@ class Application:
         query, body, raw = route.query, route.body, route.raw
         keyed = route.scheme is API_KEY
         authenticator = None if keyed or route.scheme is None else self._authenticate[route.scheme.name]
-        limit = self._limits.body_bytes + (self._limits.large_bytes if route.large else 0)
+        limit = route.body_max_bytes or self._limits.body_bytes + (self._limits.large_bytes if route.large else 0)
         advice = self._limits.advice if route.large else ""
 
         async def endpoint(request: Request[Any, Any]) -> Response | bytes:

@@ -42,6 +42,30 @@ def to_pair(cursor: str | None) -> tuple[int, int] | None:
     return _decode(cursor, read)
 
 
+def of_number(number: int | None) -> str | None:
+    return None if number is None else _encode(struct.pack(">i", number))
+
+
+def to_number(cursor: str | None) -> int | None:
+    return _decode(cursor, lambda content: int(struct.unpack(">i", content)[0]))
+
+
+def of_place(place: tuple[int | None, str] | None) -> str | None:
+    """The cursor of a place by a number, which may be missing, and a text."""
+    if place is None:
+        return None
+    first, text = place
+    return _encode(struct.pack(">?q", first is not None, first or 0) + text.encode())
+
+
+def to_place(cursor: str | None) -> tuple[int | None, str] | None:
+    def read(content: bytes) -> tuple[int | None, str] | None:
+        numbered, first = struct.unpack(">?q", content[:9])
+        return None if b"\x00" in content[9:] else (first if numbered else None, content[9:].decode())
+
+    return _decode(cursor, read)
+
+
 def page_of(found: Sequence[T], limit: int, position_of: Callable[[T], Position]) -> tuple[list[T], str | None]:
     """Splits up to `limit` + 1 rows into the rows of the page and the cursor of the next page."""
     page = list(found[:limit])

@@ -19,6 +19,7 @@ REFERENCE = "#/components/schemas/{name}"
 KEY = {"type": "string", "minLength": 1, "maxLength": KEY_HEADER_MAX, "pattern": KEY_PATTERN}
 PATH_NAME = {"type": "string", "minLength": 1, "maxLength": NAME_MAX, "pattern": r"^[^\x00-\x1f\x7f-\x9f/]+$"}
 PATH_ID = {"type": "string", "format": "uuid"}
+ANY_BODY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _PARAMETER = re.compile(r"{(\w+)}")
 
 
@@ -76,7 +77,9 @@ class _Writer:
             operation["security"] = [{route.scheme.name: []}]
         if route.role is not None:
             operation["x-role"] = route.role.value
-        if route.body is not None:
+        if route.body is bytes:
+            operation["requestBody"] = {"required": False, "content": ANY_BODY}
+        elif route.body is not None:
             required = any(field.required for field in msgspec.structs.fields(route.body))
             operation["requestBody"] = {"required": required, "content": self._content(route.body)}
         return operation
@@ -104,8 +107,9 @@ class _Writer:
         text = " ".join(" ".join((kind.__doc__ or "").split()) for kind in answers) or "Done."
         content = self._content(*answers, media=route.media)
         error = self._content(self._contract.error, media=self._contract.error_media)
+        known = () if route.known_status is None else (route.known_status,)
         return {
-            str(route.status): {"description": text, "content": content},
+            **{str(status): {"description": text, "content": content} for status in (route.status, *known)},
             **{
                 str(status): {"description": self._contract.errors[status], "content": error}
                 for status in route.errors or possible_errors(route)

@@ -53,6 +53,9 @@ class Route(NamedTuple):
     media: str = "application/json"
     large: bool = False  # the body may hold payloads that are too long for a row
     raw: bool = False  # the handler decodes the body itself
+    rest: bool = False  # the last parameter of the path takes the rest of it, with its slashes
+    body_max_bytes: int | None = None  # less than the limit of the application
+    known_status: int | None = None  # of an answer that tells of what was there already
     errors: tuple[int, ...] = ()  # statuses of its errors; empty: `openapi.possible_errors`
 
     @property
@@ -77,8 +80,12 @@ class Table:
         headers: tuple[str, ...] = (),
         media: str = "application/json",
         large: bool = False,
+        rest: bool = False,
+        body_max_bytes: int | None = None,
+        known_status: int | None = None,
+        errors: tuple[int, ...] = (),
     ) -> Callable[[Handler], Handler]:
-        """A route of our own API. The handler takes a `Call[Query, Body]`."""
+        """A route of our own API. The handler takes a `Call[Query, Body]`; a body of type `bytes` is not decoded."""
 
         def decorate(handler: Handler) -> Handler:
             hints = typing.get_type_hints(handler)
@@ -87,7 +94,8 @@ class Table:
                 Route(
                     method, path, handler, handler.__name__, " ".join((handler.__doc__ or "").split()),
                     None if role is None else API_KEY, role, query, body, hints["return"], status, headers, media,
-                    large,
+                    large, raw=body is bytes, rest=rest, body_max_bytes=body_max_bytes, known_status=known_status,
+                    errors=errors,
                 )
             )  # fmt: skip
             return handler
