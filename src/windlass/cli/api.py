@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 from rich.live import Live
 
-from windlass.api.client import ApiClient
+from windlass.api.client import ApiClient, ApiPath
 from windlass.cli.options import Json, load
 from windlass.cli.output import console, print_json, render_table, table
 from windlass.settings import LOOPBACK, Settings
@@ -72,7 +72,7 @@ class ApiOptions:
 
     def show_items(
         self,
-        path: str,
+        path: ApiPath,
         query: Mapping[str, object],
         columns: Sequence[str],
         row_of: Callable[[dict[str, Any]], Sequence[object]],

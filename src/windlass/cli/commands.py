@@ -106,6 +106,35 @@ schedules.command("windlass.cli.schedule:preview_schedule", name="preview", help
 schedules.command("windlass.cli.schedule:delete_schedule", name="delete", help="Delete a schedule.")
 app.command(schedules)
 
+dags = App(name="dags", group=MANAGE, help="Deploy DAG files; activate and roll back their versions.")
+dags.command("windlass.cli.dags:validate_file", name="validate", help="Check a DAG file.")
+dags.command("windlass.cli.dags:plan_file", name="plan", help="Show what a deploy of a DAG file would change.")
+dags.command("windlass.cli.dags:deploy_file", name="deploy", help="Deploy a DAG file.")
+dags.command("windlass.cli.dags:list_dags", name="list", help="List DAGs.")
+dags.command("windlass.cli.dags:get_dag", name="get", help="Show a DAG with its jobs.")
+dags.command("windlass.cli.dags:list_versions", name="versions", help="List the versions of a DAG, newest first.")
+dags.command("windlass.cli.dags:activate_version", name="activate", help="Activate a version of a DAG.")
+dags.command("windlass.cli.dags:roll_back", name="rollback", help="Activate the version that was active before.")
+dags.command("windlass.cli.dags:abandon_version", name="abandon", help="Give up a version that is not active.")
+dags.command("windlass.cli.dags:pause_dag", name="pause", help="Pause a DAG.")
+dags.command("windlass.cli.dags:resume_dag", name="resume", help="Resume a paused DAG.")
+dags.command("windlass.cli.dags:retire_dag", name="retire", help="Stop a DAG for good. Its data stays.")
+dags.command("windlass.cli.dags:emit", name="emit", help="Start a task of a source.")
+app.command(dags)
+
+datasets = App(name="datasets", group=MANAGE, help="Inspect datasets and their partitions; revert partitions.")
+datasets.command("windlass.cli.datasets:list_datasets", name="list", help="List datasets.")
+datasets.command("windlass.cli.datasets:get_dataset", name="get", help="Show a dataset with its versions.")
+datasets.command("windlass.cli.datasets:list_partitions", name="partitions", help="List the partitions of a dataset.")
+datasets.command("windlass.cli.datasets:show_coverage", name="coverage", help="Show which numbers are committed.")
+datasets.command("windlass.cli.datasets:revert_partition", name="revert", help="Revert a partition to an old revision.")
+datasets.command("windlass.cli.datasets:list_events", name="events", help="List the events of a dataset.")
+app.command(datasets)
+
+app.command(
+    "windlass.cli.datasets:show_lineage", name="lineage", group=MANAGE, help="Show where data comes from and goes."
+)
+
 workers = App(name="workers", group=MANAGE, help="Inspect and drain workers; declare them lost.")
 workers.command("windlass.cli.worker_list:list_workers", name="list", help="List workers.")
 workers.command("windlass.cli.worker_list:show_worker", name="show", help="Show a worker.")

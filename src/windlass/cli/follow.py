@@ -1,10 +1,10 @@
-"""Waits for a task or a run to end, with a progress bar on a terminal."""
+"""Waits for a task or a run to end, or for a version of a DAG to be built, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,6 +47,29 @@ def follow_run(client: ApiClient, run_id: str, limit_s: float | None) -> dict[st
 
     with bar("run") as show:
         return _until(poll, limit_s)
+
+
+def follow_version(
+    client: ApiClient,
+    version: dict[str, Any],
+    query: Mapping[str, object],
+    ends: Collection[str],
+    limit_s: float | None,
+) -> tuple[dict[str, Any], int]:
+    """Returns a version of a DAG when it is in one of these states or `limit_s` has passed, and the number of tasks
+    that have built it."""
+    most = 0
+
+    def poll() -> tuple[bool, dict[str, Any]]:
+        nonlocal most
+        current = client.get(f"/dags/{version['dag']}/versions/{version['id']}", query)
+        owed, done = (sum(one[name] for one in current["built"].values()) for name in ("owed", "done"))
+        most = max(most, done)
+        show(current["state"], done, owed or None)
+        return current["state"] in ends, current
+
+    with bar(f"{version['dag']} version {version['number']}") as show:
+        return _until(poll, limit_s), most
 
 
 def _until(poll: Callable[[], tuple[bool, dict[str, Any]]], limit_s: float | None) -> dict[str, Any]:
