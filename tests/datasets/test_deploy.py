@@ -133,6 +133,26 @@ async def test_what_was_cancelled_with_a_version_is_owed_again_when_it_comes_bac
     assert await world.tasks("compact", "queued") == []
 
 
+async def test_a_replay_that_was_cancelled_with_a_version_is_owed_again_when_it_comes_back(world: World) -> None:
+    first = await world.deploy()
+    await world.deploy(CHANGED)
+    await world.dags.rollback("chain")
+    await world.report(await world.emit(), cursor=150)
+    holder = await world.hold("compact")
+    ok(await holder.complete("Failed", error_message="no", error={"category": "USER_CODE", "retryable": False}))
+    replay = await world.engine.parts.repair.retry(holder.task_id)
+    await world.settle()
+    await world.dags.activate("chain", 2)
+    await world.settle()
+    assert (await world.leases.task(replay)).state == "cancelled"
+    others = await world.tasks("compact", "queued")
+
+    await world.dags.activate("chain", first.number)
+    await world.settle()
+
+    assert len(set(await world.tasks("compact", "queued")) - set(others)) == 1
+
+
 async def test_a_rollback_catches_up_though_a_third_version_keeps_the_job_that_is_replaced(world: World) -> None:
     first = await world.deploy()
     await world.deploy(CHANGED)

@@ -97,11 +97,15 @@ select t.id, t.job_id, (w.value ->> 'dataset_version')::uuid, (w.value ->> 'curs
 
 -- name: forget_job_tasks
 -- Forgets that tasks of these jobs were made, if they were cancelled because their job left and their end is not told
--- yet: what they were made for is owed again should their job come back. Returns the jobs.
-with left_tasks as materialized (
-    select t.id, t.job_id from windlass.outbox o join windlass.task t on t.id = o.task_id
+-- yet: what they were made for is owed again should their job come back. A replay stands for the task that it replays,
+-- which has the record. Returns the jobs.
+with recursive left_tasks as (
+    select t.id, t.job_id, t.replay_of from windlass.outbox o join windlass.task t on t.id = o.task_id
      where o.kind = 'job' and o.dead_at is null and t.job_id = any($1::uuid[]) and t.state in ('cancelled', 'failed')
        and t.cancel ->> 'reason' = $2
+    union
+    select r.replay_of, r.job_id, t.replay_of from left_tasks r left join windlass.task t on t.id = r.replay_of
+     where r.replay_of is not null
 ), given as (
     delete from windlass.consumption c using left_tasks l where c.job_id = l.job_id and c.task_id = l.id
 )
