@@ -10,6 +10,8 @@ from windlass.datasets.router import Router
 
 pytestmark = pytest.mark.slow
 
+FOREVER_S = 400 * 86400.0
+
 
 async def test_a_file_without_data_becomes_active_at_once(world: World) -> None:
     deployment = await world.deploy()
@@ -79,6 +81,23 @@ async def test_a_window_begins_where_the_last_one_ended_though_no_tick_has_proce
 
     [given] = (await world.hold("alert")).reply["task"]["inputs"]
     assert (given["cursor_from"], given["cursor_to"]) == (10, 20)
+
+
+async def test_a_task_is_kept_until_its_job_has_moved_on(world: World) -> None:
+    await world.deploy()
+    await world.report(await world.emit(), cursor=10)
+    ok(await (await world.hold("alert")).complete())
+    await world.leases.clock.advance(FOREVER_S)
+
+    while await world.engine.loops.retention_tick():
+        pass
+
+    await world.report(await world.emit(), cursor=20)
+    [given] = (await world.hold("alert")).reply["task"]["inputs"]
+    assert (given["cursor_from"], given["cursor_to"]) == (10, 20)
+    while await world.engine.loops.retention_tick():
+        pass
+    assert await world.tasks("alert", "succeeded") == []
 
 
 async def test_a_window_that_failed_is_covered_by_the_next(world: World) -> None:

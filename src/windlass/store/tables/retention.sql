@@ -1,9 +1,9 @@
 -- name: delete_finished
 -- Deletes tasks that ended before an instant, with all rows that belong to them, namespace by namespace and the
 -- oldest first (index task_created). It starts at the position that the last call reached ($2, $3, $4), so that
--- long-lived tasks are not read again by every call. Keeps a task while tasks that wait for it are not settled. Keeps
--- a child until its workflow has ended or, if the result of the child is an object, until the workflow is deleted.
--- Objects are deleted by an effect.
+-- long-lived tasks are not read again by every call. Keeps a task while tasks that wait for it are not settled, or its
+-- job has not moved on yet. Keeps a child until its workflow has ended or, if the result of the child is an object,
+-- until the workflow is deleted. Objects are deleted by an effect.
 with recursive space(name) as (
     (select t.namespace from windlass.task t where t.namespace >= $2 order by t.namespace limit 1)
     union all
@@ -12,6 +12,8 @@ with recursive space(name) as (
 ), old as (
     select t.id, t.namespace, t.idempotency_key, t.created_at,
            t.finished_at < $1 and not exists (select from windlass.edge e where e.upstream_id = t.id)
+             and (t.job_id is null
+                  or not exists (select from windlass.outbox x where x.task_id = t.id and x.kind = 'job' and x.dead_at is null))
              and coalesce((select p.finished_at is not null and substring(t.result from 1 for 1) is distinct from '@'::bytea
                              from windlass.task p where p.id = t.parent_id), true) as gone
       from space s
