@@ -13,8 +13,9 @@ from tests.sim.dag import DagSimulation
 from tests.sim.runner import Simulator
 from tests.sim.share import Plant, check_seeds, hunt, simulator_of
 
-from windlass.datasets.router import Router
+from windlass.datasets import router
 from windlass.datasets.rules import events
+from windlass.datasets.rules import route as route_rules
 from windlass.datasets.tables.jobs import JobTable
 
 pytestmark = pytest.mark.slow
@@ -46,16 +47,12 @@ def a_cursor_moves_though_its_task_failed() -> Iterator[None]:
 @contextmanager
 def an_event_makes_no_task() -> Iterator[None]:
     """An event is marked as routed, and the tasks that it owes are left to a reconcile that does not know of them."""
-    real = Router._route
+    real = route_rules.route
 
-    async def route(self: Any, *args: Any) -> None:
-        async def make(*_: Any) -> set[Any]:
-            return set()
+    def route(*args: Any) -> Any:
+        return replace(real(*args), owed=())
 
-        with patched(Router, "_make", make):
-            await real(self, *args)
-
-    with patched(Router, "_route", route):
+    with patched(router, "route", route):
         yield
 
 
@@ -71,8 +68,10 @@ def a_repeated_commit_is_the_same_revision() -> Iterator[None]:
     real = events._commit
 
     def commit(event: Any, *args: Any) -> Any:
-        made = real(event, *args)
-        return made if made.revision is None else replace(made, revision=1)
+        event, made = real(event, *args)
+        return (event if event.revision is None else replace(event, revision=1)), tuple(
+            replace(one, revision=1) if isinstance(one, events.PartitionCommit) else one for one in made
+        )
 
     with patched(events, "_commit", commit):
         yield

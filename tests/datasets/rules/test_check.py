@@ -276,7 +276,7 @@ PROBLEMS: list[tuple[Code, str, str]] = [
 ELSEWHERE = {Code.YAML_SYNTAX, Code.YAML_ALIAS, Code.DUPLICATE_KEY, Code.TOO_LARGE}  # tests/datasets/test_read_yaml.py
 
 
-@pytest.mark.parametrize(("code", "path", "text"), PROBLEMS)
+@pytest.mark.parametrize(("code", "path", "text"), PROBLEMS, ids=[f"{code}-{path}" for code, path, _ in PROBLEMS])
 def test_a_problem_is_reported_once_at_its_place(code: Code, path: str, text: str) -> None:
     text, line, column = marked(text)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.datasets.rules.commit import Commit, Committed, Content, Fence, Neighbor, OutputInvalid, PartitionOverlap
+from windlass.datasets.rules.commit import Commit, Committed, Content, Fence, Neighbor
 from windlass.datasets.rules.commit import commit as committed
 from windlass.datasets.rules.partition import Key, Range, Scheme, Span, Time
-from windlass.errors import LeaseLost
+from windlass.errors import LeaseLost, OutputInvalid, PartitionOverlap
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 A, B = "a" * 64, "b" * 64

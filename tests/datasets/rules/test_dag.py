@@ -151,3 +151,13 @@ def test_a_postgresql_dataset_has_the_system_columns_too() -> None:
     assert schema.names(postgres=False) == {"key"}
     assert schema.names(postgres=True) == {"key", *SYSTEM_COLUMNS}
     assert {"producer_task_id", "producer_attempt", "ingested_at", "seq"} == RESERVED
+
+
+def test_a_dataset_of_a_job_in_the_server_has_events_only() -> None:
+    publication = Publication(name="ticks", writers=(Output("tick", 0),), storage=Storage.S3)
+    made = {
+        runtime: Dag("d", (job("tick", runtime=runtime),), (publication,)).datasets("n")[0].storage
+        for runtime in (Runtime.DISPATCHER, Runtime.ECS_PLATFORM)
+    }
+
+    assert made == {Runtime.DISPATCHER: Storage.NONE, Runtime.ECS_PLATFORM: Storage.S3}

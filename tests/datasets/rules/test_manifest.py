@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.datasets.rules.commit import OutputInvalid
 from windlass.datasets.rules.manifest import (
     FILES_MAX,
     MANIFEST_MAX_BYTES,
@@ -24,6 +23,7 @@ from windlass.datasets.rules.manifest import (
     read_manifest,
     staging_prefix,
 )
+from windlass.errors import OutputInvalid
 
 DATASET, VERSION, TASK, OTHER = (UUID(int=number) for number in range(1, 5))
 EXPECTED = Expected(DATASET, VERSION, TASK, 2, "0-999", 1500)

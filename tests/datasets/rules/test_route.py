@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.datasets.rules import route as keys
+from windlass.datasets.rules import owed as keys
+from windlass.datasets.rules.owed import Given, Owed, Partition, Trigger, merged
 from windlass.datasets.rules.partition import Range, Run, Span
-from windlass.datasets.rules.route import Candidate, Edge, Event, Pointer, Routing, Trigger, route
+from windlass.datasets.rules.route import Candidate, Edge, Event, Routing, route, wakes
 
 EVENT, DATASET, OTHER, NEW, OLD, ACTIVE, BUILT = (UUID(int=number) for number in range(1, 8))
 JOB_A, JOB_B, JOB_C = (UUID(int=number) for number in range(11, 14))
@@ -37,80 +38,90 @@ def edge(job_id: UUID = JOB_A, **changes: Any) -> Edge:
     return Edge(**values)
 
 
-POINTERS = [Pointer(ACTIVE, DATASET, NEW), Pointer(ACTIVE, OTHER, NEW)]
-BUILDING = [Pointer(BUILT, DATASET, NEW, active=False), Pointer(ACTIVE, DATASET, OLD)]
+LIVE = {NEW}
 
 
 @pytest.mark.parametrize(
-    ("happened", "edges", "pointers", "held", "woken", "routing"),
+    ("happened", "edges", "live", "held", "woken", "routing"),
     [
-        (event(declared=False), [edge()], POINTERS, set(), [], "undeclared"),
-        (event(in_lake=True, committed=False), [edge()], POINTERS, set(), [], "uncommitted"),
-        (event(declared=False, in_lake=True, committed=False), [edge()], POINTERS, set(), [], "undeclared"),
-        (event(in_lake=True), [edge()], POINTERS, set(), [JOB_A], "routed"),
-        (event(committed=False), [edge()], POINTERS, set(), [JOB_A], "routed"),  # outside of the lake
-        (event(dataset_version=OLD), [edge(dataset_version=OLD)], POINTERS, set(), [], "old_version"),
-        (event(), [edge()], [], set(), [], "old_version"),
-        (event(), [edge()], [Pointer(ACTIVE, OTHER, NEW)], set(), [], "old_version"),
-        (event(), [], POINTERS, set(), [], "no_consumer"),
-        (event(), [edge(trigger=False)], POINTERS, set(), [], "no_consumer"),
-        (event(), [edge(dataset_uuid=OTHER)], POINTERS, set(), [], "no_consumer"),
-        (event(), [edge(dataset_version=OLD)], POINTERS, set(), [], "no_consumer"),
-        (event(), [edge(by_partition=True)], POINTERS, set(), [], "no_consumer"),
-        (partition(), [edge(by_partition=False)], POINTERS, set(), [], "no_consumer"),
-        (partition(), [edge(by_partition=True)], POINTERS, set(), [JOB_A], "routed"),
-        (event(), [edge(JOB_A), edge(JOB_B)], POINTERS, set(), [JOB_A, JOB_B], "routed"),
-        (event(), [edge(JOB_A), edge(JOB_B)], POINTERS, {JOB_A}, [JOB_B], "held"),
-        (event(), [edge(JOB_A), edge(JOB_B)], POINTERS, {JOB_A, JOB_B}, [], "held"),
-        (event(), [edge(JOB_A)], POINTERS, {JOB_B}, [JOB_A], "routed"),
-        (event(late=True), [edge()], POINTERS, set(), [], "duplicate"),
-        (event(late=True), [], POINTERS, set(), [], "no_consumer"),
-        (event(late=True, dataset_version=OLD), [edge()], POINTERS, set(), [], "old_version"),
-        (event(), [edge(deployment_id=BUILT)], BUILDING, set(), [JOB_A], "routed"),
-        (event(), [edge(dataset_version=None)], POINTERS, set(), [JOB_A], "routed"),  # the current one
-        (event(), [edge(dataset_version=None, deployment_id=JOB_C)], BUILDING, set(), [], "no_consumer"),
-        (event(), [edge(dataset_version=None, deployment_id=BUILT)], BUILDING, set(), [JOB_A], "routed"),
+        (event(declared=False), [edge()], LIVE, set(), [], "undeclared"),
+        (event(in_lake=True, committed=False), [edge()], LIVE, set(), [], "uncommitted"),
+        (event(declared=False, in_lake=True, committed=False), [edge()], LIVE, set(), [], "undeclared"),
+        (event(in_lake=True), [edge()], LIVE, set(), [JOB_A], "routed"),
+        (event(committed=False), [edge()], LIVE, set(), [JOB_A], "routed"),  # outside of the lake
+        (event(dataset_version=OLD), [edge(dataset_version=OLD)], LIVE, set(), [], "old_version"),
+        (event(), [edge()], set(), set(), [], "old_version"),
+        (event(), [edge()], {OLD}, set(), [], "old_version"),
+        (event(), [], LIVE, set(), [], "no_consumer"),
+        (event(), [edge(trigger=False)], LIVE, set(), [], "no_consumer"),
+        (event(), [edge(dataset_uuid=OTHER)], LIVE, set(), [], "no_consumer"),
+        (event(), [edge(dataset_version=OLD)], LIVE, set(), [], "no_consumer"),
+        (event(), [edge(by_partition=True)], LIVE, set(), [], "no_consumer"),
+        (partition(), [edge(by_partition=False)], LIVE, set(), [], "no_consumer"),
+        (partition(), [edge(by_partition=True)], LIVE, set(), [JOB_A], "routed"),
+        (event(), [edge(JOB_A), edge(JOB_B)], LIVE, set(), [JOB_A, JOB_B], "routed"),
+        (event(), [edge(JOB_A), edge(JOB_B)], LIVE, {JOB_A}, [JOB_B], "held"),
+        (event(), [edge(JOB_A), edge(JOB_B)], LIVE, {JOB_A, JOB_B}, [], "held"),
+        (event(), [edge(JOB_A)], LIVE, {JOB_B}, [JOB_A], "routed"),
+        (event(late=True), [edge()], LIVE, set(), [], "duplicate"),
+        (event(late=True), [], LIVE, set(), [], "no_consumer"),
+        (event(late=True, dataset_version=OLD), [edge()], LIVE, set(), [], "old_version"),
+        (event(), [edge(deployment_id=BUILT, active=False)], LIVE, set(), [JOB_A], "routed"),
+        (event(), [edge(dataset_version=None)], LIVE, set(), [], "no_consumer"),  # its producer is not active
     ],
 )
 def test_the_table_of_routing(
-    happened: Event, edges: list[Edge], pointers: list[Pointer], held: set[UUID], woken: list[UUID], routing: str
+    happened: Event, edges: list[Edge], live: set[UUID], held: set[UUID], woken: list[UUID], routing: str
 ) -> None:
-    found = route(happened, edges, pointers, held)
+    found = route(happened, edges, live, held)
 
     assert [owed.job_id for owed in found.owed] == woken
-    assert found.routing(len(woken)) == routing
+    assert found.routing({one.key for one in found.owed}) == routing
     assert found.blocked == held & {each.job_id for each in edges}
 
 
 def test_an_event_whose_tasks_all_exist_is_a_duplicate_unless_a_job_is_held() -> None:
     edges = [edge(JOB_A), edge(JOB_B)]
 
-    assert route(event(), edges, POINTERS).routing(0) is Routing.DUPLICATE
-    assert route(event(), edges, POINTERS).routing(1) is Routing.ROUTED
-    assert route(event(), edges, POINTERS, {JOB_A}).routing(0) is Routing.HELD
+    assert route(event(), edges, LIVE).routing(()) is Routing.DUPLICATE
+    assert route(event(), edges, LIVE).routing({(JOB_B, CURSOR)}) is Routing.ROUTED
+    assert route(event(), edges, LIVE).routing({(JOB_C, CURSOR)}) is Routing.DUPLICATE
+    assert route(event(), edges, LIVE, {JOB_A}).routing(()) is Routing.HELD
 
 
 @pytest.mark.parametrize(("happened", "by", "key"), [(event(), False, CURSOR), (partition(), True, PARTITION)])
 def test_a_task_has_a_key_and_names_its_event(happened: Event, by: bool, key: str) -> None:
-    (owed,) = route(happened, [edge(by_partition=by)], POINTERS).owed
+    (owed,) = route(happened, [edge(by_partition=by)], LIVE).owed
 
     assert owed.dedupe_key == key
     assert owed.trigger == Trigger("event", event_id=EVENT)
 
 
 def test_a_job_that_reads_a_dataset_twice_gets_one_task() -> None:
-    (owed,) = route(
-        event(), [edge(input_index=2), edge(input_index=0), edge(input_index=1, trigger=False)], POINTERS
-    ).owed
+    (owed,) = route(event(), [edge(input_index=2), edge(input_index=0), edge(input_index=1, trigger=False)], LIVE).owed
 
-    assert owed.inputs == (0, 2)
+    assert owed.given == (Given(0, NEW, 7), Given(2, NEW, 7))
 
 
 def test_a_job_in_two_deployments_gets_one_task_for_the_active_one() -> None:
-    pointers = [Pointer(BUILT, DATASET, NEW, active=False), *POINTERS]
-    (owed,) = route(event(), [edge(deployment_id=BUILT, active=False), edge()], pointers).owed
+    (owed,) = route(event(), [edge(deployment_id=BUILT, active=False), edge()], LIVE).owed
 
-    assert (owed.deployment_id, owed.inputs) == (ACTIVE, (0,))
+    assert (owed.deployment_id, owed.given) == (ACTIVE, (Given(0, NEW, 7),))
+
+
+def test_a_partition_is_given_with_its_revision_and_its_trace() -> None:
+    (owed,) = route(partition(trace="00-1-2-01"), [edge(by_partition=True)], LIVE).owed
+
+    assert (owed.given, owed.trace) == ((Given(0, NEW, partition=Partition("0-999", 0, 999, 3)),), "00-1-2-01")
+
+
+def test_a_job_is_owed_one_task_for_what_two_inputs_give_it() -> None:
+    first, second = (Owed(JOB_A, ACTIVE, CURSOR, Trigger("build"), (Given(index, NEW, 7),)) for index in (0, 2))
+    other = Owed(JOB_B, ACTIVE, CURSOR, Trigger("build"), (Given(0, NEW, 7),))
+
+    found = merged([first, second, first, other])
+
+    assert [one.given for one in found.values()] == [(*first.given, *second.given), other.given]
 
 
 @pytest.mark.parametrize(
@@ -127,23 +138,23 @@ def test_a_job_in_two_deployments_gets_one_task_for_the_active_one() -> None:
 def test_a_partition_that_needs_more_than_the_event_is_only_a_candidate(
     changes: dict[str, Any], happened: Event, partitions: str | Run | None
 ) -> None:
-    found = route(happened, [edge(by_partition=True, **changes)], POINTERS)
+    found = route(happened, [edge(by_partition=True, **changes)], LIVE)
     candidates = () if partitions is None else (Candidate(JOB_A, ACTIVE, partitions),)
 
     assert found.candidates == candidates
     assert len(found.owed) == 1 - len(candidates)
-    assert found.routing(1 - len(candidates)) is Routing.ROUTED
+    assert found.routing({one.key for one in found.owed}) is Routing.ROUTED
 
 
 def test_a_partition_before_the_first_of_a_job_is_neither_owed_nor_a_candidate() -> None:
     for happened in (partition(), partition(partition_key="eu", span=None)):
-        found = route(happened, [edge(by_partition=True, scheme=Range(1000, 5000))], POINTERS)
+        found = route(happened, [edge(by_partition=True, scheme=Range(1000, 5000))], LIVE)
 
-        assert (found.owed, found.candidates, found.routing(0)) == ((), (), Routing.ROUTED)
+        assert (found.owed, found.candidates, found.routing(())) == ((), (), Routing.ROUTED)
 
 
 def test_a_held_job_is_no_candidate() -> None:
-    found = route(partition(), [edge(by_partition=True, needs_all=True)], POINTERS, {JOB_A})
+    found = route(partition(), [edge(by_partition=True, needs_all=True)], LIVE, {JOB_A})
 
     assert (found.candidates, found.blocked) == ((), {JOB_A})
 
@@ -196,10 +207,10 @@ EDGES = st.lists(
 )
 @settings(deadline=None)
 def test_each_job_is_woken_held_or_left_alone(edges: list[Edge], held: set[UUID], happened: Event) -> None:
-    found = route(happened, edges, POINTERS, held)
+    found = route(happened, edges, LIVE, held)
     owed = [each.job_id for each in found.owed]
     candidates = [each.job_id for each in found.candidates]
-    reading = {each.job_id for each in edges if keys.wakes(each, happened, POINTERS)}
+    reading = {each.job_id for each in edges if wakes(each, happened)}
 
     assert len(owed) + len(candidates) == len({*owed, *candidates})
     assert {*owed, *candidates, *found.blocked} == reading

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from windlass.datasets.rules.why import Because, Facts, InputState, Missing, Status, TaskState, why
+from windlass.datasets.rules.why import Because, Facts, InputState, Missing, TaskState, why
 
 TASK = UUID(int=1)
 
@@ -50,6 +50,7 @@ ALL: dict[str, Any] = {"live": False, "task": task("running"), "paused": True, "
         ({"inputs": ()}, "not_owed", "missing"),
         ({"inputs": (given(2, given=1),)}, "queued", "missing"),  # owed, and its task is not made yet
         (STALE, "queued", "stale"),
+        (STALE | {"task": task("succeeded")}, "queued", "stale"),
         (DONE, "committed", "committed"),
         (DONE | {"inputs": (given(2, 2), given(None, name="other"))}, "committed", "committed"),
         (DONE | {"task": task("failed")}, "committed", "committed"),
@@ -60,7 +61,8 @@ def test_the_first_thing_that_is_true_is_the_answer(known: dict[str, Any], becau
     found = why(facts(**known))
 
     assert (found.because, found.state) == (because, state)
-    assert found.task_id == (TASK if because in ("queued", "running", "failed") and known.get("task") else None)
+    of_task = known.get("task") is not None and known["task"].state == because
+    assert found.task_id == (TASK if of_task else None)
     assert found.detail
 
 
@@ -99,6 +101,12 @@ def test_it_waits_for_the_inputs_that_it_needs(
         ({"paused": True}, "the DAG of compact is paused"),
         ({"live": False}, "compact is in no deployment that is active, building or ready"),
         ({}, "partition 0-999 of compact is owed; its task will be made"),
+        ({"inputs": ()}, "nothing has started partition 0-999 of compact"),
+        ({"partition_key": "", "inputs": ()}, "nothing has started compact"),
+        ({"partition_key": "", "inputs": (), "has_result": True}, "compact has succeeded"),
+        ({"partition_key": "", **DONE}, "compact has read all updates of its inputs"),
+        ({"partition_key": "", "inputs": (given(None, partition_key="", cause="task 1 is running"),)},
+         "ranges has no data yet (task 1 is running)"),
     ],
 )  # fmt: skip
 def test_the_detail_says_what_to_check(known: dict[str, Any], detail: str) -> None:
@@ -110,4 +118,3 @@ def test_the_answer_is_what_the_api_gives() -> None:
         "state": "missing", "because": "waiting_for_input", "detail": "ranges has not committed 0-999",
         "missing": [{"name": "ranges", "partition_key": "0-999"}],
     }  # fmt: skip
-    assert {each.value for each in Status} == {"missing", "running", "committed", "stale", "failed"}

@@ -37,19 +37,21 @@ def held(depth: int, age_s: float | None, limits: QueueLimits, was_held: bool) -
     return depth * share >= limits.max_depth
 
 
-def with_upstream(slow: Collection[Job], edges: Iterable[tuple[Job, Job]]) -> frozenset[Job]:
-    """The jobs that are held, with those that wait for them. `edges` are pairs of a job and one that it triggers. A job
-    waits if all that it triggers are held: what it made would only wait there. Sources among them pause."""
+def with_upstream(slow: Collection[Job], edges: Iterable[tuple[Job, Job]]) -> dict[Job, Job]:
+    """The jobs that are held, with those that wait for them, and for each the slow job because of which it is held.
+    `edges` are pairs of a job and one that it triggers. A job waits if all that it triggers are held: what it made
+    would only wait there. Sources among them pause."""
     readers: dict[Job, set[Job]] = {}
     writers: dict[Job, set[Job]] = {}
     for writer, reader in edges:
         readers.setdefault(writer, set()).add(reader)
         writers.setdefault(reader, set()).add(writer)
-    found, todo = set(slow), list(slow)
+    found, todo = {job: job for job in slow}, list(slow)
     while todo:
-        for writer in writers.get(todo.pop(), ()):
-            readers[writer] -= found
+        reader = todo.pop()
+        for writer in writers.get(reader, ()):
+            readers[writer] -= found.keys()
             if not readers[writer] and writer not in found:
-                found.add(writer)
+                found[writer] = found[reader]
                 todo.append(writer)
-    return frozenset(found)
+    return found

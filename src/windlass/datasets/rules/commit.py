@@ -8,26 +8,13 @@ files are, nor what reads the partition.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 from uuid import UUID
 
 import msgspec
 
 from windlass.datasets.rules.coverage import overlap
 from windlass.datasets.rules.partition import Key, Scheme, Span, range_span
-from windlass.errors import Invalid, LeaseLost
-
-
-class OutputInvalid(Invalid):
-    """An output is not what its task declares, or not what lies in its folder."""
-
-    code: ClassVar[str] = "output_invalid"
-
-
-class PartitionOverlap(OutputInvalid):
-    """A partition shares numbers with another partition of the same version."""
-
-    code: ClassVar[str] = "partition_overlap"
+from windlass.errors import Invalid, LeaseLost, OutputInvalid, PartitionOverlap
 
 
 class Fence(msgspec.Struct, frozen=True):

@@ -262,11 +262,13 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """A dataset that a DAG makes. A buffered one may have several writers, any other is one output."""
+    """A dataset that a DAG makes. A buffered one may have several writers, any other is one output. One whose job runs
+    in the server has events only, whatever storage its publication names: such jobs write no files and no rows."""
 
     dataset_uuid: UUID
     writers: tuple[Output, ...]
     publication: Publication | None = None
+    in_server: bool = False
 
     @property
     def name(self) -> str | None:
@@ -274,11 +276,11 @@ class Dataset(msgspec.Struct, frozen=True):
 
     @property
     def storage(self) -> Storage:
-        return self.publication.storage if self.publication else Storage.NONE
+        return self.publication.storage if self.publication and not self.in_server else Storage.NONE
 
     @property
     def write_mode(self) -> WriteMode | None:
-        return self.publication.write_mode if self.publication else None
+        return self.publication.write_mode if self.publication and not self.in_server else None
 
     @property
     def schema(self) -> DatasetSchema | None:
@@ -346,7 +348,8 @@ class Dag(msgspec.Struct, frozen=True, dict=True):
                 output = Output(job.name, index)
                 publication = self.published.get(output)
                 if publication is None or not publication.buffered:
-                    yield Dataset(output_uuid(namespace, self.name, output), (output,), publication)
+                    in_server = job.runtime is Runtime.DISPATCHER
+                    yield Dataset(output_uuid(namespace, self.name, output), (output,), publication, in_server)
 
     def _buffered_datasets(self, namespace: str) -> Iterator[Dataset]:
         for publication in self.publish:

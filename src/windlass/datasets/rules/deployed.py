@@ -130,6 +130,7 @@ def _output(
     return {
         "output_index": index, "dataset": dataset.name, "dataset_uuid": dataset_uuid,
         "dataset_version": versions[dataset_uuid], "storage": dataset.storage, "write_mode": dataset.write_mode,
+        "staging_uri": None, "schema": dataset.schema,
     }  # fmt: skip
 
 

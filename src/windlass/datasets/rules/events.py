@@ -2,14 +2,16 @@
 
 An event is identified by task, dataset, version, and cursor or partition, so reporting it twice, in another attempt or
 with the end of the task, records it once. A cursor of a DAG's dataset raises its high water; a partition commits the
-next revision. This module does not know what routes events or writes batches to tables.
+next revision (`rules.commit`). Data in the lake is committed by the outputs of a completion, whose files were read
+before. This module does not know what routes events, reads the lake or writes batches to tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from bisect import bisect_right, insort
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -20,21 +22,32 @@ from windlass.core.ids import derived_id
 from windlass.core.states import Effect, Instant, Transition
 from windlass.core.task import Task
 from windlass.core.validation import check_text
+from windlass.datasets.rules.commit import Committed, Content, Fence, Neighbor, commit
+from windlass.datasets.rules.partition import PARTITION_MAX, Span
+from windlass.datasets.rules.writer import NO_WRITER, Production, Writer
 from windlass.errors import Invalid
 
 ROUTE, BUFFER = "route", "buffer"
 register_effect(ROUTE, detached=True)
 register_effect(BUFFER, detached=True)
-PARTITION_MAX, URI_MAX = 500, 2000
+URI_MAX = 2000
 DUPLICATE, UNCOMMITTED, UNDECLARED = "duplicate", "uncommitted", "undeclared"  # what became of an event at once
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\\?#%]+")
 
-Outputs = dict[UUID, UUID]  # the datasets that a task may write, each with its version
+
+class Files(msgspec.Struct, frozen=True):
+    """The files of an output in the lake: the folder, and what its manifest says. They were checked."""
+
+    location: str
+    manifest_sha256: str
+    rows: int
+    bytes: int
 
 
 class EventReport(msgspec.Struct, frozen=True):
     """A worker's report that a dataset reached a cursor, or that a partition of it is complete. `start` and `end` are
-    the first and last block of a partition."""
+    the first and last block of a partition. One that comes from the outputs of a completion has the number of rows, if
+    it was reported, and the files, if they are in the lake. `field` is its place in the request."""
 
     dataset_uuid: UUID
     dataset_version: UUID
@@ -42,13 +55,17 @@ class EventReport(msgspec.Struct, frozen=True):
     partition_key: str | None = None
     start: int | None = None
     end: int | None = None
+    field: str = "events"
+    rows: int | None = None
+    files: Files | None = None
 
     def id_of(self, task_id: UUID) -> UUID:
         """The id of the event, the same in every attempt of the task."""
         scope = f"cursor:{self.cursor}" if self.partition_key is None else f"partition:{self.partition_key}"
         return derived_id("event", task_id, self.dataset_uuid, self.dataset_version, scope)
 
-    def check(self, field: str) -> None:
+    def check(self) -> None:
+        field = self.field
         if (self.cursor is None) == (self.partition_key is None):
             raise Invalid("must have a cursor or a partition_key", field=field)
         if self.partition_key is not None:
@@ -132,53 +149,56 @@ class PartitionCommit(msgspec.Struct, frozen=True):
     committed_at: Instant
 
 
-class Production(msgspec.Struct, frozen=True):
-    """What a task of a DAG makes and from what: the storage of each dataset that it writes, its inputs, its
-    deployment."""
+class CursorCommit(msgspec.Struct, frozen=True):
+    """The files that a task added to a version when it reported a cursor. `inputs` as of a partition."""
 
-    storages: Mapping[UUID, str]
-    inputs: str
-    deployment_id: UUID
-
-
-class Writer(msgspec.Struct, frozen=True):
-    """A task that writes datasets: the attempt whose lease is live (0 if it has expired), the datasets that it may
-    write, and what it makes if it is a task of a DAG."""
-
+    dataset_version: UUID
+    cursor: int
+    task_id: UUID
     attempt: int
-    outputs: Outputs
-    production: Production | None = None
-
-    @classmethod
-    def of(cls, attempt: int | None, wire: bytes | None, job_id: UUID | None) -> Writer:
-        """From the `wire` of a task. The client writes the `wire` of the tasks that it submits, so only a task that the
-        engine made for a job belongs to a DAG."""
-        return cls(attempt or 0, outputs_of(wire), None if job_id is None else production_of(wire))
-
-    def without(self, datasets: Collection[UUID]) -> Writer:
-        """The same, without the right to write these datasets."""
-        kept = {id_: version for id_, version in self.outputs.items() if id_ not in datasets}
-        return Writer(self.attempt, kept, self.production)
+    deployment_id: UUID
+    location: str
+    manifest_sha256: str
+    rows: int
+    bytes: int
+    trace_id: str | None
+    inputs: str
+    committed_at: Instant
 
 
-NO_WRITER = Writer(0, {})
+Place = tuple[UUID, str]  # a partition: version and key
 
 
 class DatasetContext(CommandContext):
-    """What events and batches are checked against: the tasks that report them, and what is recorded. `partitions` has
-    the revision of each committed partition."""
+    """What events and batches are checked against: the tasks that report them, and what is recorded. `events` has what
+    became of each recorded event, `partitions` the newest revision of each partition, and `neighbors` the partitions
+    that may overlap one that is reported."""
 
     def __init__(
         self,
         writers: Mapping[UUID, Writer] | None = None,
-        events: Iterable[UUID] = (),
+        events: Mapping[UUID, str | None] | None = None,
         publishes: Mapping[UUID, tuple[UUID, int]] | None = None,
         high_waters: Mapping[UUID, int] | None = None,
-        partitions: Mapping[tuple[UUID, str], int] | None = None,
+        partitions: Mapping[Place, Committed] | None = None,
+        neighbors: Iterable[tuple[UUID, Neighbor]] = (),
     ) -> None:
         self._writers = writers or {}
-        self.events, self.publishes = set(events), dict(publishes or {})
-        self.high_waters, self.partitions = dict(high_waters or {}), dict(partitions or {})
+        self.events: MutableMapping[UUID, str | None] = dict(events or {})
+        self.publishes: MutableMapping[UUID, tuple[UUID, int]] = dict(publishes or {})
+        self.high_waters: MutableMapping[UUID, int] = dict(high_waters or {})
+        self.partitions: MutableMapping[Place, Committed] = dict(partitions or {})
+        self._spans = Spans()
+        for version, neighbor in neighbors:
+            self._spans.add(version, neighbor)
+
+    def overlay(self) -> DatasetContext:
+        """The same, to which what one report writes can be added and dropped again."""
+        new = DatasetContext(self._writers)
+        new.events, new.high_waters = ChainMap({}, self.events), ChainMap({}, self.high_waters)
+        new.partitions = ChainMap({}, self.partitions)
+        new._spans = Spans(self._spans)
+        return new
 
     def writer(self, task_id: UUID) -> Writer:
         return self._writers.get(task_id, NO_WRITER)
@@ -189,22 +209,59 @@ class DatasetContext(CommandContext):
 
     def note(self, transition: Transition) -> None:
         for write in transition.writes:
-            match write:
-                case DatasetEvent():
-                    self.events.add(write.id)
-                case Publish():
-                    self.publishes[write.id] = write.content
-                case HighWater():
-                    self.high_waters[write.dataset_version] = write.cursor
-                case PartitionCommit():
-                    self.partitions[write.dataset_version, write.key] = write.revision
+            if isinstance(write, Publish):
+                self.publishes[write.id] = write.content
+            else:
+                self.add(write)
+
+    def add(self, write: object) -> None:
+        """Add what an event writes."""
+        match write:
+            case DatasetEvent():
+                self.events[write.id] = write.routing
+            case HighWater():
+                self.high_waters[write.dataset_version] = write.cursor
+            case PartitionCommit():
+                place = write.dataset_version, write.key
+                self.partitions[place] = Committed(write.task_id, write.revision, write.manifest_sha256)
+                if write.first is not None and write.last is not None:
+                    self._spans.add(write.dataset_version, Neighbor(write.key, Span(write.first, write.last)))
+
+    def neighbors(self, version: UUID, key: str, span: Span) -> list[Neighbor]:
+        """The partitions of a version that may overlap a new one."""
+        return self._spans.neighbors(version, key, span)
+
+
+class Spans:
+    """Partitions of versions that have numbers, and do not overlap. With `below`, also those."""
+
+    def __init__(self, below: Spans | None = None) -> None:
+        self._below = below
+        self._sorted: dict[UUID, list[tuple[Span, str]]] = {}
+        self._keys: set[Place] = set()
+
+    def add(self, version: UUID, one: Neighbor) -> None:
+        if (version, one.partition_key) not in self._keys:
+            self._keys.add((version, one.partition_key))
+            insort(self._sorted.setdefault(version, []), (one.span, one.partition_key))
+
+    def neighbors(self, version: UUID, key: str, span: Span) -> list[Neighbor]:
+        """Of partitions that do not overlap each other only one can overlap a new one: the last that begins before
+        the end of the new one."""
+        found = [] if self._below is None else self._below.neighbors(version, key, span)
+        spans = self._sorted.get(version, [])
+        place = bisect_right(spans, span.last, key=lambda one: one[0].first)
+        for other, name in reversed(spans[max(0, place - 2) : place]):
+            if name != key:
+                return [*found, Neighbor(name, other)]
+        return found
 
 
 class Recorded(msgspec.Struct, frozen=True):
     """The events of a report that are new, and the records that they write, each once."""
 
     events: tuple[DatasetEvent, ...] = ()
-    commits: tuple[HighWater | PartitionCommit, ...] = ()
+    commits: tuple[HighWater | PartitionCommit | CursorCommit, ...] = ()
 
     @property
     def writes(self) -> tuple[object, ...]:
@@ -218,47 +275,84 @@ class Recorded(msgspec.Struct, frozen=True):
 def record_events(
     task: Task, reports: tuple[EventReport, ...], context: DatasetContext, caller: str, now: Instant
 ) -> Recorded:
-    """Record the events of a task that are new, and commit what they report of a DAG's datasets."""
-    writer = context.writer(task.id)
-    events: dict[UUID, DatasetEvent] = {}
-    high: dict[UUID, HighWater] = {}
-    parts: dict[tuple[UUID, str], PartitionCommit] = {}
+    """Record the events of a task that are new, and commit what they report of a DAG's datasets. Raises OutputInvalid
+    for a partition that may not be committed; then nothing is recorded."""
+    writer, seen = context.writer(task.id), context.overlay()
+    events: list[DatasetEvent] = []
+    commits: list[HighWater | PartitionCommit | CursorCommit] = []
     for report in reports:
         declared = writer.outputs.get(report.dataset_uuid) == report.dataset_version
         event = DatasetEvent.of(task, report, declared, caller, now)
-        if event.id in context.events or event.id in events:
+        if event.id in seen.events and not (report.files and seen.events[event.id] == UNCOMMITTED):
             continue
+        made: tuple[HighWater | PartitionCommit | CursorCommit, ...] = ()
         if declared and writer.production is not None:
-            event = _commit(event, writer.production, context, high, parts)
-        events[event.id] = event
-    return Recorded(tuple(events.values()), (*high.values(), *parts.values()))
+            event, made = _commit(event, report, writer.production, seen)
+        for write in (event, *made):
+            seen.add(write)
+        events.append(event)
+        commits += made
+    return Recorded(tuple(events), tuple(commits))
 
 
 def _commit(
-    event: DatasetEvent,
-    production: Production,
-    context: DatasetContext,
-    high: dict[UUID, HighWater],
-    parts: dict[tuple[UUID, str], PartitionCommit],
-) -> DatasetEvent:
-    """Commit what an event reports. Objects are committed by the outputs of a completion, never by an event alone."""
-    version = event.dataset_version
-    if production.storages.get(event.dataset_uuid) == "s3":
-        return msgspec.structs.replace(event, routing=UNCOMMITTED)
+    event: DatasetEvent, report: EventReport, production: Production, context: DatasetContext
+) -> tuple[DatasetEvent, tuple[HighWater | PartitionCommit | CursorCommit, ...]]:
+    """Commit what an event reports. Data in the lake is committed by the outputs of a completion, never by an event
+    alone."""
+    if production.in_lake(event.dataset_uuid) and report.files is None:
+        return msgspec.structs.replace(event, routing=UNCOMMITTED), ()
     if event.cursor is not None:
-        known = high[version].cursor if version in high else context.high_waters.get(version)
-        if known is not None and event.cursor <= known:
-            return msgspec.structs.replace(event, routing=DUPLICATE)
-        high[version] = HighWater(version, event.cursor)
-        return event
+        return _commit_cursor(event, event.cursor, report.files, production, context)
     assert event.partition_key is not None, event
-    place = version, event.partition_key
-    revision = (parts[place].revision if place in parts else context.partitions.get(place, 0)) + 1
-    parts[place] = PartitionCommit(
-        version, event.partition_key, event.first, event.last, revision, event.task_id, event.attempt,
-        production.deployment_id, None, None, None, None, trace_of(event.traceparent), production.inputs, event.at,
+    return _commit_partition(event, event.partition_key, report, production, context)
+
+
+def _commit_cursor(
+    event: DatasetEvent, cursor: int, files: Files | None, production: Production, context: DatasetContext
+) -> tuple[DatasetEvent, tuple[HighWater | CursorCommit, ...]]:
+    """A cursor that is not higher than the high water wakes nobody; its files are committed all the same."""
+    version, made = event.dataset_version, []
+    if files is not None:
+        made.append(
+            CursorCommit(
+                version, cursor, event.task_id, event.attempt, production.deployment_id, files.location,
+                files.manifest_sha256, files.rows, files.bytes, trace_of(event.traceparent), production.inputs,
+                event.at,
+            )
+        )  # fmt: skip
+    known = context.high_waters.get(version)
+    if known is not None and cursor <= known:
+        return msgspec.structs.replace(event, routing=DUPLICATE), tuple(made)
+    return event, (*made, HighWater(version, cursor))
+
+
+def _commit_partition(
+    event: DatasetEvent, key: str, report: EventReport, production: Production, context: DatasetContext
+) -> tuple[DatasetEvent, tuple[PartitionCommit, ...]]:
+    version, files = event.dataset_version, report.files
+    span = None if event.first is None or event.last is None else Span(event.first, event.last)
+    found = commit(
+        context.partitions.get((version, key)),
+        Content(key, event.first, event.last, None if files is None else files.manifest_sha256),
+        Fence(event.task_id, event.attempt, event.attempt),
+        scheme=production.scheme,
+        neighbors=[] if span is None else context.neighbors(version, key, span),
+        field=report.field,
+    )
+    if not found.new:
+        return msgspec.structs.replace(event, revision=found.revision, routing=DUPLICATE), ()
+    first, last = found.span or (None, None)
+    location, sha256, rows, size = (
+        (None, None, report.rows, None)
+        if files is None
+        else (files.location, files.manifest_sha256, files.rows, files.bytes)
+    )
+    made = PartitionCommit(
+        version, key, first, last, found.revision, event.task_id, event.attempt, production.deployment_id, location,
+        sha256, rows, size, trace_of(event.traceparent), production.inputs, event.at,
     )  # fmt: skip
-    return msgspec.structs.replace(event, revision=revision)
+    return msgspec.structs.replace(event, revision=found.revision, first=first, last=last), (made,)
 
 
 def trace_of(traceparent: str | None) -> str | None:
@@ -322,9 +416,14 @@ class Publish(msgspec.Struct, frozen=True):
         return self.dataset_version, self.record_count
 
     @property
-    def effect(self) -> Effect:
-        """The effect with the message for the process that writes the batch to its table. It has no records."""
-        body: dict[str, object] = {
+    def queue(self) -> str:
+        """The queue of messages for sinks."""
+        return f"{BUFFER}.{self.dataset_uuid}"
+
+    @property
+    def message(self) -> dict[str, object]:
+        """The message for the sink that writes the batch to its table. It has no records."""
+        return {
             "kind": "buffer_batch",
             "publish_id": str(self.id),
             "org_id": self.namespace,
@@ -334,43 +433,12 @@ class Publish(msgspec.Struct, frozen=True):
             "record_count": self.record_count,
             "producer": {"task_id": str(self.task_id), "attempt": self.attempt},
         }
+
+    @property
+    def effect(self) -> Effect:
+        """The effect that sends the message."""
         id_ = derived_id(BUFFER, self.task_id, self.attempt, self.dataset_uuid, self.batch_uri)
-        return Effect(id_, BUFFER, self.namespace, self.task_id, self.attempt, body)
-
-
-class _Output(msgspec.Struct, frozen=True):
-    dataset_uuid: UUID
-    dataset_version: UUID
-
-
-class _Wire(msgspec.Struct, frozen=True):
-    outputs: list[_Output] = []
-
-
-_decode_wire = msgspec.json.Decoder(_Wire).decode
-
-
-def production_of(wire: bytes | None) -> Production | None:
-    """What a task of a DAG makes, from its `wire`. None for other tasks."""
-    fields: dict[str, Any] = {} if wire is None else msgspec.json.decode(wire)
-    if "dag_version" not in fields:
-        return None
-    storages = {UUID(output["dataset_uuid"]): str(output["storage"]) for output in fields["outputs"]}
-    made_from = [
-        {name: given[name] for name in _PROVENANCE if given.get(name) is not None} for given in fields["inputs"]
-    ]
-    return Production(storages, msgspec.json.encode(made_from).decode(), UUID(fields["dag_version"]))
-
-
-_PROVENANCE = ("index", "dataset_uuid", "dataset_version", "partition_key", "revision", "cursor_to")
-
-
-def outputs_of(wire: bytes | None) -> Outputs:
-    """The datasets that a task may write (`wire.outputs` of its submission). Unreadable outputs allow nothing."""
-    try:
-        return {} if wire is None else {o.dataset_uuid: o.dataset_version for o in _decode_wire(wire).outputs}
-    except msgspec.DecodeError:
-        return {}
+        return Effect(id_, BUFFER, self.namespace, self.task_id, self.attempt, self.message)
 
 
 def prefixes_of(scratch_uri: str, dataset_uuid: UUID, task_id: UUID, attempt: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Tasks of jobs: what a task is owed for, the key that makes it unique, and the submission that makes it.
+"""Tasks of jobs: the submission that makes one, and how many of a job may start.
 
 A job that reads windows runs one task at a time, so that no two windows overlap; any other job runs as many as its
 `max_concurrency` allows. The others are blocked until their turn comes.
@@ -6,16 +6,17 @@ A job that reads windows runs one task at a time, so that no two windows overlap
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from windlass.core.ids import derived_id
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
+from windlass.datasets.rules.backpressure import QueueLimits
 from windlass.datasets.rules.dag import ExecutionStrategy, Job, Priority, Runtime
+from windlass.datasets.rules.owed import BACKFILL, Given, Owed, Partition, Trigger
 
 SERVER_QUEUE = "windlass.dispatcher"  # of jobs that run in the server itself
 BACKFILL_PRIORITY = -10
@@ -36,60 +37,6 @@ class JobRef(msgspec.Struct, frozen=True):
     outputs: list[dict[str, Any]]
 
 
-class Partition(msgspec.Struct, frozen=True):
-    """A revision of a partition."""
-
-    key: str
-    first: int | None
-    last: int | None
-    revision: int
-
-
-class Owed(msgspec.Struct, frozen=True):
-    """Something that a job has to process: new data of an input, up to a cursor or of one partition. `kind` is what
-    noticed it: an event, or a build that compares what is committed with what was given."""
-
-    job_id: UUID
-    deployment_id: UUID
-    input_index: int
-    dataset_uuid: UUID
-    dataset_version: UUID
-    cursor: int | None = None
-    partition: Partition | None = None
-    event_id: UUID | None = None
-    trace: str | None = None
-
-    @property
-    def edge(self) -> tuple[UUID, int]:
-        return self.job_id, self.input_index
-
-    @property
-    def dedupe_key(self) -> str:
-        if self.partition is None:
-            return f"cursor:{self.dataset_uuid}:{self.dataset_version}:{self.cursor}"
-        return f"partition:{self.dataset_uuid}:{self.dataset_version}:{self.partition.key}:{self.partition.revision}"
-
-    @property
-    def task_id(self) -> UUID:
-        return task_id_of(self.job_id, self.dedupe_key)
-
-    @property
-    def trigger(self) -> dict[str, Any]:
-        if self.event_id is None:
-            return {"kind": "build"}
-        return {"kind": "event", "event_id": str(self.event_id)}
-
-
-def task_id_of(job_id: UUID, dedupe_key: str) -> UUID:
-    """The id of the task of a job with this key, always the same."""
-    return derived_id("job_task", job_id, dedupe_key)
-
-
-def next_task_id(task_id: UUID) -> UUID:
-    """The id of the task that is made again for the same key, since this one was cancelled when its job left."""
-    return derived_id("job_task", task_id)
-
-
 def slots_of(job: Job) -> int | None:
     """How many tasks of a job may be started at the same time. None: any number."""
     if job.execution_strategy is ExecutionStrategy.PER_UPDATE:
@@ -97,19 +44,31 @@ def slots_of(job: Job) -> int | None:
     return job.limits.max_concurrency
 
 
+def room(job: Job, started: int, waiting: int) -> int | None:
+    """How many new tasks of a job may start now. None: any number. Tasks that wait come first."""
+    slots = slots_of(job)
+    return None if slots is None else max(0, slots - started - waiting)
+
+
+def queue_limits(job: Job) -> QueueLimits:
+    """How many tasks of a job may wait, and how long."""
+    limits = job.limits
+    return QueueLimits(limits.max_queue_depth, limits.max_queue_age_s, halved=limits.priority is Priority.BACKFILL)
+
+
 def owed_task(ref: JobRef, owed: Owed, versions: Mapping[int, UUID | None]) -> Submission:
-    """The task for something owed. `versions` are those that the other inputs read now."""
-    inputs = [_input(given, owed, versions) for given in ref.inputs]
+    """The task for something owed. `versions` are those that the inputs of the job read now."""
     window = None
-    if owed.partition is None:
-        window = {"dataset_version": owed.dataset_version, "cursor": owed.cursor}
+    if owed.window is not None:
+        window = {"dataset_version": owed.window.dataset_version, "cursor": owed.window.cursor}
+    inputs = [_input(fields, owed, versions.get(fields["index"])) for fields in ref.inputs]
     return task_of(ref, owed.task_id, owed.trigger, inputs=inputs, window=window, trace=owed.trace)
 
 
 def task_of(
     ref: JobRef,
     task_id: UUID,
-    trigger: Mapping[str, Any],
+    trigger: Trigger,
     *,
     inputs: list[dict[str, Any]] | None = None,
     window: Mapping[str, Any] | None = None,
@@ -125,6 +84,8 @@ def task_of(
     }
     if window is not None:
         wire["window"] = window
+    if ref.job.partitions is not None:
+        wire["partitions"] = ref.job.partitions
     limits = ref.job.limits
     timeout_s = None if limits.timeout_seconds is None else float(limits.timeout_seconds)
     return Submission(
@@ -133,7 +94,7 @@ def task_of(
         queue=ref.queue,
         namespace=ref.namespace,
         payload=msgspec.json.encode(ref.job.config),
-        priority=BACKFILL_PRIORITY if limits.priority is Priority.BACKFILL else 0,
+        priority=BACKFILL_PRIORITY if limits.priority is Priority.BACKFILL or trigger.kind == BACKFILL else 0,
         policy=Policy(max_attempts=limits.max_attempts, timeout_s=timeout_s),
         wire=msgspec.json.encode(wire),
         job_id=ref.job_id,
@@ -141,23 +102,41 @@ def task_of(
     )
 
 
-def _input(given: dict[str, Any], owed: Owed, versions: Mapping[int, UUID | None]) -> dict[str, Any]:
-    """An input of the claim. The start of a window and the end of a snapshot are set when an attempt begins."""
-    index: int = given["index"]
-    version = owed.dataset_version if index == owed.input_index else versions.get(index)
-    found = {**given, "dataset_version": version}
-    if index != owed.input_index and not given["trigger"]:
+def _input(fields: dict[str, Any], owed: Owed, version: UUID | None) -> dict[str, Any]:
+    """An input of the claim. The start of a window and the end of a snapshot are set when an attempt begins. An input
+    that is not given has the partition of those that are, in whatever revision there is, if it triggers the job too."""
+    given = next((each for each in owed.given if each.input_index == fields["index"]), None)
+    found = {**fields, "dataset_version": version if given is None else given.dataset_version}
+    if given is not None and given.invalidation is not None:
+        found["invalidation"] = given.invalidation
+    if given is not None and given.cursor is not None:
+        return {**found, "mode": "cursor", "cursor_from": None, "cursor_to": given.cursor}
+    partition = _partition(owed, given, fields["trigger"])
+    if partition is None:
         return {**found, "mode": "snapshot"}
-    if owed.partition is not None:
-        part = owed.partition
-        revision = part.revision if index == owed.input_index else None
-        return {
-            **found, "mode": "partition", "partition_key": part.key, "start": part.first, "end": part.last,
-            "revision": revision,
-        }  # fmt: skip
-    if index != owed.input_index:
-        return {**found, "mode": "snapshot"}
-    return {**found, "mode": "cursor", "cursor_from": None, "cursor_to": owed.cursor}
+    return {
+        **found, "mode": "partition", "partition_key": partition.key, "start": partition.first, "end": partition.last,
+        "revision": partition.revision if given is not None else None,
+    }  # fmt: skip
+
+
+def _partition(owed: Owed, given: Given | None, triggers: bool) -> Partition | None:
+    if given is not None:
+        return given.partition
+    return owed.partition if triggers else None
+
+
+def with_given(wire: bytes, given: Sequence[Given]) -> bytes:
+    """The `wire` of a task that waited for partitions, with those that it is given now."""
+    fields: dict[str, Any] = msgspec.json.decode(wire)
+    by_index = {each.input_index: each for each in given}
+    for known in fields["inputs"]:
+        each = by_index.get(known["index"])
+        if each is not None and each.partition is not None:
+            part = each.partition
+            known.update(dataset_version=str(each.dataset_version), start=part.first, end=part.last,
+                         revision=part.revision)  # fmt: skip
+    return msgspec.json.encode(fields)
 
 
 def runs_in_server(job: Job) -> bool:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.datasets.rules.commit import OutputInvalid
+from windlass.errors import OutputInvalid
 
 MANIFEST, MARKER = "_manifest.json", "_SUCCESS"
 MANIFEST_MAX_BYTES = 1024 * 1024
@@ -81,6 +81,17 @@ def staging_prefix(
     return f"{root}/{dataset_uuid}/{dataset_version}/{task_id}/{attempt}/{output_index}/"
 
 
+def output_location(staging: str, given: str | None, field: str = "outputs[0]") -> str:
+    """The folder of an output, with a slash at its end: its staging folder, or a folder below it if a task writes
+    several partitions. Raises OutputInvalid for any other."""
+    if given is None or given.rstrip("/") == staging.rstrip("/"):
+        return staging
+    below = given.removesuffix("/").removeprefix(staging)
+    if not given.startswith(staging) or not _is_plain(below):
+        raise OutputInvalid(f"must be {staging}, or a folder below it", field=f"{field}.location")
+    return f"{staging}{below}/"
+
+
 def folder_name(namespace: str) -> str:
     """A namespace as one part of a path. Names may have any character; `/`, `..`, `*` and `%` may not reach a path or
     the policy of a credential. Two namespaces never have the same folder."""
@@ -104,9 +115,7 @@ def read_manifest(
         raise OutputInvalid("is missing; write it last, with the SHA-256 of the manifest", field=f"{field}.{MARKER}")
     if manifest is None:
         raise OutputInvalid("is missing", field=f"{field}.{MANIFEST}")
-    if len(manifest) > MANIFEST_MAX_BYTES:
-        message = f"has {len(manifest)} bytes, at most {MANIFEST_MAX_BYTES} are allowed; write fewer, larger files"
-        raise OutputInvalid(message, field=f"{field}.{MANIFEST}")
+    check_size(len(manifest), MANIFEST_MAX_BYTES, f"{field}.{MANIFEST}")
     if marker.strip().lower() != digest(manifest).encode():
         raise OutputInvalid("is not the SHA-256 of the manifest in hexadecimal", field=f"{field}.{MARKER}")
     found = _decoded(manifest, f"{field}.manifest")
@@ -114,6 +123,13 @@ def read_manifest(
     _check_files(found.files, f"{field}.manifest.files")
     _check_rows(found, expected, field)
     return found
+
+
+def check_size(size: int, most: int, field: str) -> None:
+    """Check the size of a marker or a manifest, before it is read."""
+    if size > most:
+        message = f"has {size} bytes, at most {most} are allowed; write fewer, larger files"
+        raise OutputInvalid(message, field=field)
 
 
 def check_sizes(manifest: Manifest, sizes: Mapping[str, int | None], field: str = "outputs[0]") -> None:
@@ -164,9 +180,14 @@ def path_problem(path: str) -> str | None:
     """What is wrong with the path of a file, or None."""
     if len(path) > PATH_MAX:
         return f"has {len(path)} characters, at most {PATH_MAX} are allowed"
-    if not all(_PART.fullmatch(part) and part not in (".", "..") for part in path.split("/")):
+    if not _is_plain(path):
         return f"{path[:100]!r} must be parts of A-Z a-z 0-9 . _ = - with / between them, none of them . or .."
     return None if path.endswith(SUFFIX) else f"{path[:100]!r} must end with {SUFFIX}"
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path has only plain parts, so that it stays below its folder in every store."""
+    return all(_PART.fullmatch(part) and part not in (".", "..") for part in path.split("/"))
 
 
 def _check_rows(manifest: Manifest, expected: Expected, field: str) -> None:

@@ -24,9 +24,9 @@ import msgspec
 
 from windlass.core.validation import check_text
 from windlass.core.wall_time import instant_of, nearest_change, repeated, wall_of
-from windlass.datasets.rules.events import PARTITION_MAX
 from windlass.errors import Invalid
 
+PARTITION_MAX = 500  # characters of a key
 BIGINT_MIN, BIGINT_MAX = -(2**63), 2**63 - 1
 YEAR_MIN, YEAR_MAX = 1000, 8999  # four digits, and every zone's clock can show them
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,13 +17,12 @@ the same comparison decides. Deployments that are built or ready count with thei
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import UTC
 from enum import StrEnum
 from uuid import UUID
 
 import msgspec
 
-from windlass.core.states import Instant
+from windlass.datasets.rules.owed import Given, Owed, Partition, TaskKey, Trigger, cursor_task, partition_task
 from windlass.datasets.rules.partition import Ordered, Run, Span, is_aligned, touched
 
 
@@ -41,7 +40,8 @@ class Routing(StrEnum):
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An event to be routed: a cursor that a dataset has reached, or a revision of a partition. `in_lake` says that its
-    rows are files, which have to be `committed`; `late` that its cursor is below the high water."""
+    rows are files, which have to be `committed`; `late` that its cursor is below the high water. `trace` is that of the
+    task which reported it."""
 
     id: UUID
     dataset_uuid: UUID
@@ -54,12 +54,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     partition_key: str | None = None
     span: Span | None = None
     revision: int = 1
+    trace: str | None = None
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """An input of a job in a live deployment. `dataset_version` is None for the current version of another DAG's
-    dataset. `active` says that the deployment is the active one, `needs_all` that the job waits for all of its inputs.
-    `scheme` is that of the job's own partitions, None if they are those of its input."""
+    """An input of a job in a live deployment, with the version that it reads now: None if there is none. `active` says
+    that the deployment is the active one, `needs_all` that the job waits for all of its inputs. `scheme` is that of the
+    job's own partitions, None if they are those of its input."""
 
     job_id: UUID
     deployment_id: UUID
@@ -71,37 +72,6 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     by_partition: bool = False
     needs_all: bool = False
     scheme: Ordered | None = None
-
-
-class Pointer(msgspec.Struct, frozen=True):
-    """The version of a dataset that a live deployment points to."""
-
-    deployment_id: UUID
-    dataset_uuid: UUID
-    dataset_version: UUID
-    active: bool = True
-
-
-class Trigger(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a task exists, for the worker and for people. `kind` is event, source, build, backfill or invalidation."""
-
-    kind: str
-    source: str | None = None
-    payload: object = None
-    webhook: dict[str, object] | None = None
-    event_id: UUID | None = None
-    backfill_id: UUID | None = None
-    invalidation_id: UUID | None = None
-
-
-class Owed(msgspec.Struct, frozen=True):
-    """A task that a job should have: once, by its `dedupe_key`. `inputs` are the inputs that the event is of."""
-
-    job_id: UUID
-    deployment_id: UUID
-    inputs: tuple[int, ...]
-    dedupe_key: str
-    trigger: Trigger
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -120,24 +90,25 @@ class Route(msgspec.Struct, frozen=True):
     blocked: frozenset[UUID] = frozenset()
     ended: Routing | None = None  # it wakes nobody, for this reason
 
-    def routing(self, made: int) -> Routing:
-        """What became of the event, after `made` tasks were new."""
+    def routing(self, new: Collection[TaskKey], later: Collection[TaskKey] = ()) -> Routing:
+        """What became of the event, after these tasks were new, and those are made later."""
         if self.ended is not None:
             return self.ended
-        if self.blocked:
+        if self.blocked or any(one.key in later for one in self.owed):
             return Routing.HELD
-        return Routing.ROUTED if made or not self.owed else Routing.DUPLICATE
+        return Routing.ROUTED if not self.owed or any(one.key in new for one in self.owed) else Routing.DUPLICATE
 
 
-def route(event: Event, edges: Iterable[Edge], pointers: Collection[Pointer], held: Collection[UUID] = ()) -> Route:
-    """What follows from an event. `pointers` are those of live deployments, `held` the jobs that get no tasks now."""
+def route(event: Event, edges: Iterable[Edge], live: Collection[UUID], held: Collection[UUID] = ()) -> Route:
+    """What follows from an event. `live` are the versions that live deployments point to, `held` the jobs that get no
+    tasks now."""
     if not event.declared:
         return Route(ended=Routing.UNDECLARED)
     if event.in_lake and not event.committed:
         return Route(ended=Routing.UNCOMMITTED)
-    if not any(_points(pointer, event) for pointer in pointers):
+    if event.dataset_version not in live:
         return Route(ended=Routing.OLD_VERSION)
-    woken = _by_job(edge for edge in edges if wakes(edge, event, pointers))
+    woken = _by_job(edge for edge in edges if wakes(edge, event))
     if not woken:
         return Route(ended=Routing.NO_CONSUMER)
     if event.late:
@@ -150,67 +121,18 @@ def route(event: Event, edges: Iterable[Edge], pointers: Collection[Pointer], he
     )
 
 
-def wakes(edge: Edge, event: Event, pointers: Iterable[Pointer]) -> bool:
+def wakes(edge: Edge, event: Event) -> bool:
     """Whether an event is one for which the job of an edge has tasks. A partition wakes no reader of cursors, nor a
     cursor a reader of partitions."""
     return (
         edge.trigger
         and edge.dataset_uuid == event.dataset_uuid
         and edge.by_partition == (event.partition_key is not None)
-        and version_of(edge, pointers) == event.dataset_version
+        and edge.dataset_version == event.dataset_version
     )
 
 
-def version_of(edge: Edge, pointers: Iterable[Pointer]) -> UUID | None:
-    """The version that an edge reads: its own, that of its deployment, or the current one of the dataset."""
-    if edge.dataset_version is not None:
-        return edge.dataset_version
-    found = [pointer for pointer in pointers if pointer.dataset_uuid == edge.dataset_uuid]
-    own = (pointer.dataset_version for pointer in found if pointer.deployment_id == edge.deployment_id)
-    current = (pointer.dataset_version for pointer in found if pointer.active)
-    return next(own, None) or next(current, None)
-
-
-# ------------------------------------------------------------------------------------------ keys of tasks
-#
-# Unique for each job. A second event, another server or the reconcile loop finds the same task.
-
-
-def partition_task(dataset_uuid: UUID, dataset_version: UUID, partition_key: str, revision: int) -> str:
-    """The key of the task for a revision of a partition. For a partition that is made from several of an input, the key
-    is its own and the revision is the sum of theirs, which grows with each commit of one of them."""
-    return f"partition:{dataset_uuid}:{dataset_version}:{partition_key}:{revision}"
-
-
-def cursor_task(dataset_uuid: UUID, dataset_version: UUID, cursor: int) -> str:
-    return f"cursor:{dataset_uuid}:{dataset_version}:{cursor}"
-
-
-def invalidation_task(invalidation_id: UUID) -> str:
-    return f"invalidation:{invalidation_id}"
-
-
-def backfill_task(backfill_id: UUID, partition_key: str) -> str:
-    return f"backfill:{backfill_id}:{partition_key}"
-
-
-def fire_task(at: Instant) -> str:
-    return f"fire:{at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}"
-
-
-def webhook_task(webhook_id: str) -> str:
-    return f"webhook:{webhook_id}"
-
-
-def emit_task(emit_id: UUID | str) -> str:
-    return f"emit:{emit_id}"
-
-
 # ------------------------------------------------------------------------------------------ one event
-
-
-def _points(pointer: Pointer, event: Event) -> bool:
-    return (pointer.dataset_uuid, pointer.dataset_version) == (event.dataset_uuid, event.dataset_version)
 
 
 def _by_job(edges: Iterable[Edge]) -> dict[UUID, list[Edge]]:
@@ -223,13 +145,27 @@ def _by_job(edges: Iterable[Edge]) -> dict[UUID, list[Edge]]:
 
 
 def _owed(edges: list[Edge], event: Event) -> Owed:
+    partition = None
     if event.partition_key is not None:
-        key = partition_task(event.dataset_uuid, event.dataset_version, event.partition_key, event.revision)
-    else:
-        assert event.cursor is not None, event
-        key = cursor_task(event.dataset_uuid, event.dataset_version, event.cursor)
-    inputs = tuple(sorted({edge.input_index for edge in edges}))
-    return Owed(edges[0].job_id, edges[0].deployment_id, inputs, key, Trigger("event", event_id=event.id))
+        first, last = (None, None) if event.span is None else (event.span.first, event.span.last)
+        partition = Partition(event.partition_key, first, last, event.revision)
+    given = {
+        edge.input_index: Given(edge.input_index, event.dataset_version, event.cursor, partition)
+        for edge in sorted(edges, key=lambda edge: edge.input_index)
+    }
+    return Owed(
+        edges[0].job_id, edges[0].deployment_id, task_key(event.dataset_uuid, next(iter(given.values()))),
+        Trigger("event", event_id=event.id), tuple(given.values()), event.trace,
+    )  # fmt: skip
+
+
+def task_key(dataset_uuid: UUID, given: Given) -> str:
+    """The key of the task for new data of an input."""
+    if given.partition is None:
+        assert given.cursor is not None, given
+        return cursor_task(dataset_uuid, given.dataset_version, given.cursor)
+    assert given.partition.revision is not None, given
+    return partition_task(dataset_uuid, given.dataset_version, given.partition.key, given.partition.revision)
 
 
 def _is_candidate(edge: Edge, event: Event) -> bool:

@@ -45,7 +45,7 @@ class Column(msgspec.Struct, frozen=True):
     nullable: bool = True
 
 
-# Of every PostgreSQL dataset. Windlass fills them: what a row says about them is ignored.
+# Of every PostgreSQL dataset. Windlass fills them: a row that names one is refused.
 SYSTEM_COLUMNS: Mapping[str, ColumnType] = {
     ORG_ID: ColumnType.TEXT,
     "producer_task_id": ColumnType.UUID,

@@ -1,4 +1,4 @@
-"""Why a PerPartition job has or has not processed a partition: one word, always the first that is true.
+"""Why a job has or has not processed a partition, or all of its updates: one word, always the first that is true.
 
     not_live           the job is in no live deployment
     committed          its result was made from the newest revisions of its inputs
@@ -9,7 +9,8 @@
     waiting_for_input  an input that it needs is not committed
     not_owed           there is nothing for it to do
 
-A partition that is owed and has no task yet is `queued` without a task: the reconcile loop makes it.
+A partition that is owed and has no task yet is `queued` without a task: the reconcile loop makes it. Of a job that
+reads updates, and of a source, the same is answered without a partition: then its revisions are cursors.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from enum import StrEnum
 from uuid import UUID
 
 import msgspec
+
+from windlass.datasets.rules.status import PartitionStatus
 
 
 class Because(StrEnum):
@@ -33,16 +36,6 @@ class Because(StrEnum):
     HELD = "held"
     WAITING_FOR_INPUT = "waiting_for_input"
     NOT_OWED = "not_owed"
-
-
-class Status(StrEnum):
-    """A partition of a dataset as it is shown."""
-
-    MISSING = "missing"
-    RUNNING = "running"
-    COMMITTED = "committed"
-    STALE = "stale"
-    FAILED = "failed"
 
 
 class InputState(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +62,9 @@ class TaskState(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a partition of a job. `has_result` says that its output is committed or, if it has none, that
-    a task of it succeeded. `needs_all`: it is owed only when every input has the partition."""
+    """What is known about a partition of a job; with an empty key, about all that it reads. `has_result` says that its
+    output is committed or, if it has none, that a task of it succeeded. `needs_all`: it is owed only when every input
+    has the partition."""
 
     job: str
     partition_key: str
@@ -93,7 +87,7 @@ class Missing(msgspec.Struct, frozen=True):
 class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer, as the API gives it."""
 
-    state: Status
+    state: PartitionStatus
     because: Because
     detail: str
     task_id: UUID | None = None
@@ -104,19 +98,21 @@ def why(facts: Facts) -> Why:
     """Why a partition is as it is."""
     because = _because(facts)
     missing = _missing(facts) if because is Because.WAITING_FOR_INPUT else ()
-    task = facts.task if because in _OF_TASK else None
+    task = facts.task if facts.task is not None and facts.task.state == because else None
     detail = _detail(facts, because, task, missing)
     keys = tuple(Missing(each.name, each.partition_key) for each in missing)
     return Why(status(facts), because, detail, task.task_id if task else None, keys)
 
 
-def status(facts: Facts) -> Status:
+def status(facts: Facts) -> PartitionStatus:
     """The partition of the job's own output, as it is shown."""
     if facts.task is not None and facts.task.state in ("queued", "running") and not is_newest(facts):
-        return Status.RUNNING
+        return PartitionStatus.RUNNING
     if facts.has_result:
-        return Status.COMMITTED if is_newest(facts) else Status.STALE
-    return Status.FAILED if facts.task is not None and facts.task.state == "failed" else Status.MISSING
+        return PartitionStatus.COMMITTED if is_newest(facts) else PartitionStatus.STALE
+    return (
+        PartitionStatus.FAILED if facts.task is not None and facts.task.state == "failed" else PartitionStatus.MISSING
+    )
 
 
 def is_newest(facts: Facts) -> bool:
@@ -152,10 +148,12 @@ def _missing(facts: Facts) -> tuple[InputState, ...]:
 
 
 def _detail(facts: Facts, because: Because, task: TaskState | None, missing: Sequence[InputState]) -> str:
-    place = f"partition {facts.partition_key} of {facts.job}"
+    place = f"partition {facts.partition_key} of {facts.job}" if facts.partition_key else facts.job
     match because:
         case Because.NOT_LIVE:
             return f"{facts.job} is in no deployment that is active, building or ready"
+        case Because.COMMITTED if not facts.partition_key:
+            return f"{facts.job} has read all updates of its inputs" if facts.inputs else f"{facts.job} has succeeded"
         case Because.COMMITTED:
             return f"{place} is made from the newest revisions of its inputs"
         case Because.QUEUED if task is None:
@@ -172,6 +170,8 @@ def _detail(facts: Facts, because: Because, task: TaskState | None, missing: Seq
             return f"{facts.job} gets no tasks: {facts.held_by} has too many that wait"
         case Because.WAITING_FOR_INPUT:
             return "; ".join(_absence(each) for each in missing[:10])
+        case Because.NOT_OWED if not facts.inputs:
+            return f"nothing has started {place}"
         case Because.NOT_OWED:
             return f"nothing that {place} is made from has changed"
 
@@ -184,6 +184,5 @@ def _failure(task: TaskState | None) -> str:
 
 
 def _absence(missing: InputState) -> str:
-    return f"{missing.name} has not committed {missing.partition_key}" + (
-        f" ({missing.cause})" if missing.cause else ""
-    )
+    what = f"has not committed {missing.partition_key}" if missing.partition_key else "has no data yet"
+    return f"{missing.name} {what}" + (f" ({missing.cause})" if missing.cause else "")
