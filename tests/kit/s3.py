@@ -39,6 +39,14 @@ class S3Server:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """For programs that use Amazon's client."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+
     def files(self) -> list[str]:
         """What lies in the bucket, as the server's own file system has it."""
         bucket = self.folder / BUCKET

@@ -45,6 +45,13 @@ class Address(NamedTuple):
         )
         return f"{self.scheme}://{self.place}{'/' if self.prefix else ''}{self.prefix}{'?' if query else ''}{query}"
 
+    @property
+    def root(self) -> str:
+        """The URL under which other programs find the objects: without options and credentials."""
+        if self.scheme == "file":
+            return self.shown
+        return f"{self.scheme}://{self.place}{'/' if self.prefix else ''}{self.prefix}"
+
 
 def read_address(url: object) -> Address:
     """Raises Invalid for a URL that names no store."""

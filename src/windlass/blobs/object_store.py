@@ -12,8 +12,9 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from windlass.errors import Conflict, Invalid, NotFound, Unavailable
 PART_BYTES = 5 * 1024 * 1024  # the minimum of S3
 PARTS_AT_ONCE = 2
 ONE_PUT_BYTES = 16 * 1024 * 1024
-THREADS = 16
+THREADS = 32  # of one store
 CHUNK_BYTES = 1024 * 1024
+PAGE = 500  # objects in a page of a list
 GIVE_UP_S = 10.0  # to abort an upload that broke off, while its sender waits
 _RETRY = {
     "max_retries": 4,
@@ -192,17 +194,25 @@ class ObjectStore:
 
     async def list(self, prefix: str) -> AsyncIterator[Found]:
         check_key(prefix, "prefix")
-        batches = obstore.list(self._store, prefix, chunk_size=500)
+        batches = obstore.list(self._store, prefix, chunk_size=PAGE)
         while (batch := await self._call(prefix, lambda _: next(batches, None))) is not None:
             for meta in batch:
                 yield Found(meta["path"], int(meta["size"]), meta["last_modified"])
+
+    async def page(self, after: str, limit: int) -> Sequence[Found]:
+        if self._folder is not None:
+            walk = partial(_walk_page, str(self._folder), after, limit)
+            found: Sequence[Found] = await self._call(after, lambda _: walk())
+        else:
+            found = await self._call(after, _page, after, limit, self._address.scheme == "memory")
+        return found
 
     async def _call(self, key: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Make a blocking call of the driver in a thread: its async calls notify us from threads that it never ends,
         which sometimes crashes a process that is ending."""
         with self._translate_errors(key):
             return await asyncio.get_running_loop().run_in_executor(
-                _threads(), partial(function, self._store, *args, **options)
+                _threads(self.url), partial(function, self._store, *args, **options)
             )
 
     @contextmanager
@@ -223,8 +233,40 @@ class ObjectStore:
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
+def _threads(_url: str) -> ThreadPoolExecutor:
+    """Each store has threads of its own: one that does not answer keeps no other waiting."""
     return ThreadPoolExecutor(THREADS, "windlass-blobs")
+
+
+def _page(store: Any, after: str, limit: int, unsorted: bool) -> list[Found]:
+    """Servers list by key. One that does not know where to start is read from the beginning."""
+    metas: Iterator[Any] = (
+        meta
+        for batch in obstore.list(store, offset=after or None, chunk_size=PAGE)
+        for meta in batch
+        if meta["path"] > after
+    )
+    if unsorted:
+        metas = iter(sorted(metas, key=lambda meta: str(meta["path"])))
+    return [Found(meta["path"], int(meta["size"]), meta["last_modified"]) for meta in islice(metas, limit)]
+
+
+def _walk_page(folder: str, after: str, limit: int) -> list[Found]:
+    return list(islice(_walk(folder, "", after), limit))
+
+
+def _walk(folder: str, path: str, after: str) -> Iterator[Found]:
+    """The files of a folder by key: a folder is sorted as if its name ended with a slash, as keys are."""
+    with suppress(FileNotFoundError):  # deleted meanwhile
+        with os.scandir(folder) as entries:
+            named = sorted((f"{path}{e.name}{'/' if e.is_dir(follow_symlinks=False) else ''}", e) for e in entries)
+        for key, entry in named:
+            if key.endswith("/"):
+                if key > after or after.startswith(key):
+                    yield from _walk(entry.path, key, after)
+            elif key > after and entry.is_file(follow_symlinks=False):
+                stat = entry.stat(follow_symlinks=False)
+                yield Found(key, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC))
 
 
 def _get_range(store: Any, key: str, start: int, end: int, meta: Any) -> tuple[Any, int]:

@@ -75,6 +75,10 @@ class Blobs(Protocol):
         """Why parts of uploads that broke off cannot be found in this store and stay there; None if they can."""
         ...
 
+    async def page(self, after: str, limit: int) -> Sequence[Found]:
+        """The first `limit` objects whose keys come after this one, in the order of their keys. Fewer are the last."""
+        ...
+
     def list(self, prefix: str) -> AsyncIterator[Found]:
         """All objects below a path, in no order."""
         ...

@@ -105,9 +105,9 @@ class Objects:
             return await tx.objects.blob_store()
 
     async def _check(self, blobs: Blobs) -> None:
-        recorded, ours = await self._recorded(), await _marker(blobs)
+        recorded, ours = await self._recorded(), await read_marker(blobs, MARKER)
         if recorded is None:
-            ours = ours or await _mark(blobs, self._randomness.new_id())
+            ours = ours or await write_marker(blobs, MARKER, self._randomness.new_id())
             async with self._store.begin() as tx:
                 recorded = await tx.objects.choose_blob_store(ours, blobs.url)
         if ours != recorded[0]:
@@ -269,23 +269,22 @@ def _deletion_id(text: bytes) -> UUID:
     return UUID(hashlib.md5(reference_of(text).key.encode(), usedforsecurity=False).hexdigest())
 
 
-async def _marker(blobs: Blobs) -> UUID | None:
+async def read_marker(blobs: Blobs, name: str) -> UUID | None:
     """The id of a store, if it has one."""
     try:
-        text = await (await blobs.get(MARKER)).read()
+        text = await (await blobs.get(name)).read()
         return UUID(text.decode().strip())
     except NotFound:
         return None
     except ValueError:
-        raise InvalidState(
-            f"{MARKER} in {blobs.url} is not ours: give objects a folder or prefix of their own"
-        ) from None
+        raise InvalidState(f"{name} in {blobs.url} is not ours: give objects a folder or prefix of their own") from None
 
 
-async def _mark(blobs: Blobs, new_id: UUID) -> UUID:
+async def write_marker(blobs: Blobs, name: str, new_id: UUID) -> UUID:
+    """Give a store an id. Returns the id that it has then: another process may have been faster."""
     with contextlib.suppress(Conflict):
-        await blobs.put(MARKER, f"{new_id}\n".encode(), new=True)
-    found = await _marker(blobs)  # another process may have been faster
+        await blobs.put(name, f"{new_id}\n".encode(), new=True)
+    found = await read_marker(blobs, name)
     if found is None:
         raise Unavailable(f"{blobs.url} does not keep what is written")
     return found
