@@ -39,8 +39,20 @@ class Context:
         self._send({"say": "publish", **batch})
 
     @property
+    def inputs(self) -> Any:
+        raise _in_wrapper("inputs")
+
+    def output(self, index: int = 0) -> Any:
+        raise _in_wrapper(f"output({index})")
+
+    @property
     def cancelled(self) -> bool:
         return False  # a process is cancelled by a signal
+
+
+def _in_wrapper(name: str) -> RuntimeError:
+    """The wrapper reads and writes data, which a process of its own cannot reach."""
+    return RuntimeError(f"context.{name} is for trusted functions without `process = true`")
 
 
 def main() -> None:

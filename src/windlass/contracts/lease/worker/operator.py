@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from windlass.contracts.lease.sandbox import call
+from windlass.contracts.lease.worker.data import Input, Output, TaskData
 from windlass.core.failure import Failure
 from windlass.errors import Invalid
 from windlass.sdk.signals import failure_of
@@ -101,9 +102,19 @@ class MessageSink(Protocol):
 class Context(call.Context):
     """What a function in the wrapper's process may use while it runs."""
 
-    def __init__(self, messages: MessageSink) -> None:
+    def __init__(self, task: Mapping[str, Any], messages: MessageSink) -> None:
         super().__init__(messages.send)
+        self.data = TaskData(task, messages.send)
         self._cancelled = threading.Event()
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        """The inputs of the task."""
+        return self.data.inputs
+
+    def output(self, index: int = 0) -> Output:
+        """An output of the task, to write or to publish."""
+        return self.data.output(index)
 
     @property
     def cancelled(self) -> bool:
@@ -155,13 +166,14 @@ class Functions:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, operator: Operator, task: Mapping[str, Any], messages: MessageSink) -> Answer:
-        function, context = load(operator.function or ""), Context(messages)
+        function, context = load(operator.function or ""), Context(task, messages)
         arguments = (dict(task), context) if call.takes_context(function) else (dict(task),)
         limit = asyncio.timeout(operator.limits.timeout_s)
         try:
             async with limit:
                 value = await self._call(function, arguments, context, operator.limits.grace_s)
-            return answer_of(value if call.is_answer(value) else {"result": value})
+            answer = answer_of(value if call.is_answer(value) else {"result": value})
+            return msgspec.structs.replace(answer, outputs=[*context.data.reports, *answer.outputs])
         except (OperatorFailed, asyncio.CancelledError):
             raise
         except BaseException as error:  # a function that calls exit() ends its run, not the wrapper
