@@ -1,0 +1,1 @@
+"""The data database: the tables of PostgreSQL datasets."""
