@@ -111,22 +111,28 @@ async def serve(url: str, folder: Path) -> None:
 async def plain(url: str) -> None:
     """The same routes without authentication, to show what the certificates cost."""
     from windlass.contracts.lease.mount import make_lease_app
-    from windlass.contracts.lease.rules import Caller
     from windlass.net.server.server import listening
     from windlass.serve import open_engine
 
+    async with open_engine(url) as engine:
+        app = trusting(make_lease_app(engine, "bench", "s3://scratch"))
+        async with listening(app, "127.0.0.1", 0) as place:
+            await serve_forever(place)
+
+
+def trusting(app: Any) -> Any:
+    """An app of the lease contract that believes everyone who calls."""
+    from windlass.contracts.lease.rules import Caller
+
     class Trusting:
-        def __init__(self, app: Any) -> None:
-            self._app, self.state = app, app.state
+        def __init__(self) -> None:
+            self.state = app.state
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             scope["state"]["caller"] = Caller("CN=bench", "00" * 32)
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
 
-    async with open_engine(url) as engine:
-        app = Trusting(make_lease_app(engine, "bench", "s3://scratch"))
-        async with listening(app, "127.0.0.1", 0) as place:
-            await serve_forever(place)
+    return Trusting()
 
 
 def main() -> int:

@@ -135,4 +135,22 @@ ROWS = (
         Check("machine < 150 MB", ("export_mods", "machine_mb"), at_most=150.0),
         Check("server grows by < 50 MB", ("export_mods", "server_growth_mb"), at_most=50.0),
     )),
+    Row("D1", "chain of two jobs, events routed", "tasks/s", (
+        Check("≥ 0.6 × plain tasks", ("routed_chain", "rate"), ourselves=("routed_chain", "plain_rate"), at_least=0.6),
+    )),
+    Row("D2", "one event to 1,000 jobs", "tasks/s", (
+        Check("≥ 0.5 × submit in batches", ("routed_wide", "rate"), ourselves=("routed_wide", "submit_rate"),
+              at_least=0.5),
+    )),
+    Row("D3", "reconcile of ten jobs with many partitions, nothing owed", "s", (
+        Check("all jobs behind ≤ 2 s", ("many_partitions", "reconcile_s"), at_most=2.0),
+        Check("none behind ≤ 2 × with few partitions", ("many_partitions", "idle_ms"),
+              ourselves=("many_partitions", "idle_few_ms"), at_most=2.0),
+        Check("a page of partitions ≤ 50 ms", ("many_partitions", "page_ms"), at_most=50.0),
+    )),
+    Row("D6", "plan of 500 jobs; cutover and rollback with many partitions", "ms", (
+        Check("plan ≤ 1 s", ("plan_jobs", "plan_ms"), at_most=1000.0),
+        Check("cutover ≤ 100 ms", ("many_partitions", "cutover_ms"), at_most=100.0),
+        Check("rollback ≤ 100 ms", ("many_partitions", "rollback_ms"), at_most=100.0),
+    )),
 )  # fmt: skip
