@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from windlass.blobs.address import read_address
 from windlass.core.delivery import type_of
+from windlass.datasets.doctor import examine_builds
 from windlass.engine.payloads.blob_port import Blobs
 from windlass.engine.payloads.objects import examine_objects
 from windlass.engine.read.doctor import Finding, diagnose
@@ -38,6 +39,7 @@ async def examine(
     try:
         if "lease" in CONTRACTS:
             found += await _examine_carriers(store, carriers)
+        found += await examine_builds(store)
         cipher = read_cipher(secret_keys)
         secrets = examine_secrets(await Secrets(store, cipher).count(), encrypted=cipher is not None)
         return [*found, await _examine_blobs(store, blobs), secrets]

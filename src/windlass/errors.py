@@ -77,6 +77,18 @@ class DagInvalid(Invalid):
     code = "dag_invalid"
 
 
+class OutputInvalid(Invalid):
+    """An output is not what its task declares, or not what lies in its folder."""
+
+    code = "output_invalid"
+
+
+class PartitionOverlap(OutputInvalid):
+    """A partition shares numbers with another partition of the same version."""
+
+    code = "partition_overlap"
+
+
 class NotFound(Rejected):
     """There is no such object."""
 

@@ -18,6 +18,7 @@ from windlass import settings
 from windlass.blobs.address import read_address
 from windlass.connect import App as App
 from windlass.core.validation import check_type
+from windlass.datasets.data.database import DataDatabase, migrate_data
 from windlass.engine.engine import Engine
 from windlass.engine.payloads.blob_port import Blobs
 from windlass.engine.secrets import Cipher, SecretCount, Secrets
@@ -118,6 +119,7 @@ async def open_engine(
     blobs: str | None = None,
     payload_max_bytes: int | None = None,
     secret_keys: str | None = None,
+    data_database_url: str | None = None,
     **options: Any,
 ) -> AsyncIterator[Engine]:
     """Yields a running engine. Without a URL, here or in the settings (DATABASE_URL), it uses an embedded PostgreSQL.
@@ -125,7 +127,8 @@ async def open_engine(
     Set `pooled` if a transaction-mode pooler stands before the database (default: WINDLASS_POOLED); LISTEN does not
     work there. `blobs` is the URL of the blob store (default: WINDLASS_BLOBS, else a folder beside the embedded
     PostgreSQL). Without a blob store, payloads that are too long for a row are refused. `secret_keys` encrypt the
-    secrets in the database (default: WINDLASS_SECRET_KEYS).
+    secrets in the database (default: WINDLASS_SECRET_KEYS). `data_database_url` is the database with the tables of
+    datasets (default: WINDLASS_DATA_DATABASE_URL, else the same database).
     """
     known = settings.load().settings
     embedded = database_url is None and known.database_url is None
@@ -144,10 +147,15 @@ async def open_engine(
     options["blobs"] = None if blobs is None else open_blobs(blobs)
     options["payload_max_bytes"] = known.payload_max_bytes if payload_max_bytes is None else payload_max_bytes
     options["cipher"] = read_cipher(known.secret_keys if secret_keys is None else secret_keys)
+    data_database_url = known.data_database_url if data_database_url is None else data_database_url
+    if data_database_url is not None:
+        checked_url(data_database_url, "data_database_url")
     async with (
         open_database(database_url, data_dir=data_dir) as url,
         Engine(Store(url, pooled=pooled), listen=listen, effects=effects, **options) as engine,
     ):
+        if data_database_url is not None:
+            engine.service(DataDatabase).use(data_database_url)
         yield engine
 
 
@@ -321,16 +329,19 @@ async def open_internal(
     key: Path | None,
     authority: Path | None,
     scratch_uri: str = settings.Settings().scratch_uri,
+    lake: str | None = None,
     limits: HttpLimits | None = None,
 ) -> AsyncIterator[str]:
     """Serves `/internal/*` until the block ends, only for callers with a certificate of the authority; yields its URL.
-    `internal` is HOST:PORT; port 0 takes any free port. The files are PEM."""
+    `internal` is HOST:PORT; port 0 takes any free port. The files are PEM. `lake` is the URL of the lake, without which
+    outputs with storage s3 are refused."""
     from windlass import __version__
     from windlass.contracts.lease.mount import make_lease_app, make_tls
     from windlass.net.server.server import USUAL_LIMITS, listening
 
     address = settings.read_address(internal)
     tls = make_tls(internal_certificate=certificate, internal_key=key, internal_ca=authority)
+    use_lake(engine, lake)
     app = make_lease_app(engine, __version__, scratch_uri)
     async with listening(app, address.host, address.port, tls, limits=limits or USUAL_LIMITS) as url:
         yield url
@@ -342,16 +353,45 @@ async def open_carriers(
     carriers: CarrierOptions | None = None,
     *,
     scratch_uri: str = settings.Settings().scratch_uri,
+    lake: str | None = None,
     targets: str = PUBLIC,
     loopback: bool = False,
 ) -> AsyncIterator[None]:
     """Wakes workers by messages, calls functions and routes the events of lease holders, until the block ends. Messages
     go through PostgreSQL and the given carriers. Functions are URLs that `targets` allows (see the setting
     `push_targets`), and AWS Lambda functions."""
+    use_lake(engine, lake)
     allowed = read_targets(targets, loopback=loopback)
     options = {"carriers": carriers, "scratch_uri": scratch_uri, "targets": allowed}
     async with _running(_mounts(engine, {"lease": options})):
         yield
+
+
+@asynccontextmanager
+async def open_sink(
+    engine: Engine,
+    *,
+    scratch_uri: str = settings.Settings().scratch_uri,
+    batch_max_bytes: int = settings.Settings().buffer_batch_max_bytes,
+    keep_s: float = settings.Settings().buffer_keep_s,
+) -> AsyncIterator[None]:
+    """Writes the batches of buffered datasets to their tables, until the block ends. It reads them under `scratch_uri`,
+    and deletes them `keep_s` seconds after they were written."""
+    from windlass.datasets.loops import sinking
+    from windlass.datasets.scratch import Scratch
+    from windlass.datasets.sink import Sink
+
+    scratch = Scratch(scratch_uri, open_blobs(scratch_uri), batch_max_bytes=batch_max_bytes)
+    async with sinking(engine, Sink(engine, scratch, keep_s=keep_s)):
+        yield
+
+
+def use_lake(engine: Engine, url: str | None) -> None:
+    """Let an engine keep the files of datasets at this URL. Sends no request yet."""
+    if url is not None:
+        from windlass.datasets.lake import Lake
+
+        engine.service(Lake).use(read_address(url).root, open_blobs(url))
 
 
 def open_machines(known: settings.Settings) -> MachineOptions:
@@ -370,19 +410,33 @@ async def migrate_database(database_url: str, target: int | None = None) -> tupl
         connection = await asyncpg.connect(checked_url(database_url), timeout=10)
         try:
             applied = await migrate.migrate(connection, target=target)
+            await migrate_data(connection)  # the default; another data database is migrated beside it
             await connection.close()
         finally:
             connection.terminate()
     return applied
 
 
-def checked_url(url: object) -> str:
+async def migrate_data_database(data_database_url: str) -> bool:
+    """Migrate a data database of its own. Returns whether it was changed."""
+    url = checked_url(data_database_url, "data_database_url")
+    with translated(url):
+        connection = await asyncpg.connect(url, timeout=10)
+        try:
+            changed = await migrate_data(connection)
+            await connection.close()
+        finally:
+            connection.terminate()
+    return changed
+
+
+def checked_url(url: object, field: str = "database_url") -> str:
     if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
-        raise Invalid("must begin with postgresql://", field="database_url")
+        raise Invalid("must begin with postgresql://", field=field)
     if "\x00" in url or not url.isprintable():
-        raise Invalid("must not contain control characters", field="database_url")
+        raise Invalid("must not contain control characters", field=field)
     try:
         _ = urlsplit(url).port  # raises ValueError if it is not a port
     except ValueError as error:
-        raise Invalid(f"cannot be read: {error}", field="database_url") from None
+        raise Invalid(f"cannot be read: {error}", field=field) from None
     return url

@@ -86,7 +86,8 @@ async def test_a_dataset_is_shown_by_name_and_by_uuid(api: httpx.AsyncClient, en
         "name": "fine", "dataset_uuid": str(UUID(shown["dataset_uuid"])), "namespace": "default", "dag": "flow",
         "job": "tables", "output_index": 0, "storage": "postgres", "write_mode": "direct", "description": "",
         "current_version": shown["current_version"], "cursor": None, "fresh": None, "read_roles": ["analysts"],
-        "schema": shown["schema"], "location": None, "retired": False,
+        "schema": shown["schema"], "retired": False,
+        "location": f"postgres_table:windlass_data.v_{UUID(shown['current_version']).hex}",
     }  # fmt: skip
     assert shown["schema"]["columns"][0]["name"] == "height"
     await api.post("/api/v1/dags/flow/jobs/ticks/emit", json={"cursor": 7})

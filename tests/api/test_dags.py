@@ -360,6 +360,26 @@ async def test_the_jobs_of_a_dag_that_was_never_active_are_those_of_its_newest_v
     assert len((await api.get(f"{D}/shop/jobs")).json()["items"]) == 4
 
 
+async def test_why_a_partition_is_there_or_not(api: httpx.AsyncClient, engine: Engine, as_role: NewClient) -> None:
+    await deploy(api, engine)
+    viewer = await as_role("viewer")
+    query = {"partition_key": "0-9"}
+    found = (await viewer.get(f"{D}/shop/jobs/bills/why", params=query)).json()
+    assert found == {
+        "state": "missing", "because": "waiting_for_input", "detail": "ticks has not committed 0-9",
+        "missing": [{"name": "ticks", "partition_key": "0-9"}],
+    }  # fmt: skip
+
+    await build_one(api, engine)
+
+    found = (await viewer.get(f"{D}/shop/jobs/bills/why", params=query)).json()
+    assert (found["state"], found["because"], "missing" in found) == ("running", "queued", False)
+    assert UUID(found["task_id"])
+    assert (await viewer.get(f"{D}/shop/jobs/ticks/why")).json()["because"] == "committed"
+    problem(await viewer.get(f"{D}/shop/jobs/bills/why"), 422, "invalid")
+    problem(await viewer.get(f"{D}/shop/jobs/nobody/why"), 404, "not_found")
+
+
 async def test_a_source_is_started_by_hand_once_for_each_key(api: httpx.AsyncClient, engine: Engine) -> None:
     made = await deploy(api, engine)
     path, key = f"{D}/shop/jobs/orders", {"Idempotency-Key": "monday"}

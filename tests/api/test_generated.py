@@ -109,8 +109,10 @@ async def calls(api: httpx.AsyncClient, engine: Engine) -> list[dict[str, Any]]:
     await api.post(f"{D}/shop/jobs/ticks/emit", json={"partition_key": "0-99", "start": 0, "end": 99})
     await settle(engine)
     [ticks] = [one for one in (await api.get("/api/v1/datasets")).json()["items"] if one["job"] == "ticks"]
+    backfill = {"dag": "shop", "job": "bills", "select": {"keys": ["100-199"]}}
+    begun = (await api.post("/api/v1/backfills", json=backfill)).json()
     named = {
-        "dataset": ticks["dataset_uuid"], "partition_key": "0-99",
+        "backfill_id": begun["id"], "dataset": ticks["dataset_uuid"], "partition_key": "0-99",
         "dag": "shop", "job": "orders", "namespace": "default", "path": "payments/new", "version": "3",
         "task_id": task["id"], "run_id": run_["id"], "schedule": "nightly", "worker_id": here["id"], "name": "mail",
         "key_id": key["id"], "effect_id": str(uuid4()), "letter_id": str(uuid4()),
@@ -129,6 +131,8 @@ async def calls(api: httpx.AsyncClient, engine: Engine) -> list[dict[str, Any]]:
         "deploy_dag": {"yaml": f"{SHOP}# once more"},
         "activate_dag_version": {"version": 1},
         "revert_partition": {"revision": 1},
+        "start_backfill": backfill,
+        "invalidate": {"scope": "partition", "partition_key": "0-99", "reason": "manual"},
     }
     made = []
     for path, operations in DOCUMENT["paths"].items():

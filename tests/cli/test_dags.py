@@ -233,3 +233,14 @@ def test_a_task_of_a_source_is_started_with_what_is_given(dev: Dev, flow: Flow) 
     assert (trigger["payload"], trigger["cursor"]) == ({"a": 1}, -5)
     assert dev("dags", "emit", flow.name, "tables").returncode == 1
     assert dev("dags", "emit", flow.name, "ticks", "--cursor", "1", "--partition", "a").returncode == 1
+
+
+async def test_why_a_partition_is_there_or_not(dev: Dev, flow: Flow) -> None:
+    deployed(dev, flow)
+    query = ("dags", "why", flow.name, "tables", "--partition", "0-19")
+    assert dev(*query).stdout == "waiting_for_input: ticks has not committed 0-19\n"
+
+    await emitted(dev, flow)
+
+    assert dev.json(*query)["because"] in ("committed", "not_owed")
+    assert dev("dags", "why", flow.name, "tables").returncode != 0

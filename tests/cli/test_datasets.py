@@ -64,7 +64,7 @@ async def test_a_dataset_is_listed_shown_and_reverted(dev: Dev, dataset: str) ->
     await emit(dev, dataset, "10-19", "--start", "10", "--end", "19")
 
     (row,) = [line for line in dev("datasets", "list").stdout.splitlines() if line.startswith(dataset)]
-    assert "postgres" in row
+    assert "none" in row
     shown = dev("datasets", "get", dataset).stdout
     assert "analysts" in shown
     assert "current" in shown

@@ -276,8 +276,8 @@ async def test_a_failed_partition_that_is_replayed_runs_again(world: World) -> N
 
 async def test_what_the_scheme_of_a_job_has_and_no_task_makes_is_missing(world: World) -> None:
     await deploy(world)
-    await world.dags.pause("blocks")
     holder = await world.emit("load", "blocks")
+    await world.dags.pause("blocks")
     scopes = [
         {"partition_key": "0-99", "start": 0, "end": 99},
         {"partition_key": "100-149", "start": 100, "end": 149},
@@ -294,7 +294,7 @@ async def test_what_the_scheme_of_a_job_has_and_no_task_makes_is_missing(world: 
 
 
 async def test_pages_are_in_order_of_the_first_number_then_of_the_key(world: World) -> None:
-    await deploy(world)
+    await deploy(world, BLOCKS.replace("{kind: range, size: 100, start: 0}", "{kind: key}"))
     await load(world, 1000, 0, 200, 100)
     await world.report(await world.emit("load", "blocks"), partition_key="b")
     await world.report(await world.emit("load", "blocks"), partition_key="Ä/%")

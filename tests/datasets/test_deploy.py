@@ -9,8 +9,10 @@ from tests.datasets.world import CHAIN, World, output
 from tests.kit.world import ok
 
 from windlass import errors
+from windlass.datasets.doctor import PROGRESS, examine_builds
 from windlass.datasets.router import Router
 from windlass.datasets.tables.dags import DagTable
+from windlass.engine.read.doctor import Level
 
 pytestmark = pytest.mark.slow
 
@@ -210,12 +212,29 @@ async def test_a_build_task_that_fails_for_good_fails_the_deployment_and_leaves_
     failed = await world.dags.deployment("chain", second.id)
     assert (failed.state, failed.reason) == ("failed", f"a task of compact: {built} failed")
     assert (await world.dags.get("chain")).active_version == first.id
+    [finding] = await examine_builds(world.engine.store)
+    assert (finding.level, finding.message.partition(";")[0]) == (
+        Level.NOTE, "version 2 of the DAG chain (namespace default) failed to build",
+    )  # fmt: skip
 
     retried = await world.engine.parts.repair.retry(built)
     await world.settle()
     assert (await world.dags.deployment("chain", second.id)).state == "building"
     await world.report(await world.leases.hold(retried), partition_key="0-99", start=0, end=99)
     assert (await world.dags.deployment("chain", second.id)).state == "active"
+
+
+async def test_the_doctor_finds_a_build_without_progress(world: World) -> None:
+    await world.deploy()
+    await world.report(await world.emit(), cursor=150)
+    await world.deploy(CHANGED)
+    assert await examine_builds(world.engine.store) == []
+
+    await world.leases.clock.advance(PROGRESS.total_seconds() + 1)
+
+    [finding] = await examine_builds(world.engine.store)
+    assert (finding.name, finding.level) == ("builds", Level.WRONG)
+    assert finding.message.startswith("version 2 of the DAG chain (namespace default) builds")
 
 
 async def test_a_build_that_had_failed_catches_up_with_what_came_meanwhile(world: World) -> None:

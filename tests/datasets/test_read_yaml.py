@@ -20,30 +20,30 @@ def found(text: str | bytes) -> list[tuple[int, int, str, str]]:
     return [(each.line, each.column, each.path, each.code) for each in read(text).problems]
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "code"),
-    [
-        ("name: d\njobs: [¦", "", Code.YAML_SYNTAX),
-        ("name: d\njobs:\n¦\t- x\n", "", Code.YAML_SYNTAX),
-        ("¦", "", Code.YAML_SYNTAX),
-        ("¦# nothing\n", "", Code.YAML_SYNTAX),
-        ("name: d\n¦---\nname: e\n", "", Code.YAML_SYNTAX),
-        ("name: ¦!!str d\n", "name", Code.YAML_SYNTAX),
-        ("defaults: ¦!python/object:os.system {}\n", "defaults", Code.YAML_SYNTAX),
-        ("name: ¦&a d\n", "name", Code.YAML_ALIAS),
-        ("jobs: ¦&a [x]\n", "jobs", Code.YAML_ALIAS),
-        ("jobs: [¦*a]\n", "jobs[0]", Code.YAML_ALIAS),
-        ("defaults: {¦<<: {max_attempts: 1}}\n", "defaults[\"<<\"]", Code.YAML_ALIAS),
-        ("name: d\n¦name: e\n", "name", Code.DUPLICATE_KEY),
-        ("jobs:\n  - name: a\n    config: {x: {y: 1, ¦y: 2}}\n", "jobs[0].config.x.y", Code.DUPLICATE_KEY),
-        ("? ¦[a, b]\n: c\n", "", Code.WRONG_TYPE),
-        ('name: ¦"a\\0b"\n', "name", Code.BAD_VALUE),
-        ("name: a¦\x00b\n", "", Code.YAML_SYNTAX),
-        ("name: é¦\x1bb\n", "", Code.YAML_SYNTAX),
-        ("¦- a\n", "", Code.WRONG_TYPE),
-        ("¦text\n", "", Code.WRONG_TYPE),
-    ],
-)  # fmt: skip
+REFUSED = [
+    ("name: d\njobs: [¦", "", Code.YAML_SYNTAX),
+    ("name: d\njobs:\n¦\t- x\n", "", Code.YAML_SYNTAX),
+    ("¦", "", Code.YAML_SYNTAX),
+    ("¦# nothing\n", "", Code.YAML_SYNTAX),
+    ("name: d\n¦---\nname: e\n", "", Code.YAML_SYNTAX),
+    ("name: ¦!!str d\n", "name", Code.YAML_SYNTAX),
+    ("defaults: ¦!python/object:os.system {}\n", "defaults", Code.YAML_SYNTAX),
+    ("name: ¦&a d\n", "name", Code.YAML_ALIAS),
+    ("jobs: ¦&a [x]\n", "jobs", Code.YAML_ALIAS),
+    ("jobs: [¦*a]\n", "jobs[0]", Code.YAML_ALIAS),
+    ("defaults: {¦<<: {max_attempts: 1}}\n", "defaults[\"<<\"]", Code.YAML_ALIAS),
+    ("name: d\n¦name: e\n", "name", Code.DUPLICATE_KEY),
+    ("jobs:\n  - name: a\n    config: {x: {y: 1, ¦y: 2}}\n", "jobs[0].config.x.y", Code.DUPLICATE_KEY),
+    ("? ¦[a, b]\n: c\n", "", Code.WRONG_TYPE),
+    ('name: ¦"a\\0b"\n', "name", Code.BAD_VALUE),
+    ("name: a¦\x00b\n", "", Code.YAML_SYNTAX),
+    ("name: é¦\x1bb\n", "", Code.YAML_SYNTAX),
+    ("¦- a\n", "", Code.WRONG_TYPE),
+    ("¦text\n", "", Code.WRONG_TYPE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "path", "code"), REFUSED, ids=[code for _, _, code in REFUSED])
 def test_yaml_that_is_refused_is_named_with_its_place(text: str, path: str, code: Code) -> None:
     text, line, column = marked(text)
 

@@ -10,8 +10,12 @@ from tests.contracts.lease.world import Holder
 from tests.contracts.lease.world import World as LeaseWorld
 
 from windlass import Engine
+from windlass.datasets.always_on import AlwaysOn
+from windlass.datasets.backfills import Backfills
+from windlass.datasets.backpressure import Backpressure
 from windlass.datasets.dags import Dags
 from windlass.datasets.deployments import Deployments
+from windlass.datasets.invalidations import Invalidations
 from windlass.datasets.router import Router
 from windlass.datasets.server_jobs import ServerJobs
 from windlass.datasets.sources import Sources
@@ -80,13 +84,18 @@ class World:
     async def settle(self) -> None:
         """Run all loops of datasets until none has anything to do."""
         router, server = self.engine.service(Router), self.engine.service(ServerJobs)
-        deployments = self.engine.service(Deployments)
+        deployments, always_on = self.engine.service(Deployments), self.engine.service(AlwaysOn)
+        backpressure = self.engine.service(Backpressure)
         while (
             await router.route_tick()
             + await router.advance_tick()
             + await router.reconcile_tick()
             + await server.tick()
             + await deployments.tick()
+            + await always_on.tick()
+            + await self.engine.service(Backfills).tick()
+            + await self.engine.service(Invalidations).tick()
+            + await backpressure.tick()
         ):
             pass
 

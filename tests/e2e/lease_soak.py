@@ -294,7 +294,7 @@ class Soak(Asking):
         for row in rows:
             number = json.loads(row["payload"])["number"]
             assert json.loads(row["result"]) == number * number, row
-        twice = await self.ask(lambda c: c.fetch(_COMMITTED_TWICE))
+        twice = await self.ask(lambda c: c.fetch(COMMITTED_TWICE))
         assert not twice, twice[:5]
         await self._examine_events()
         ran = Counter(tuple(line.split()) for line in self.trace.read_text().splitlines())
@@ -320,7 +320,7 @@ class Soak(Asking):
 
 
 _ENDED = "select count(*) from windlass.task where finished_at is not null"
-_COMMITTED_TWICE = """
+COMMITTED_TWICE = """
 select t.id, count(m.id) from windlass.task t
   left join e2e.move m on m.task_id = t.id and m.state = 'succeeded' and m.was <> m.state
  group by t.id having count(m.id) <> 1"""

@@ -21,6 +21,7 @@ from tests.kit import database as databases
 from tests.kit.database import temporary_folder
 
 from windlass.api.client import ApiClient
+from windlass.serve import migrate_data_database
 from windlass.store.embedded.host import find_software
 from windlass.store.embedded.launch import process_mark, read_record
 
@@ -284,6 +285,21 @@ async def test_the_printed_sql_makes_the_same_schema_as_migrate(
     assert (done.returncode, "ERROR" in done.stderr) == (0, False), done.stderr
     assert schema_of(bare_database) == schema_of(database)
     assert await ledger_of(bare_database) == await ledger_of(database)
+
+
+async def test_the_printed_sql_of_the_data_database_makes_what_migrate_makes(bare_database: str) -> None:
+    script = await asyncio.to_thread(windlass, "migrate", "--sql", "--data")
+    assert script.returncode == 0
+    psql = str(find_software(None).program("psql"))
+    command = [psql, "-X", "-q", bare_database]
+    done = await asyncio.to_thread(subprocess.run, command, input=script.stdout, text=True, capture_output=True)
+    assert (done.returncode, "ERROR" in done.stderr) == (0, False), done.stderr
+    assert await migrate_data_database(bare_database) is False
+
+
+def test_the_tables_of_datasets_are_not_migrated_alone() -> None:
+    done = windlass("migrate", "--data")
+    assert (done.returncode, "--data needs --sql" in done.stderr) == (2, True)
 
 
 def schema_of(dsn: str) -> str:

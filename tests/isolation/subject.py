@@ -27,7 +27,9 @@ from windlass.core.schedule import ScheduleSpec
 from windlass.core.states import Effect, Instant
 from windlass.core.submission import Submission
 from windlass.core.worker import Registration
+from windlass.datasets.backfills import Backfills
 from windlass.datasets.dags import Dags
+from windlass.datasets.rules.backfill import Selection
 from windlass.datasets.sources import Sources
 
 VICTIM, ELSEWHERE = "victim", "elsewhere"
@@ -41,6 +43,8 @@ jobs:
   - {name: hear, activation: source, runtime: ecs_platform, operator: o, outputs: 0, source: {kind: webhook, path: a/b}}
   - {name: write, activation: source, runtime: ecs_platform, operator: o, outputs: 1, update_strategy: replace,
      source: {kind: manual}}
+  - {name: fill, activation: reactive, runtime: ecs_platform, operator: o, outputs: 0, execution_strategy: PerPartition,
+     inputs: [{from: {job: write}}]}
 publish:
   facts: {from: {job: write}, storage: postgres, write_mode: direct, read_roles: ["*"]}
 """
@@ -131,6 +135,10 @@ async def populated(engine: Engine) -> Victim:
     ids["step_attempt_id"] = attempt.id
     ids["version"] = ids["expect_active"] = await _deployed(engine)
     ids["dataset"], ids["dataset_version"] = await _committed(engine, held.task.id)
+    backfill = await engine.service(Backfills).start(
+        "flow", "fill", Selection(keys=("0-99",)), namespace=VICTIM, created_by=SECRET
+    )
+    ids["backfill_id"] = backfill.row.id
     values = {
         "partition_key": "0-99", "dag": "flow", "job": "read", "path": "a/b", "yaml": DAG,
         "kind": "job", "queue": "q", "name": "n", "cron": "0 0 0 1 1 *", "role": "viewer", "worker_id": "w",

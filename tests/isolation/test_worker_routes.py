@@ -63,6 +63,14 @@ def internal_bodies(task: Task, message_id: UUID) -> dict[str, dict[str, Any]]:
         "/internal/events": fence | {"events": [event]},
         "/internal/buffer-publish": fence
         | {"dataset_uuid": DATASET, "dataset_version": DATASET, "batch_uri": "s3://b/x", "record_count": 1},
+        "/internal/invalidations": fence
+        | {
+            "dataset_uuid": DATASET,
+            "dataset_version": DATASET,
+            "scope": "partition",
+            "partition_key": "0-99",
+            "reason": "manual",
+        },
         "/internal/wakeups/route": where,
         "/internal/wakeups/receive": where,
         "/internal/wakeups/unheard": where,

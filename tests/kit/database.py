@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 import asyncpg
 import psycopg
 
+from windlass.datasets.data.database import migrate_data
 from windlass.store.embedded.launch import process_mark, read_record
 from windlass.store.embedded.server import EmbeddedServer
 from windlass.store.migrate import migrate
@@ -147,6 +148,7 @@ async def _make_template(server: Server) -> str:
     connection = await asyncpg.connect(dsn)
     try:
         await migrate(connection)
+        await migrate_data(connection)
     finally:
         await connection.close()
     return urlsplit(dsn).path[1:]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from windlass import Engine
+from windlass.datasets.always_on import AlwaysOn
+from windlass.datasets.backfills import Backfills
+from windlass.datasets.backpressure import Backpressure
 from windlass.datasets.deployments import Deployments
+from windlass.datasets.invalidations import Invalidations
 from windlass.datasets.router import Router
 from windlass.datasets.server_jobs import ServerJobs
 
@@ -17,5 +21,9 @@ async def settle(engine: Engine) -> None:
         + await router.reconcile_tick()
         + await server.tick()
         + await deployments.tick()
+        + await engine.service(AlwaysOn).tick()
+        + await engine.service(Backfills).tick()
+        + await engine.service(Invalidations).tick()
+        + await engine.service(Backpressure).tick()
     ):
         pass

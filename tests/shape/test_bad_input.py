@@ -209,6 +209,7 @@ GOOD: dict[str, Callable[[Scene], Any]] = {
     "payload_max_bytes": lambda s: 4_000_000,
     "data_dir": lambda s: "unused",
     "database_url": lambda s: s.database,
+    "data_database_url": lambda s: s.database,
     "effects": lambda s: {},
     "drain": lambda s: "1s",
     "duration": lambda s: "1h",

@@ -13,6 +13,8 @@ import pytest
 from tests.shape.promises import without_parameters, wrong_tests
 from tests.shape.source import ROOT
 
+from windlass.datasets.rules.problem import Code
+
 pytestmark = pytest.mark.slow
 
 PAGES = sorted((ROOT / "docs/promises").glob("*.md"))
@@ -65,6 +67,12 @@ def test_every_test_that_is_named_exists_and_is_run(page: Path, collected: dict[
     named = [test for tests in promises(page.read_text()).values() for test in tests]
 
     assert wrong_tests(named, collected) == []
+
+
+def test_every_code_of_a_dag_file_has_a_row() -> None:
+    rows = promises((ROOT / "docs/promises/datasets.md").read_text())
+
+    assert {code for code in Code if not any(row.startswith(f"`{code}`: ") for row in rows)} == set()
 
 
 # --------------------------------------------------------------------------------------------- the test itself

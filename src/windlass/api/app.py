@@ -12,12 +12,14 @@ from windlass.api.framework.problem import MEDIA_TYPE, PROBLEMS, Problem
 from windlass.api.framework.request import Request
 from windlass.api.framework.route import API_KEY, API_TABLES, Call, Route, Table
 from windlass.api.routes import (
+    backfills,
     catalog,
     changes,
     dags,
     datasets,
     health,
     hooks,
+    invalidations,
     keys,
     namespaces,
     outbox,
@@ -28,13 +30,14 @@ from windlass.api.routes import (
     workers,
     workflows,
 )
-from windlass.datasets.rules.events import PARTITION_MAX
+from windlass.datasets.rules.partition import PARTITION_MAX
 from windlass.engine.engine import Engine
 from windlass.net.asgi import Response
 
 TABLES: tuple[Table, ...] = (
-    tasks.table, workflows.table, dags.table, hooks.table, datasets.table, catalog.table, runs.table, schedules.table,
-    queues.table, workers.table, namespaces.table, keys.table, outbox.table, *API_TABLES, changes.table, health.table,
+    tasks.table, workflows.table, dags.table, hooks.table, datasets.table, catalog.table, backfills.table,
+    invalidations.table, runs.table, schedules.table, queues.table, workers.table, namespaces.table, keys.table,
+    outbox.table, *API_TABLES, changes.table, health.table,
 )  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for table in TABLES for route in table.routes)
 CONTRACT = openapi.Contract(

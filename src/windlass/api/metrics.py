@@ -18,6 +18,8 @@ from windlass.api.framework.application import Application
 from windlass.api.framework.problem import PROBLEMS
 from windlass.api.framework.request import Request
 from windlass.api.framework.route import Route
+from windlass.datasets.pressure import PressureGauges, Pressures
+from windlass.datasets.router import Router
 from windlass.engine.engine import Engine
 from windlass.engine.read.metrics import BUCKETS_S, Histogram, Snapshot, Tally
 from windlass.net.asgi import Response
@@ -29,8 +31,10 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 async def metrics_text(engine: Engine) -> bytes:
     """The answer to GET /metrics. Without a tally it has only gauges."""
-    snapshot = await engine.parts.gauges.read()
-    return generate_latest(_Families([*gauges(snapshot), *(() if engine.tally is None else counters(engine.tally))]))
+    families = [*gauges(await engine.parts.gauges.read()), *dataset_gauges(await engine.service(Pressures).read())]
+    if engine.tally is not None:
+        families += [*counters(engine.tally), *dataset_counters(engine.service(Router))]
+    return generate_latest(_Families(families))
 
 
 def tally_app(tally: Tally) -> Application:
@@ -91,6 +95,29 @@ def counters(tally: Tally) -> Iterable[Metric]:
     lateness = HistogramMetricFamily("windlass_schedule_lateness_seconds", "From when a fire was due to its task.")
     lateness.add_metric([], _buckets(tally.lateness), tally.lateness.sum_s)
     return ended, duration, latency, expired, late, skew, fires, lateness
+
+
+def dataset_gauges(found: PressureGauges) -> Iterable[Metric]:
+    held = GaugeMetricFamily(
+        "windlass_dataset_held", "Jobs that get no tasks because too many wait: 1.", labels=["dag", "job"]
+    )
+    owed = GaugeMetricFamily(
+        "windlass_dataset_owed", "Partitions and updates that jobs have no task for yet.", labels=["dag", "job"]
+    )
+    for label, is_held in found.held.items():
+        held.add_metric(label, int(is_held))
+    for label, count in found.owed.items():
+        owed.add_metric(label, count)
+    return held, owed
+
+
+def dataset_counters(router: Router) -> Iterable[Metric]:
+    events = CounterMetricFamily("windlass_dataset_events", "Events by what became of them.", labels=["routing"])
+    for routing, count in router.routed.copy().items():
+        events.add_metric([routing], count)
+    tasks = CounterMetricFamily("windlass_dataset_routed_tasks", "Tasks of jobs that were made for new data.")
+    tasks.add_metric([], router.tasks_made)
+    return events, tasks
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -41,6 +41,7 @@ app.command("windlass.cli.submit:submit", group=TRY, help="Submit a task; with -
 app.command("windlass.cli.serve:serve", group=RUN, help="Run a server on your own PostgreSQL.")
 app.command("windlass.cli.worker:worker", group=RUN, help="Run the handlers of an app.")
 app.command("windlass.cli.wrapper:wrapper", group=RUN, help="Run operators for queues with wake-ups, over mTLS.")
+app.command("windlass.cli.sink:sink", group=RUN, help="Write the batches of buffered datasets to their tables.")
 app.command("windlass.cli.migrate:migrate", group=RUN, help="Migrate the database to the schema of this version.")
 app.command("windlass.cli.doctor:doctor", group=RUN, help="Diagnose the database and the configuration.")
 app.command("windlass.cli.check:check", group=RUN, help="Check changed workflow code against unfinished runs.")
@@ -120,6 +121,7 @@ dags.command("windlass.cli.dags:pause_dag", name="pause", help="Pause a DAG.")
 dags.command("windlass.cli.dags:resume_dag", name="resume", help="Resume a paused DAG.")
 dags.command("windlass.cli.dags:retire_dag", name="retire", help="Stop a DAG for good. Its data stays.")
 dags.command("windlass.cli.dags:emit", name="emit", help="Start a task of a source.")
+dags.command("windlass.cli.dags:why_job", name="why", help="Say why a job has processed a partition or not.")
 app.command(dags)
 
 datasets = App(name="datasets", group=MANAGE, help="Inspect datasets and their partitions; revert partitions.")
@@ -128,8 +130,18 @@ datasets.command("windlass.cli.datasets:get_dataset", name="get", help="Show a d
 datasets.command("windlass.cli.datasets:list_partitions", name="partitions", help="List the partitions of a dataset.")
 datasets.command("windlass.cli.datasets:show_coverage", name="coverage", help="Show which numbers are committed.")
 datasets.command("windlass.cli.datasets:revert_partition", name="revert", help="Revert a partition to an old revision.")
+datasets.command(
+    "windlass.cli.datasets:invalidate", name="invalidate", help="Report that a part of a dataset was wrong."
+)
 datasets.command("windlass.cli.datasets:list_events", name="events", help="List the events of a dataset.")
 app.command(datasets)
+
+backfill = App(name="backfill", group=MANAGE, help="Make partitions of a job again.")
+backfill.command("windlass.cli.backfill:start_backfill", name="start", help="Start a backfill.")
+backfill.command("windlass.cli.backfill:list_backfills", name="list", help="List backfills, newest first.")
+backfill.command("windlass.cli.backfill:get_backfill", name="get", help="Show a backfill with its progress.")
+backfill.command("windlass.cli.backfill:cancel_backfill", name="cancel", help="Cancel a backfill.")
+app.command(backfill)
 
 app.command(
     "windlass.cli.datasets:show_lineage", name="lineage", group=MANAGE, help="Show where data comes from and goes."

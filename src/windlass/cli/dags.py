@@ -20,7 +20,7 @@ from windlass.errors import DagInvalid, PlanChanged
 
 COLUMNS = ("name", "state", "jobs", "datasets", "active version")
 VERSION_COLUMNS = ("number", "state", "built", "created", "by", "activated", "id", "reason")
-JOB_COLUMNS = ("job", "queued", "running", "failed", "held", "queue", "operator", "runtime")
+JOB_COLUMNS = ("job", "queued", "running", "failed", "state", "queue", "operator", "runtime")
 ENDED = frozenset({"active", "failed", "abandoned", "superseded", "rolled_back"})
 
 File = Annotated[str, Parameter(help="DAG file in YAML, or `-` for standard input.")]
@@ -206,7 +206,8 @@ def get_dag(dag: DagName, *, api: ApiOptions = HERE) -> None:
 
 def _job_row(job: dict[str, Any]) -> list[object]:
     counts = [job["tasks"][state] or "" for state in ("queued", "running", "failed")]
-    return [job["job"], *counts, "held" if job["held"] else "", job["queue"], job["operator"], job["runtime"]]
+    state = "held" if job["held"] else job.get("state", "")
+    return [job["job"], *counts, state, job["queue"], job["operator"], job["runtime"]]
 
 
 def list_versions(dag: DagName, *, limit: Limit = 50, api: ApiOptions = HERE) -> None:
@@ -301,3 +302,21 @@ def emit(
     order = without_none(payload=payload, cursor=cursor, partition_key=partition, start=start, end=end)
     made = api.client().post(f"/dags/{dag}/jobs/{job}/emit", order, query=api.space)
     api.show(made, made["task_id"])
+
+
+def why_job(
+    dag: DagName,
+    job: Annotated[str, Parameter(help="Name of the job.")],
+    *,
+    partition: str | None = None,
+    api: ApiOptions = HERE,
+) -> None:
+    """Say why a partition of a job is there or not: `windlass dags why chain compact --partition 0-999`.
+
+    Parameters
+    ----------
+    partition
+        Key of the partition. A job that reads updates, and a source, have none.
+    """
+    found = api.client().get(f"/dags/{dag}/jobs/{job}/why", {**api.space, **without_none(partition_key=partition)})
+    api.show(found, f"{found['because']}: {found['detail']}")

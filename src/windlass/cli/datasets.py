@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.options import Limit
-from windlass.cli.output import console, instant, pairs, print_json, table
+from windlass.cli.output import Unusable, console, instant, pairs, print_json, table
 
 COLUMNS = ("name", "dag", "job", "storage", "cursor", "versions", "fresh", "id")
 VERSION_COLUMNS = ("version", "state", "rows", "bytes", "created")
@@ -124,6 +125,54 @@ def revert_partition(
     path = ("datasets", dataset, "partitions", key, "revert")
     made = api.client().post(path, {"revision": revision}, query={**api.space, "version": version})
     api.show(made, f"{key} has the content of revision {revision}, as revision {made['revision']}.")
+
+
+def invalidate(
+    dataset: DatasetName,
+    *,
+    reason: Annotated[
+        Literal["reorg", "correction", "manual", "schema_change"], Parameter(help="Why the data is wrong.")
+    ] = "manual",
+    partition: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    gte: Annotated[tuple[str, ...], Parameter(show_default=False, allow_leading_hyphen=True)] = (),
+    lte: Annotated[tuple[str, ...], Parameter(show_default=False, allow_leading_hyphen=True)] = (),
+    api: ApiOptions = HERE,
+) -> None:
+    """Report that a part of a dataset was wrong: a partition, or rows between bounds. Each job that reads it gets a
+    task, which repairs what the job made of it.
+
+    Parameters
+    ----------
+    partition
+        Key of the partition that is wrong.
+    gte
+        `COLUMN=VALUE`: rows whose column is at least this are wrong; repeatable.
+    lte
+        `COLUMN=VALUE`: rows whose column is at most this are wrong; repeatable.
+    """
+    order: dict[str, Any] = {"scope": "row_range" if partition is None else "partition", "reason": reason}
+    if partition is not None:
+        order["partition_key"] = partition
+    rows: dict[str, dict[str, object]] = {}
+    for name, bounds in (("gte", gte), ("lte", lte)):
+        for bound in bounds:
+            column, equals, value = bound.partition("=")
+            if not equals:
+                raise Unusable(f"--{name} needs COLUMN=VALUE, not {bound!r}")
+            rows.setdefault(column, {})[name] = _scalar(value)
+    if rows:
+        order["row_filter"] = rows
+    made = api.client().post(("datasets", dataset, "invalidations"), order, query=api.space)
+    api.show(made, f"{made['id']}: {len(made['tasks'])} jobs have a task.")
+
+
+def _scalar(text: str) -> object:
+    """A number, if it is one; otherwise text."""
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else text
 
 
 def list_events(dataset: DatasetName, *, limit: Limit = 50, api: ApiOptions = HERE) -> None:

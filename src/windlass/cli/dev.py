@@ -30,7 +30,7 @@ from windlass.cli.shutdown import stop_signal
 from windlass.cli.worker import export_settings, find_app
 from windlass.engine.engine import Engine
 from windlass.sdk import App
-from windlass.serve import open_engine
+from windlass.serve import migrate_data_database, open_engine
 from windlass.settings import Settings, without_password
 
 # Example values for the hint that `windlass dev` prints.
@@ -60,13 +60,15 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
     stop = stop_signal()
     if not as_json:
         say(f"[bold]Windlass[/bold] {__version__} is starting …")
-    settings = replace(settings, blobs=settings.blobs or settings.blobs_folder)  # every process is on this machine
+    settings = on_this_machine(settings)
+    if settings.data_database_url is not None:
+        await migrate_data_database(settings.data_database_url)
     async with open_url(settings) as url, open_engine(url, **engine_options(settings)) as engine:
         export_settings(replace(settings, database_url=url))
         key = settings.api_key or stored_key(settings)
         launchers = settings.launchers or "process"
         settings = with_certificates(
-            replace(settings, api_key=key, push_loopback=True, stdio=True, launchers=launchers)
+            replace(settings, api_key=key, push_loopback=True, stdio=True, launchers=launchers, sink=True)
         )
         async with servers(engine, settings) as addresses, dev_worker(app, engine) as worker:
             store_key(settings, key)
@@ -82,6 +84,15 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
                 say("Stopping: finishing running tasks …")
     if not as_json:
         say("Stopped.")
+
+
+def on_this_machine(settings: Settings) -> Settings:
+    """Objects, batches and the lake are in the data folder unless a store is set: every process is on this machine."""
+    scratch_uri = settings.scratch_uri
+    if scratch_uri == Settings().scratch_uri:
+        scratch_uri = (settings.data_dir / "scratch").absolute().as_uri()
+    blobs, lake = settings.blobs or settings.blobs_folder, settings.lake or settings.lake_folder
+    return replace(settings, blobs=blobs, lake=lake, scratch_uri=scratch_uri)
 
 
 def print_summary(summary: dict[str, str], app: App | None, worker: str | None) -> None:

@@ -1,4 +1,5 @@
-"""Waits for a task or a run to end, or for a version of a DAG to be built, with a progress bar on a terminal."""
+"""Waits for a task, a run or a backfill to end, or for a version of a DAG to be built. Shows a progress bar on a
+terminal."""
 
 from __future__ import annotations
 
@@ -70,6 +71,22 @@ def follow_version(
 
     with bar(f"{version['dag']} version {version['number']}") as show:
         return _until(poll, limit_s), most
+
+
+def follow_backfill(
+    client: ApiClient, backfill: dict[str, Any], ends: Collection[str], limit_s: float | None
+) -> dict[str, Any]:
+    """Returns a backfill when it has ended or `limit_s` has passed."""
+
+    def poll() -> tuple[bool, dict[str, Any]]:
+        current = client.get(f"/backfills/{backfill['id']}")
+        jobs = current["jobs"]
+        done = sum(job[name] for job in jobs for name in ("succeeded", "failed", "cancelled"))
+        show(current["state"], done, sum(job["partitions"] for job in jobs) or None)
+        return current["state"] in ends, current
+
+    with bar(f"{backfill['dag']}/{backfill['job']}") as show:
+        return _until(poll, limit_s)
 
 
 def _until(poll: Callable[[], tuple[bool, dict[str, Any]]], limit_s: float | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,6 +40,7 @@ from windlass.serve import (
     open_pools,
     open_server,
     open_sessions,
+    open_sink,
 )
 from windlass.settings import Address, Settings, without_password
 
@@ -70,11 +71,16 @@ def serve(
         Path | None, Parameter(help="PEM file with the TLS certificate of the API; reloaded when replaced.")
     ] = None,
     http_key: Annotated[Path | None, Parameter(help="PEM file with the key of that certificate.")] = None,
+    sink: Annotated[
+        bool | None, Parameter(help="Also write the batches of buffered datasets, as `windlass sink` does.")
+    ] = None,
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
     """Serve the API and run the loops of an engine, until Ctrl-C or SIGTERM. The database must be migrated."""
-    settings = database.settings(**asdict(server), http_certificate=http_certificate, http_key=http_key, **asdict(log))
+    settings = database.settings(
+        **asdict(server), http_certificate=http_certificate, http_key=http_key, sink=sink, **asdict(log)
+    )
     if settings.database_url is None:
         raise Unusable("serve needs a database: give --database-url or DATABASE_URL, or use `windlass dev`")
     check_ports(settings)
@@ -135,6 +141,7 @@ def engine_options(settings: Settings) -> dict[str, Any]:
         "blobs": settings.blobs_url,
         "payload_max_bytes": settings.payload_max_bytes,
         "secret_keys": settings.secret_keys,
+        "data_database_url": settings.data_database_url,
         "tally": Tally() if settings.metrics else None,
         "pace": Pace(settings.scheduler_interval_s, settings.scheduler_batch, settings.scheduler_fires_max),
     }
@@ -168,7 +175,7 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
                 open_internal(
                     engine, internal=settings.internal, certificate=settings.internal_certificate,
                     key=settings.internal_key, authority=settings.internal_ca, scratch_uri=settings.scratch_uri,
-                    limits=http_limits,
+                    lake=settings.lake_url, limits=http_limits,
                 )
             )  # fmt: skip
         grpc = await stack.enter_async_context(
@@ -186,13 +193,22 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         engine.workers.drain_timeout_s = settings.drain_timeout_s
         await stack.enter_async_context(
             open_carriers(
-                engine, CarrierOptions.of(settings), scratch_uri=settings.scratch_uri, targets=settings.push_targets,
-                loopback=settings.push_loopback,
+                engine, CarrierOptions.of(settings), scratch_uri=settings.scratch_uri, lake=settings.lake_url,
+                targets=settings.push_targets, loopback=settings.push_loopback,
             )
         )  # fmt: skip
+        if settings.sink:
+            await stack.enter_async_context(sink_of(engine, settings))
         if settings.stdio:
             await stack.enter_async_context(open_pools(engine, drain_s=settings.drain_timeout_s))
         yield {"api": f"{api}/api/v1", "metrics": f"{api}/metrics", "grpc": grpc, **addresses}
+
+
+def sink_of(engine: Engine, settings: Settings) -> AbstractAsyncContextManager[None]:
+    return open_sink(
+        engine, scratch_uri=settings.scratch_uri, batch_max_bytes=settings.buffer_batch_max_bytes,
+        keep_s=settings.buffer_keep_s,
+    )  # fmt: skip
 
 
 def print_addresses(addresses: dict[str, str]) -> None:

@@ -13,7 +13,9 @@ JITTER_SHARE = 0.2
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The limits of a task, set by its submitter. Most tasks have the defaults, which are not stored."""
+    """The limits of a task, set by its submitter. Most tasks have the defaults, which are not stored. `unlimited`: no
+    failure and no loss ends it, whatever its budgets and the category say. Only the engine sets that, for jobs that
+    always run."""
 
     max_attempts: int = 5
     max_losses: int = 3
@@ -22,6 +24,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_delay_s: float = 1.0
     retry_factor: float = 2.0
     retry_delay_max_s: float = 300.0
+    unlimited: bool = False
 
 
 DEFAULT_POLICY = Policy()

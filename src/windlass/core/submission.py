@@ -95,6 +95,8 @@ def check_submission(submission: Submission, most: int = PAYLOAD_MAX_BYTES) -> N
         check_text("concurrency_key", submission.concurrency_key, KEY_MAX)
     if submission.policy is not DEFAULT_POLICY:
         check_policy(submission.policy)
+        if submission.policy.unlimited and submission.job_id is None:
+            raise Invalid("only jobs that always run have no budget", field="policy.unlimited")
     _check_optional(submission)
 
 
@@ -148,3 +150,4 @@ def check_policy(policy: Policy) -> None:
     check_seconds("policy.retry_delay_s", policy.retry_delay_s)
     check_seconds("policy.retry_delay_max_s", policy.retry_delay_max_s)
     check_seconds("policy.retry_factor", policy.retry_factor, least=1.0, most=1000.0)
+    check_type("policy.unlimited", policy.unlimited, bool)

@@ -197,7 +197,7 @@ def expire(
     failure = Failure(Category.INFRASTRUCTURE, message or f"{lost_by} attempt {task.attempt}", reason, last_output)
     if task.cancel is not None:
         return end(Verb.EXPIRE, lost, State.CANCELLED, _cancelled(task), now, Outcome.LOST, before=task)
-    if times >= max(1, most):
+    if times >= max(1, most) and not task.policy.unlimited:
         return end(Verb.EXPIRE, lost, State.FAILED, failure, now, Outcome.LOST, before=task)
     delay = timedelta(seconds=retry_delay_s(task.policy, failure, times, jitter))
     after = _requeued(lost, now + delay, outcome=Outcome.LOST, error=failure)
@@ -326,7 +326,8 @@ def _after_failure(
 ) -> Transition:
     """Another try or the end, decided by the category of the failure and the budget alone."""
     counted = replace(before, failures=before.failures + 1)
-    if not failure.may_retry or counted.failures >= counted.policy.max_attempts:
+    may_retry = failure.may_retry and counted.failures < counted.policy.max_attempts
+    if not may_retry and not counted.policy.unlimited:
         return end(verb, counted, State.FAILED, failure, now, outcome, before=before)
     delay = timedelta(seconds=retry_delay_s(counted.policy, failure, counted.failures, jitter))
     after = _requeued(counted, now + delay, outcome=outcome, error=failure)

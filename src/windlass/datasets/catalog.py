@@ -21,7 +21,7 @@ from windlass.datasets.rules.coverage import Coverage, complete, coverage, merge
 from windlass.datasets.rules.dag import ExecutionStrategy, Job, When
 from windlass.datasets.rules.events import PartitionCommit
 from windlass.datasets.rules.lineage import Direction, JobName, Link, lineage, without
-from windlass.datasets.rules.partition import Key, Ordered, Span
+from windlass.datasets.rules.partition import Key, Ordered, Scheme, Span
 from windlass.datasets.rules.status import (
     BEGIN,
     Found,
@@ -137,7 +137,7 @@ class Catalog:
     async def get(self, caller: Principal, which: UUID | str, namespace: str | None) -> DatasetView:
         """A dataset with its versions, by its id or name. By id in any namespace if none is given."""
         async with self._store.begin() as tx:
-            found = await _find(tx, caller, which, namespace)
+            found = await find_dataset(tx, caller, which, namespace)
             versions = await CatalogTable(tx.session).versions([found.id], sums=True)
         return replace(found, versions=versions.get(found.id, []))
 
@@ -146,7 +146,7 @@ class Catalog:
     ) -> list[CatalogEvent]:
         """The events of a dataset, newest first."""
         async with self._store.begin() as tx:
-            found = await _find(tx, caller, which, namespace)
+            found = await find_dataset(tx, caller, which, namespace)
             return await CatalogTable(tx.session).events(found.id, found.namespace, after, limit)
 
     async def lineage(
@@ -155,7 +155,7 @@ class Catalog:
         """What a dataset is made from, and what is made from it, in active deployments. Datasets that the caller may
         not read are left out: the jobs on both sides are linked."""
         async with self._store.begin() as tx:
-            found, catalog = await _find(tx, caller, which, namespace), CatalogTable(tx.session)
+            found, catalog = await find_dataset(tx, caller, which, namespace), CatalogTable(tx.session)
             links = lineage(await catalog.links(found.namespace), found.id, direction, depth)
             ids = {node for link in links for node in link[:2] if isinstance(node, UUID)} | {found.id}
             datasets = await catalog.lineage_datasets(caller, ids)
@@ -180,29 +180,22 @@ class Catalog:
         """One page of the partitions of a version, the current one unless given: by first number, then by key. With
         `status` a page may have fewer than `limit` items, or none, before the last one."""
         async with self._store.begin() as tx:
-            dataset = await _find(tx, caller, which, namespace)
+            dataset = await find_dataset(tx, caller, which, namespace)
             version_id = await _version(tx, dataset, version)
             if version_id is None:
                 return [], None
-            producers = await _producers(tx, version_id)
-            scan = _Scan(version_id, producers, after or BEGIN, limit, frozenset(status))
-            found = [await _committed(tx, scan)]
-            if not status or OPEN_STATUSES.intersection(status):
-                found += [await _uncommitted(tx, scan, given) for given in producers.inputs]
-        if status:
-            found = [Found([item for item in one.items if item.status in status], one.end) for one in found]
-        return merge_page(found, limit)
+            return await status_page(tx, version_id, status, after or BEGIN, limit)
 
     async def partition(
         self, caller: Principal, which: UUID | str, namespace: str | None, key: str, *, version: UUID | None = None
     ) -> PartitionHistory:
         """A partition with its revisions."""
         async with self._store.begin() as tx:
-            dataset = await _find(tx, caller, which, namespace)
+            dataset = await find_dataset(tx, caller, which, namespace)
             version_id = await _version(tx, dataset, version)
             found = None if version_id is None else await _partition(tx, version_id, key)
             if version_id is None or found is None:
-                raise _no_partition(dataset, key)
+                raise no_partition(dataset, key)
             revisions = await CatalogTable(tx.session).revisions(version_id, key, REVISIONS_MAX)
         return PartitionHistory(found, revisions)
 
@@ -211,7 +204,7 @@ class Catalog:
     ) -> CoverageView:
         """What there is of a version, as spans. Partitions without numbers are in none."""
         async with self._store.begin() as tx:
-            dataset = await _find(tx, caller, which, namespace)
+            dataset = await find_dataset(tx, caller, which, namespace)
             version_id = await _version(tx, dataset, version)
             if version_id is None:
                 return CoverageView(Coverage([], [], []), False)
@@ -243,10 +236,10 @@ class Catalog:
         """Commit an old revision of a partition again, as the next one. What was made from the partition is owed again.
         If the partition has that content already, nothing changes, so that a repeated revert is one."""
         async with self._store.begin() as tx:
-            dataset = await _find(tx, caller, which, namespace)
+            dataset = await find_dataset(tx, caller, which, namespace)
             version_id = await _version(tx, dataset, version)
             if version_id is None:
-                raise _no_partition(dataset, key)
+                raise no_partition(dataset, key)
             await self._revert(tx, dataset, version_id, key, revision)
         return await self.partition(caller, dataset.id, dataset.namespace, key, version=version_id)
 
@@ -261,7 +254,7 @@ class Catalog:
         await DatasetTable(tx.session).lock_versions([version])
         current = await catalog.partition(version, key)
         if current is None:
-            raise _no_partition(dataset, key)
+            raise no_partition(dataset, key)
         wanted = await catalog.revisions(version, key, 1, revision)
         if not wanted:
             raise NotFound(f"partition {key} has no revision {revision}", partition_key=key, revision=revision)
@@ -278,16 +271,36 @@ class Catalog:
         await tx.wake(PendingNotifications(effects=True))
 
 
+async def status_page(
+    tx: Transaction, version: UUID, status: Collection[PartitionStatus], after: Place, limit: int
+) -> Page:
+    """One page of the partitions of a version, of any status if none is given."""
+    producers = await _producers(tx, version)
+    scan = _Scan(version, producers, after, limit, frozenset(status))
+    found = [await _committed(tx, scan)]
+    if not status or OPEN_STATUSES.intersection(status):
+        found += [await _uncommitted(tx, scan, given) for given in producers.inputs]
+    if status:
+        found = [Found([item for item in one.items if item.status in status], one.end) for one in found]
+    return merge_page(found, limit)
+
+
 def scheme_of(job: Job) -> Ordered | None:
-    """The partitions that a job declares; None if it declares none, or any."""
-    if job.partitions is None:
-        return None
-    zone: tzinfo | None = zone_of(job.partitions.timezone) if job.partitions.timezone else None
-    scheme = job.partitions.scheme(zone)
+    """The partitions that a job declares, if they have an order; None if it declares none, or any."""
+    scheme = declared_scheme(job)
     return None if isinstance(scheme, Key) else scheme
 
 
-async def _find(tx: Transaction, caller: Principal, which: UUID | str, namespace: str | None) -> DatasetView:
+def declared_scheme(job: Job) -> Scheme | None:
+    """The partitions that a job declares; None if it declares none."""
+    if job.partitions is None:
+        return None
+    zone: tzinfo | None = zone_of(job.partitions.timezone) if job.partitions.timezone else None
+    return job.partitions.scheme(zone)
+
+
+async def find_dataset(tx: Transaction, caller: Principal, which: UUID | str, namespace: str | None) -> DatasetView:
+    """A dataset that the caller may read. Raises NotFound, also for one that it may not."""
     found = await CatalogTable(tx.session).find(caller, which, namespace)
     if found is None:
         raise NotFound(f"there is no dataset {which}, or this key may not read it", dataset=str(which))
@@ -396,5 +409,5 @@ def _common(one: list[Span], other: list[Span]) -> list[Span]:
     return subtract(one, subtract(one, other))
 
 
-def _no_partition(dataset: DatasetView, key: str) -> NotFound:
+def no_partition(dataset: DatasetView, key: str) -> NotFound:
     return NotFound(f"dataset {dataset.name or dataset.id} has no partition {key}", partition_key=key)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from windlass.core.delivery import decode_delivery, type_of
 from windlass.core.queue import QueueConfig
 from windlass.core.states import Effect
+from windlass.datasets.data.tables import DataTables, views_effect
 from windlass.datasets.read_yaml import read
 from windlass.datasets.router import Router
 from windlass.datasets.rules import deployment as rules
@@ -123,6 +124,7 @@ class Dags:
             await tx.wake(PendingNotifications(effects=True))
             found = await dags.deployment(namespace, dag, candidate.id)
         assert found is not None, dag
+        await self._engine.service(DataTables).make_soon(candidate.id)
         return found, known is None
 
     # ----------------------------------------------------------------------------------------- reads
@@ -217,6 +219,7 @@ class Dags:
         await dags.mark_behind({job.job_id for job in await dags.jobs(target.id)} - kept)
         await dags.mark_readers_behind([id_ for id_, version in pointed.items() if before.get(id_) != version])
         left = {job_id_of(row.namespace, row.name, *consumer) for consumer in decided.cancelled}
+        await tx.outbox.insert_outbox([views_effect(self._randomness.new_id(), row.namespace, row.name, target.id)])
         await self._leave(tx, row, target.id, left)
 
     async def abandon(self, dag: str, which: UUID | int, *, namespace: str = "default") -> DeploymentRow:

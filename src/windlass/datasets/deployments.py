@@ -13,6 +13,7 @@ from windlass.datasets.rules.deployment import Actor, Built, DeploymentState, bu
 from windlass.datasets.rules.job import LEFT
 from windlass.datasets.tables.dags import DagRow, DagTable, DeploymentRow
 from windlass.datasets.tables.jobs import JobTable
+from windlass.datasets.tables.sink import SinkTable
 from windlass.engine.engine import Engine
 from windlass.errors import Rejected
 from windlass.store.transaction import Transaction
@@ -66,6 +67,8 @@ class Deployments:
             for job_id, one in (await dags.progress(jobs)).items()
         }  # fmt: skip
         state, reason = build_state(built)
+        if state is DeploymentState.READY and await SinkTable(tx.session).versions_without_table(deployment.id):
+            state = DeploymentState.BUILDING  # the data database was away when it was deployed
         if deployment.state == DeploymentState.FAILED and state is DeploymentState.READY:
             state = DeploymentState.BUILDING  # a person has retried the task that failed
         if state == deployment.state:
@@ -91,7 +94,7 @@ class Deployments:
         assert isinstance(names, list), effect
         jobs = {UUID(str(name)) for name in names}
         await JobTable(tx.session).lock_jobs(jobs)  # a cutover that brings one back waits, or is seen by the next read
-        jobs -= await JobTable(tx.session).live_jobs(jobs)
+        jobs -= (await JobTable(tx.session).live_jobs(jobs)).keys()
         ids = await DagTable(tx.session).open_tasks(jobs, CANCEL_BATCH)
         tasks = await tx.tasks.lock_tasks(ids) if ids else {}
         now = await tx.now()

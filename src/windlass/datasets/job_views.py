@@ -9,7 +9,10 @@ import msgspec
 
 from windlass.core.position import Position
 from windlass.datasets.deployments import new_jobs
+from windlass.datasets.rules.always_on import Condition, condition
+from windlass.datasets.rules.dag import Source, SourceKind
 from windlass.datasets.rules.deployment import DeploymentState
+from windlass.datasets.tables.always_on import AlwaysOnTable
 from windlass.datasets.tables.dags import BuildProgress, DagTable, DagView, DeploymentRow
 from windlass.datasets.tables.job_views import JobViewTable, TaskOfJob
 from windlass.datasets.tables.jobs import JobCounts, JobTable
@@ -30,15 +33,21 @@ class Definition(msgspec.Struct, frozen=True):
 
     operator: str
     runtime: str
+    source: Source | None = None
+
+    @property
+    def always_on(self) -> bool:
+        return self.source is not None and self.source.kind is SourceKind.ALWAYS_ON
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job of a deployment, with the number of its tasks."""
+    """A job of a deployment, with the number of its tasks. `condition` is of a job that always runs."""
 
     name: str
     definition: Definition
     queue: str
     counts: JobCounts
+    condition: Condition | None = None
 
 
 class JobViews:
@@ -60,8 +69,17 @@ class JobViews:
             found = [] if shown is None else await dags.jobs(shown)
             page = [job for job in found if after is None or job.name > after][:limit]
             counts = await JobTable(tx.session).counts([job.job_id for job in page])
-        decode = msgspec.json.Decoder(Definition).decode
-        return [JobView(job.name, decode(job.definition), job.queue, counts.get(job.job_id, NO_TASKS)) for job in page]
+            decode = msgspec.json.Decoder(Definition).decode
+            definitions = {job.job_id: decode(job.definition) for job in page}
+            endless = [id_ for id_, definition in definitions.items() if definition.always_on]
+            tasks = await AlwaysOnTable(tx.session).tasks(endless) if endless else {}
+        return [
+            JobView(
+                job.name, definitions[job.job_id], job.queue, counts.get(job.job_id, NO_TASKS),
+                condition(tasks.get(job.job_id)) if job.job_id in endless else None,
+            )
+            for job in page
+        ]  # fmt: skip
 
     async def tasks(
         self,

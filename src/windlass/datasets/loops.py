@@ -7,41 +7,31 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from windlass.core.queue import QueueName
+from windlass.datasets.always_on import AlwaysOn
+from windlass.datasets.backfills import Backfills
+from windlass.datasets.backpressure import Backpressure
+from windlass.datasets.data.tables import DataTables
 from windlass.datasets.deployments import Deployments
+from windlass.datasets.invalidations import Invalidations
 from windlass.datasets.owned import OwnedDatasets
 from windlass.datasets.router import Router
+from windlass.datasets.rules.events import BUFFER
 from windlass.datasets.rules.job import SERVER_QUEUE
 from windlass.datasets.server_jobs import ServerJobs
+from windlass.datasets.sink import Sink
 from windlass.engine.engine import Engine
 from windlass.engine.loops.runner import Loop
 from windlass.engine.notifications import Topic
 
-SELDOM_S, RECONCILE_S, WATCH_S = 60.0, 30.0, 5.0
+SELDOM_S, RECONCILE_S, WATCH_S, SINK_S = 60.0, 30.0, 5.0, 1.0
 
 
 @asynccontextmanager
 async def routing(engine: Engine, *, reconcile_s: float = RECONCILE_S) -> AsyncIterator[None]:
     """Make the tasks of jobs, and bring deployments forward, until the block ends."""
-    router, server_jobs, deployments = engine.service(Router), engine.service(ServerJobs), engine.service(Deployments)
+    router, server_jobs = engine.service(Router), engine.service(ServerJobs)
     owned = engine.service(OwnedDatasets)
-    build = Loop("deployments", deployments.tick, every_s=SELDOM_S)
-
-    def before_build(tick: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[int]]:
-        """A build may be complete after this tick has done something."""
-
-        async def ticked() -> int:
-            if done := await tick():
-                build.wake()
-            return done
-
-        return ticked
-
-    by_effect = [
-        Loop("route", before_build(router.route_tick), every_s=SELDOM_S),
-        Loop("advance", before_build(router.advance_tick), every_s=SELDOM_S),
-        Loop("reconcile", before_build(router.reconcile_tick), every_s=reconcile_s),
-        build,
-    ]
+    by_effect = _by_effect(engine, reconcile_s)
     operators = Loop("operators", server_jobs.tick, every_s=SELDOM_S)
 
     async def watch() -> int:
@@ -74,5 +64,58 @@ async def routing(engine: Engine, *, reconcile_s: float = RECONCILE_S) -> AsyncI
         engine.parts.submitter.checks.remove(owned.check)
         for unsubscribe in leave:
             unsubscribe()
+        for loop in loops:
+            await loop.stop()
+
+
+def _by_effect(engine: Engine, reconcile_s: float) -> list[Loop]:
+    """The loops that have something to do when an effect is written."""
+    router, build = engine.service(Router), Loop("deployments", engine.service(Deployments).tick, every_s=SELDOM_S)
+
+    def before_build(tick: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[int]]:
+        """A build may be complete after this tick has done something."""
+
+        async def ticked() -> int:
+            if done := await tick():
+                build.wake()
+            return done
+
+        return ticked
+
+    return [
+        Loop("route", before_build(router.route_tick), every_s=SELDOM_S),
+        Loop("advance", before_build(router.advance_tick), every_s=SELDOM_S),
+        Loop("reconcile", before_build(router.reconcile_tick), every_s=reconcile_s),
+        Loop("backpressure", engine.service(Backpressure).tick, every_s=WATCH_S),
+        Loop("always_on", engine.service(AlwaysOn).tick, every_s=SELDOM_S),
+        Loop("data_tables", before_build(engine.service(DataTables).tick), every_s=reconcile_s),
+        Loop("backfills", engine.service(Backfills).tick, every_s=SELDOM_S),
+        Loop("invalidations", engine.service(Invalidations).tick, every_s=SELDOM_S),
+        build,
+    ]
+
+
+@asynccontextmanager
+async def sinking(engine: Engine, sink: Sink) -> AsyncIterator[None]:
+    """Write batches to their tables, until the block ends."""
+    receive = Loop("sink", sink.tick, every_s=SINK_S)
+
+    def wake(queue: QueueName | None) -> None:
+        if queue is None or queue[1].startswith(f"{BUFFER}."):
+            receive.wake()
+
+    leave = engine.parts.notifications.subscribe(Topic.MESSAGES, wake)
+    await engine.listen()
+    loops = (
+        receive,
+        Loop("sink_reconcile", sink.reconcile_tick, every_s=RECONCILE_S),
+        Loop("sink_clean_up", sink.clean_up_tick, every_s=SELDOM_S),
+    )
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        leave()
         for loop in loops:
             await loop.stop()

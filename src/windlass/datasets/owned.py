@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windlass.core.submission import Submission
-from windlass.datasets.rules.events import outputs_of
+from windlass.datasets.rules.writer import outputs_of
 from windlass.datasets.tables.events import DatasetTable
 from windlass.engine.engine import Engine
 from windlass.errors import DatasetOwned

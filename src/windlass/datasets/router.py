@@ -9,7 +9,9 @@ made.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -18,9 +20,14 @@ from msgspec.structs import replace
 from windlass.core.states import Effect, State, Transition, Verb, move
 from windlass.core.submission import Submission
 from windlass.core.task import JOB, Task
+from windlass.datasets.rules.backpressure import held
 from windlass.datasets.rules.events import ROUTE
-from windlass.datasets.rules.job import LEFT, JobRef, Owed, Partition, next_task_id, owed_task, slots_of
-from windlass.datasets.tables.jobs import Consumption, JobTable, JobTask, LiveEdge, Load, UnroutedEvent
+from windlass.datasets.rules.job import LEFT, JobRef, owed_task, queue_limits, room, with_given
+from windlass.datasets.rules.owed import BUILD, EVENT, Given, Owed, TaskKey, merged, next_task_id
+from windlass.datasets.rules.route import route, task_key
+from windlass.datasets.tables.backfills import BackfillTable
+from windlass.datasets.tables.backpressure import BackpressureTable
+from windlass.datasets.tables.jobs import Consumption, JobTable, JobTask, LiveEdge, Load
 from windlass.engine.commit.lock_waits import LONG_MS
 from windlass.engine.engine import Engine
 from windlass.store.transaction import Transaction
@@ -31,7 +38,26 @@ BATCH = 200
 BEHIND_BATCH, OWED_MAX = 20, 500
 EFFECT_LOST_S = 30.0  # an event that is not routed for so long has lost its effect
 
-ROUTED, DUPLICATE, HELD, NO_CONSUMER, OLD_VERSION = "routed", "duplicate", "held", "no_consumer", "old_version"
+
+class Made(NamedTuple):
+    """The tasks that are new, by job and key; those that are made later, since too many of their job wait; and the jobs
+    that get none now, since they are paused or held."""
+
+    new: dict[TaskKey, UUID]
+    later: frozenset[TaskKey] = frozenset()
+    waiting: frozenset[UUID] = frozenset()
+
+    @property
+    def full(self) -> set[UUID]:
+        """The jobs that get more tasks later."""
+        return {job_id for job_id, _ in self.later}
+
+
+class Routed(NamedTuple):
+    """What became of events, and the number of tasks that were made."""
+
+    routings: tuple[str, ...] = ()
+    tasks: int = 0
 
 
 class Router:
@@ -39,6 +65,8 @@ class Router:
 
     def __init__(self, engine: Engine) -> None:
         self._store = engine.parts.store
+        self.routed: Counter[str] = Counter()  # events by what became of them, for metrics
+        self.tasks_made = 0
         self.has_dags = False  # without DAGs there is nothing to do, and notifications of others mean nothing
 
     async def has_work(self) -> bool:
@@ -55,88 +83,161 @@ class Router:
             effects = await tx.outbox.lock_effects(ROUTE, BATCH)
             if not effects:
                 return 0
-            await self._route(tx, [UUID(str(effect.body["event_id"])) for effect in effects])
+            routed = await self._route(tx, [UUID(str(effect.body["event_id"])) for effect in effects])
             await tx.outbox.delete_effects([effect.id for effect in effects])
+        self._count(routed)
         return len(effects)
 
-    async def _route(self, tx: Transaction, event_ids: Sequence[UUID]) -> None:
+    def _count(self, routed: Routed) -> None:
+        """Count what was committed."""
+        self.routed.update(routed.routings)
+        self.tasks_made += routed.tasks
+
+    async def _route(self, tx: Transaction, event_ids: Sequence[UUID]) -> Routed:
         jobs = JobTable(tx.session)
         events = await jobs.events_to_route(event_ids)
         if not events:
-            return
-        edges = await jobs.edges_on({event.dataset_uuid for event in events})
+            return Routed()
+        reading = {edge.job_id for edge in await jobs.edges_on({event.dataset_uuid for event in events})}
+        edges = await self._lock(tx, reading)
         live = await jobs.live_versions({(event.dataset_version, event.dataset_uuid) for event in events})
-        wanted: dict[UUID, list[LiveEdge]] = {
-            event.id: [edge for edge in edges if _reads(edge, event)] if event.dataset_version in live else []
-            for event in events
-        }
-        owed = [_owed(edge, event) for event in events for edge in wanted[event.id] if not (edge.held or edge.paused)]
-        later = {edge.job_id for found in wanted.values() for edge in found if edge.held or edge.paused}
-        made = await self._make(tx, owed)
-        await jobs.mark_behind(later)
-        await jobs.mark_routed(
-            {event.id: _routing(event, event.dataset_version in live, wanted[event.id], made) for event in events}
-        )
+        unfed = {edge.job_id for edge in edges if not edge.is_fed}
+        by_dataset: dict[UUID, list[LiveEdge]] = {}
+        for edge in edges:
+            by_dataset.setdefault(edge.dataset_uuid, []).append(edge)
+        routes = {event.id: route(event, by_dataset.get(event.dataset_uuid, ()), live, unfed) for event in events}
+        made = await self._make(tx, [one for found in routes.values() for one in found.owed], edges)
+        await jobs.mark_behind({job_id for found in routes.values() for job_id in found.blocked} | made.full)
+        routing = {event_id: found.routing(made.new, made.later) for event_id, found in routes.items()}
+        await jobs.mark_routed(routing)
+        return Routed(tuple(routing.values()), len(made.new))
 
     # ----------------------------------------------------------------------------------------- tasks
 
-    async def _make(self, tx: Transaction, seen: Sequence[Owed]) -> set[UUID]:
-        """Make the tasks that do not exist yet. Returns their ids. A cutover locks the jobs that it ends: what is no
-        longer live under the lock of its job is not made after its tasks were cancelled."""
-        if not seen:
-            return set()
+    async def make_tasks(self, tx: Transaction, owed: Sequence[Owed]) -> Made:
+        """Make the tasks of jobs that do not exist yet, whatever triggers them. Jobs that are paused or held, or that
+        no live deployment has, get none; the others get all of these, and are held if too many wait then. A cutover
+        locks the jobs that it ends: what is no longer live under the lock of its job is not made after its tasks were
+        cancelled."""
+        if not owed:
+            return Made({})
+        ids = {one.job_id for one in owed}
+        edges = await self._lock(tx, ids)
+        live = await JobTable(tx.session).live_jobs(ids)
+        fed = {job_id: job.deployment_id for job_id, job in live.items() if job.is_fed}
+        chosen = [replace(one, deployment_id=fed[one.job_id]) for one in owed if one.job_id in fed]
+        made = await self._make(tx, chosen, edges, bounded=False)
+        return made._replace(waiting=frozenset(live.keys() - fed.keys()))
+
+    async def _lock(self, tx: Transaction, ids: Collection[UUID]) -> list[LiveEdge]:
+        """Lock jobs. Returns their edges, as they are under the lock."""
+        if not ids:
+            return []
         jobs = JobTable(tx.session)
-        ids = {one.job_id for one in seen}
         await tx.limit_waits(LONG_MS)
         await jobs.lock_jobs(ids)
-        live = {(edge.job_id, edge.input_index): edge for edge in await jobs.edges_of(ids)}
-        owed = [replace(one, deployment_id=live[one.edge].deployment_id) for one in seen if _is_live(one, live)]
-        specs = await jobs.specs({(one.deployment_id, one.job_id) for one in owed})
-        versions: dict[UUID, dict[int, UUID | None]] = {}
-        for edge in live.values():
-            versions.setdefault(edge.job_id, {})[edge.input_index] = edge.dataset_version
-        unique = {one.task_id: one for one in owed}
-        encode = msgspec.json.Encoder().encode
-        new = await jobs.insert_job_tasks(
-            [
-                JobTask(one.job_id, one.dedupe_key, one.task_id, one.deployment_id, encode(one.trigger).decode(),
-                        one.dataset_version, one.cursor)
-                for one in unique.values()
-            ]
-        )  # fmt: skip
-        await jobs.insert_consumptions(
-            [
-                Consumption(one.job_id, one.input_index, one.dataset_version, one.partition.key, one.partition.revision,
-                            one.task_id)
-                for one in owed
-                if one.partition is not None
-            ]
-        )  # fmt: skip
-        fresh = sorted((unique[id_] for id_ in new), key=lambda one: (one.cursor or 0, one.dedupe_key))
-        refs: dict[UUID, JobRef] = {one.job_id: specs[one.deployment_id, one.job_id] for one in fresh}
-        loads = await self._loads(jobs, refs)
-        room = {job_id: _room(ref, loads.get(job_id, Load())) for job_id, ref in refs.items()}
-        blocked = set()
-        for one in fresh:
-            left = room[one.job_id]
-            if left is not None:
-                if left <= 0:
-                    blocked.add(one.task_id)
-                room[one.job_id] = left - 1
-        submissions = [owed_task(refs[one.job_id], one, versions.get(one.job_id, {})) for one in fresh]
-        if submissions:
-            await self._add(tx, submissions, blocked)
-        return new
+        return await jobs.edges_of(ids)
 
-    async def _add(self, tx: Transaction, submissions: Sequence[Submission], blocked: Collection[UUID]) -> None:
-        """Add tasks. One whose id is taken was cancelled when its job left: it is made once more under another id."""
+    async def _make(
+        self, tx: Transaction, seen: Sequence[Owed], edges: Sequence[LiveEdge], *, bounded: bool = True
+    ) -> Made:
+        """Make the tasks of locked jobs that do not exist yet, if they read what the edges of the jobs read now. With
+        `bounded`, a job gets as many as may wait, and the caller has to keep it behind for the others."""
+        versions: dict[UUID, dict[int, UUID | None]] = {}
+        for edge in edges:
+            versions.setdefault(edge.job_id, {})[edge.input_index] = edge.dataset_version
+        owed = merged(one for one in seen if _is_live(one, versions.get(one.job_id, {})))
+        taken = await self._give_to_backfills(tx, owed)
+        owed = {key: one for key, one in owed.items() if key not in taken}
+        if not owed:
+            return Made(taken)
+        jobs = JobTable(tx.session)
+        new = await jobs.insert_job_tasks([_record(one) for one in owed.values()])
+        await jobs.insert_consumptions([each for one in owed.values() for each in _consumptions(one)])
+        fresh = sorted((one for one in owed.values() if one.task_id in new), key=_turn)
+        if not fresh:
+            return Made(taken)
+        specs = await jobs.specs({(one.deployment_id, one.job_id) for one in fresh})
+        refs = {one.job_id: specs[one.deployment_id, one.job_id] for one in fresh}
+        loads = await self._loads(jobs, refs)
+        fresh, later = await self._hold_full(tx, fresh, refs, loads, bounded)
+        blocked = _blocked(fresh, refs, loads)
+        submissions = [owed_task(refs[one.job_id], one, versions.get(one.job_id, {})) for one in fresh]
+        renamed = await self._add(tx, submissions, blocked)
+        return Made({one.key: renamed.get(one.task_id, one.task_id) for one in fresh} | taken, later)
+
+    async def _give_to_backfills(self, tx: Transaction, owed: Mapping[TaskKey, Owed]) -> dict[TaskKey, UUID]:
+        """Give partitions to the tasks of backfills that wait for them, under the lock of their job. What is given so
+        needs no task of its own. Returns the task of each."""
+        wanted = {
+            (one.job_id, one.partition.key): one
+            for one in owed.values()
+            if one.partition is not None and one.trigger.kind in (EVENT, BUILD.kind)
+        }
+        table = BackfillTable(tx.session)
+        waiting = await table.waiting(wanted) if wanted else {}
+        if not waiting:
+            return {}
+        tasks = await tx.tasks.lock_tasks(sorted(id_ for ids in waiting.values() for id_ in ids), LONG_MS)
+        blocked = {id_ for id_, task in tasks.items() if task.state is State.BLOCKED}  # a person may have cancelled it
+        wires = await table.wires(blocked)
+        taken: dict[TaskKey, UUID] = {}
+        for place, ids in waiting.items():
+            one = wanted[place]
+            for task_id in blocked.intersection(ids):
+                wires[task_id] = with_given(wires[task_id], one.given)
+                taken[one.key] = task_id
+        await table.stop_waiting(wires)
+        jobs = JobTable(tx.session)
+        await jobs.insert_consumptions([each for key, id_ in taken.items() for each in _consumptions(owed[key], id_)])
+        await self._unblock(tx, {job_id for job_id, _ in taken}, await self._loads(jobs, {key[0] for key in taken}))
+        return taken
+
+    async def _hold_full(
+        self,
+        tx: Transaction,
+        fresh: Sequence[Owed],
+        refs: Mapping[UUID, JobRef],
+        loads: Mapping[UUID, Load],
+        bounded: bool,
+    ) -> tuple[list[Owed], frozenset[TaskKey]]:
+        """Hold locked jobs that reach the number of tasks that may wait. Returns those of these tasks that are made
+        now, all of them unless `bounded`; what is recorded of the others is taken back."""
+        kept: list[Owed] = []
+        later: list[Owed] = []
+        full: dict[UUID, str] = {}
+        depths = {job_id: loads.get(job_id, Load()).depth for job_id in refs}
+        for one in fresh:
+            if one.job_id in full and bounded:
+                later.append(one)
+                continue
+            kept.append(one)
+            if one.waits:
+                continue
+            depths[one.job_id] += 1
+            ref = refs[one.job_id]
+            if held(depths[one.job_id], None, queue_limits(ref.job), was_held=False):
+                full[one.job_id] = f"{ref.dag}/{ref.name}"
+        if full:
+            await BackpressureTable(tx.session).hold(full)
+            await JobTable(tx.session).take_back([one.task_id for one in later])
+        return kept, frozenset(one.key for one in later)
+
+    async def _add(
+        self, tx: Transaction, submissions: Sequence[Submission], blocked: Collection[UUID]
+    ) -> dict[UUID, UUID]:
+        """Add tasks. One whose id is taken was cancelled when its job left: it is made once more under another id.
+        Returns those ids."""
+        renamed: dict[UUID, UUID] = {}
         added = await tx.add_missing(submissions, blocked=frozenset(blocked))
         while taken := [one for one in submissions if one.id not in added]:
             ids = {one.id: next_task_id(one.id) for one in taken if one.id is not None}
             await JobTable(tx.session).rename_tasks(ids)
             submissions = [replace(one, id=ids[one.id]) for one in taken if one.id is not None]
             blocked = {new for old, new in ids.items() if old in blocked}
+            renamed = {old: ids.get(new, new) for old, new in renamed.items()} | ids
             added = await tx.add_missing(submissions, blocked=frozenset(blocked))
+        return renamed
 
     async def _loads(self, jobs: JobTable, ids: Collection[UUID]) -> dict[UUID, Load]:
         """The open tasks of locked jobs. Before, their cursors are moved past the windows of all tasks that have ended,
@@ -197,80 +298,92 @@ class Router:
             behind = await jobs.lock_behind(BEHIND_BATCH)
             if not behind:
                 return 0
-            edges = [edge for edge in await jobs.edges_of(behind) if edge.trigger]
+            edges = await jobs.edges_of(behind)
             owed: list[Owed] = []
             unfinished: set[UUID] = set()
             for edge in edges:
-                if edge.held or edge.paused:  # since its row was locked
+                if not edge.trigger:
+                    continue
+                if not edge.is_fed:  # since its row was locked
                     unfinished.add(edge.job_id)
                     continue
                 found = await self._owed_on(jobs, edge)
                 owed += found
                 if len(found) >= OWED_MAX:
                     unfinished.add(edge.job_id)
-            made = await self._make(tx, owed)
+            await tx.limit_waits(LONG_MS)
+            made = await self._make(tx, owed, edges)
+            unfinished |= made.full
             await jobs.caught_up(set(behind) - unfinished)
-        return max(len(made), len(behind) - len(unfinished))
+        self._count(Routed(tasks=len(made.new)))
+        return max(len(made.new), len(behind) - len(unfinished))
 
     async def _owed_on(self, jobs: JobTable, edge: LiveEdge) -> list[Owed]:
-        if edge.dataset_version is None:
+        version = edge.dataset_version
+        if version is None:
             return []
-        about = (edge.job_id, edge.deployment_id, edge.input_index, edge.dataset_uuid, edge.dataset_version)
-        if not edge.by_partition:
-            cursor = await jobs.owed_cursor(edge.job_id, edge.dataset_version)
-            return [] if cursor is None else [Owed(*about, cursor=cursor)]
-        found = await jobs.owed_partitions(edge.job_id, edge.dataset_version, edge.input_index, OWED_MAX)
-        return [Owed(*about, partition=Partition(*part)) for part in found]
+        if edge.by_partition:
+            found = await jobs.owed_partitions(edge.job_id, version, edge.input_index, OWED_MAX)
+            given = [Given(edge.input_index, version, partition=part) for part in found]
+        else:
+            cursor = await jobs.owed_cursor(edge.job_id, version)
+            given = [] if cursor is None else [Given(edge.input_index, version, cursor)]
+        return [
+            Owed(edge.job_id, edge.deployment_id, task_key(edge.dataset_uuid, each), BUILD, (each,)) for each in given
+        ]
 
     async def _route_lost(self) -> int:
         async with self._store.begin() as tx:
-            lost = await JobTable(tx.session).unrouted_events(EFFECT_LOST_S, BATCH)
+            lost, routed = await JobTable(tx.session).unrouted_events(EFFECT_LOST_S, BATCH), Routed()
             if lost:
                 log.warning("routing %d events whose effect was lost", len(lost))
-                await self._route(tx, lost)
+                routed = await self._route(tx, lost)
+        self._count(routed)
         return len(lost)
 
 
-def _reads(edge: LiveEdge, event: UnroutedEvent) -> bool:
-    """Whether an event wakes the job of an edge. A partition wakes no reader of windows, nor a cursor one of
-    partitions."""
-    return (
-        edge.trigger
-        and edge.dataset_uuid == event.dataset_uuid
-        and edge.dataset_version == event.dataset_version
-        and edge.by_partition == (event.partition_key is not None)
-    )
+def _is_live(one: Owed, versions: Mapping[int, UUID | None]) -> bool:
+    """Whether the inputs of a job still read what a task of it would be given."""
+    return all(versions.get(given.input_index) == given.dataset_version for given in one.given)
 
 
-def _is_live(one: Owed, live: Mapping[tuple[UUID, int], LiveEdge]) -> bool:
-    edge = live.get(one.edge)
-    return edge is not None and edge.dataset_version == one.dataset_version
+def _blocked(fresh: Sequence[Owed], refs: Mapping[UUID, JobRef], loads: Mapping[UUID, Load]) -> set[UUID]:
+    """The tasks that have to wait for their turn."""
+    left = {job_id: room(ref.job, *loads.get(job_id, Load())[:2]) for job_id, ref in refs.items()}
+    blocked = set()
+    for one in fresh:
+        places = left[one.job_id]
+        if one.waits:
+            blocked.add(one.task_id)
+        elif places is not None:
+            left[one.job_id] = places - 1
+            if places <= 0:
+                blocked.add(one.task_id)
+    return blocked
 
 
-def _owed(edge: LiveEdge, event: UnroutedEvent) -> Owed:
-    partition = None
-    if event.partition_key is not None:
-        partition = Partition(event.partition_key, event.first, event.last, event.revision or 1)
-    return Owed(
-        edge.job_id, edge.deployment_id, edge.input_index, event.dataset_uuid, event.dataset_version, event.cursor,
-        partition, event.id, event.traceparent,
+def _turn(one: Owed) -> tuple[int, str]:
+    """The order in which tasks of a job start."""
+    return (one.window.cursor or 0) if one.window is not None else 0, one.dedupe_key
+
+
+def _record(one: Owed) -> JobTask:
+    first = one.window or (one.given[0] if one.given else None)
+    return JobTask(
+        one.job_id, one.dedupe_key, one.task_id, one.deployment_id, msgspec.json.encode(one.trigger).decode(),
+        None if first is None else first.dataset_version, None if first is None else first.cursor,
     )  # fmt: skip
 
 
-def _routing(event: UnroutedEvent, live: bool, edges: Sequence[LiveEdge], made: Collection[UUID]) -> str:
-    if not live:
-        return OLD_VERSION
-    if not edges:
-        return NO_CONSUMER
-    if any(edge.held or edge.paused for edge in edges):
-        return HELD
-    return ROUTED if any(_owed(edge, event).task_id in made for edge in edges) else DUPLICATE
-
-
-def _room(ref: JobRef, load: Load) -> int | None:
-    """How many more tasks of a job may start now. None: any number. Tasks that wait come first."""
-    slots = slots_of(ref.job)
-    return None if slots is None else slots - load.started - load.waiting
+def _consumptions(one: Owed, task_id: UUID | None = None) -> list[Consumption]:
+    return [
+        Consumption(
+            one.job_id, given.input_index, given.dataset_version, given.partition.key, given.partition.revision,
+            task_id or one.task_id,
+        )
+        for given in one.given
+        if given.partition is not None and given.partition.revision is not None
+    ]  # fmt: skip
 
 
 def _unblocked(task: Task) -> Transition:

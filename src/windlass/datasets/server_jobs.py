@@ -18,8 +18,9 @@ from windlass.core.states import Instant, Transition
 from windlass.core.task import Task
 from windlass.datasets.operators import OPERATORS
 from windlass.datasets.operators.call import Call
-from windlass.datasets.rules.events import EventReport, Writer, record_events
+from windlass.datasets.rules.events import EventReport, record_events
 from windlass.datasets.rules.job import SERVER_QUEUE
+from windlass.datasets.rules.writer import Writer
 from windlass.datasets.tables.events import DatasetTable, load_context
 from windlass.datasets.tables.jobs import JobTable
 from windlass.engine.engine import Engine
@@ -68,7 +69,11 @@ class ServerJobs:
             return rules.fail(task, task.attempt, token, failure, now, 0.0)
         writer = Writer.of(task.attempt, claimed.wire, task.job_id)
         context = await load_context(tx.session, {task.id: writer}, [(task.id, report) for report in reports])
-        recorded = record_events(task, tuple(reports), context, CALLER, now)
+        try:
+            recorded = record_events(task, tuple(reports), context, CALLER, now)
+        except Invalid as error:
+            failure = Failure(Category.DATA_QUALITY, str(error), error.code.upper(), retryable=False)
+            return rules.fail(task, task.attempt, token, failure, now, 0.0)
         result = msgspec.json.encode({"events": len(reports)})
         done = rules.complete(task, task.attempt, token, result, now)
         return replace(done, writes=recorded.writes, effects=(*done.effects, *recorded.effects))

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from windlass.core import schedule as schedule_rules
 from windlass.core.ids import derived_id
 from windlass.core.schedule import Overlap, ScheduleSpec
+from windlass.datasets.router import Router
 from windlass.datasets.rules.dag import Dag, SourceKind
-from windlass.datasets.rules.job import JobRef, task_id_of, task_of
+from windlass.datasets.rules.job import JobRef, task_of
+from windlass.datasets.rules.owed import Owed, Trigger, emit_task, webhook_task
 from windlass.datasets.tables.dags import DagRow, DagTable, DeploymentRow
-from windlass.datasets.tables.jobs import JobTable, JobTask
+from windlass.datasets.tables.jobs import JobTable
 from windlass.engine.engine import Engine
 from windlass.engine.manage.timezones import zone_of
-from windlass.errors import Conflict, InvalidState, NotFound
+from windlass.errors import Conflict, InvalidState, NotFound, Overloaded
 from windlass.store.notify import PendingNotifications
 from windlass.store.transaction import Transaction
 
@@ -30,6 +30,7 @@ class Sources:
 
     def __init__(self, engine: Engine) -> None:
         self._store, self._randomness = engine.parts.store, engine.parts.randomness
+        self._router = engine.service(Router)
 
     async def emit(
         self, dag: str, job: str, *, namespace: str = "default", key: str | None = None, **trigger: Any
@@ -45,10 +46,10 @@ class Sources:
             [ref] = (await JobTable(tx.session).specs([(row.active_version, named[job].job_id)])).values()
             if ref.job.source is None:
                 raise InvalidState(f"job {job} is not a source: it starts when its inputs have new data", job=job)
-            unique = key or str(self._randomness.new_id())
-            given = {name: value for name, value in trigger.items() if value is not None}
-            source = {"kind": "source", "source": ref.job.source.kind, **given}
-            return await start_task(tx, ref, f"emit:{unique}", source)
+            if ref.job.source.kind is SourceKind.ALWAYS_ON:
+                raise InvalidState(f"job {job} always runs: it has one task, which reports events itself", job=job)
+            unique = emit_task(key or self._randomness.new_id())
+            return await self._start(tx, ref, unique, Trigger("source", source=ref.job.source.kind, **trigger))
 
     async def receive_webhook(
         self, namespace: str, path: str, *, id_: str, headers: Mapping[str, str], body: str
@@ -60,8 +61,29 @@ class Sources:
             if found is None:
                 raise NotFound("there is no such webhook")
             [ref] = (await jobs.specs([found[:2]])).values()
-            trigger = {"kind": "source", "source": "webhook", "webhook": {"id": id_, "headers": headers, "body": body}}
-            return await start_task(tx, ref, f"webhook:{id_}", trigger)
+            webhook: dict[str, object] = {"id": id_, "headers": headers, "body": body}
+            return await self._start(
+                tx, ref, webhook_task(id_), Trigger("source", source=SourceKind.WEBHOOK, webhook=webhook)
+            )
+
+    async def _start(self, tx: Transaction, ref: JobRef, dedupe_key: str, trigger: Trigger) -> UUID:
+        """Make a task of a source. The same key is the same task, also while its DAG is paused."""
+        owed = Owed(ref.job_id, ref.deployment_id, dedupe_key, trigger)
+        made = await self._router.make_tasks(tx, [owed])
+        if owed.key in made.new:
+            return made.new[owed.key]
+        known = await JobTable(tx.session).find_task(ref.job_id, dedupe_key)
+        if known is not None:
+            return known
+        live = (await JobTable(tx.session).live_jobs([ref.job_id])).get(ref.job_id)
+        if live is None:
+            raise InvalidState(f"no version of {ref.dag} is active", dag=ref.dag)
+        if live.paused:
+            raise InvalidState(f"DAG {ref.dag} is paused: resume it first", dag=ref.dag)
+        raise Overloaded(
+            f"job {ref.name} of {ref.dag} is held, because too many tasks wait", dag=ref.dag,
+            job=ref.name,
+        )  # fmt: skip
 
 
 async def take_over_sources(tx: Transaction, row: DagRow, target: DeploymentRow, dag: Dag, *, paused: bool) -> None:
@@ -69,13 +91,15 @@ async def take_over_sources(tx: Transaction, row: DagRow, target: DeploymentRow,
     dags, jobs = DagTable(tx.session), JobTable(tx.session)
     deployed = {job.name: job.job_id for job in await dags.jobs(target.id)}
     refs = await jobs.specs([(target.id, deployed[job.name]) for job in dag.jobs if job.source is not None])
+    held = {id_ for id_, job in (await jobs.live_jobs([ref.job_id for ref in refs.values()])).items() if job.held}
     specs: dict[UUID, ScheduleSpec] = {}
     webhooks: dict[str, UUID] = {}
     for ref in refs.values():
         source = ref.job.source
         assert source is not None, ref.name
         if source.kind is SourceKind.CRON:
-            specs[_schedule_id(ref)] = _schedule(ref, paused)
+            unfed = paused or ref.job_id in held
+            specs[schedule_id(ref.namespace, ref.dag, ref.name)] = _schedule(ref, unfed)
         elif source.kind is SourceKind.WEBHOOK and source.path is not None:
             webhooks[source.path] = ref.job_id
     await _put_schedules(tx, row, specs)
@@ -104,16 +128,6 @@ async def _put_schedules(tx: Transaction, row: DagRow, specs: Mapping[UUID, Sche
         await tx.wake(PendingNotifications(schedules=True))
 
 
-async def start_task(tx: Transaction, ref: JobRef, dedupe_key: str, trigger: Mapping[str, Any]) -> UUID:
-    """Make a task of a source. The same key is the same task."""
-    jobs, task_id = JobTable(tx.session), task_id_of(ref.job_id, dedupe_key)
-    await jobs.lock_jobs([ref.job_id])
-    text = msgspec.json.encode(trigger).decode()
-    if await jobs.insert_job_tasks([JobTask(ref.job_id, dedupe_key, task_id, ref.deployment_id, text)]):
-        await tx.add_missing([task_of(ref, task_id, trigger)])
-    return task_id
-
-
 async def locked_dag(tx: Transaction, namespace: str, dag: str) -> DagRow:
     """Lock a DAG. Raises NotFound."""
     row = await DagTable(tx.session).lock(namespace, dag)
@@ -126,8 +140,9 @@ def no_dag(namespace: str, dag: str) -> NotFound:
     return NotFound(f"there is no DAG {dag} in {namespace}", dag=dag)
 
 
-def _schedule_id(ref: JobRef) -> UUID:
-    return derived_id("dag_schedule", ref.namespace, ref.dag, ref.name)
+def schedule_id(namespace: str, dag: str, job: str) -> UUID:
+    """The schedule of a cron source."""
+    return derived_id("dag_schedule", namespace, dag, job)
 
 
 def _schedule(ref: JobRef, paused: bool) -> ScheduleSpec:
@@ -135,7 +150,7 @@ def _schedule(ref: JobRef, paused: bool) -> ScheduleSpec:
     source = ref.job.source
     assert source is not None, ref.name
     assert source.schedule is not None, ref.name
-    task = task_of(ref, ref.job_id, {"kind": "source", "source": "cron"})
+    task = task_of(ref, ref.job_id, Trigger("source", source=SourceKind.CRON))
     return ScheduleSpec(
         kind=task.kind, cron=source.schedule, name=f"dag/{ref.dag}/{ref.name}", timezone=source.timezone or "UTC",
         queue=task.queue, payload=task.payload, priority=task.priority, policy=task.policy, wire=task.wire,

@@ -23,6 +23,7 @@ class Topic(Enum):
     QUEUES = "queues"  # a task may have become claimable, or settings have changed
     LEASES = "leases"  # a worker should read a cancel
     EFFECTS = "effects"  # the outbox has new rows
+    MESSAGES = "messages"  # a message can be received
     SCHEDULES = "schedules"  # a schedule is due or has changed
 
 
@@ -156,6 +157,7 @@ class Notifications:
             self._wake_all(("lease", lease_id))
         for queue in wakes.wakeup_messages:
             self._wake_first(("message", *queue))
+            self.publish(Topic.MESSAGES, queue)
         if wakes.leases or wakes.everything:
             self.publish(Topic.LEASES)
         if wakes.effects or wakes.everything:

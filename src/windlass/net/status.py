@@ -22,6 +22,8 @@ STATUS: dict[str, Status] = {
     "malformed": Status(400, "INVALID_ARGUMENT"),
     "too_large": Status(413, "RESOURCE_EXHAUSTED"),
     "dag_invalid": Status(422, "INVALID_ARGUMENT"),
+    "output_invalid": Status(422, "INVALID_ARGUMENT"),
+    "partition_overlap": Status(422, "INVALID_ARGUMENT"),
     "plan_changed": Status(409, "ABORTED"),
     "unauthenticated": Status(401, "UNAUTHENTICATED"),
     "forbidden": Status(403, "PERMISSION_DENIED"),

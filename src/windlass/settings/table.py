@@ -20,7 +20,7 @@ from windlass.settings.value import Address, Check
 
 T = TypeVar("T")
 
-BLOBS_FOLDER = "blobs"
+BLOBS_FOLDER, LAKE_FOLDER = "blobs", "lake"
 CONTRACTS_TO_OPEN = ("registry", "machine")
 LAUNCHERS = ("process", "docker", "kubernetes", "fly")
 
@@ -125,6 +125,32 @@ class Settings:
         "s3://windlass-scratch",
         "URL under which tasks of the lease contract store batches, each task in its own folders.",
         check=value.plain_uri,
+    )
+    data_database_url: str | None = option(
+        None,
+        "PostgreSQL URL of the database with the tables of datasets. None: that of the engine.",
+        secret=True,
+        shown=value.without_password,
+        check=value.database_url,
+    )
+    sink: bool = option(
+        False, "Whether a server writes the batches of buffered datasets to their tables. `windlass dev` always does."
+    )
+    buffer_keep_s: float = option(
+        3600.0, "Seconds after which a batch is deleted that is in its table.", check=value.seconds(0.0)
+    )
+    buffer_batch_max_bytes: int = option(
+        64 * 1024 * 1024,
+        "Maximum size of a batch of records in bytes. A larger one becomes a dead letter.",
+        check=value.count(1024, 2**30),
+    )
+    lake: str | None = option(
+        None,
+        "Object storage for the files of datasets with storage s3: file:///FOLDER or s3://BUCKET/PREFIX. All servers "
+        "of a database need the same value, and no two databases may share one. None: the folder `lake` in the data "
+        "folder, for the embedded PostgreSQL and `windlass dev`; with any other database, such outputs are refused.",
+        secret=True,
+        shown=value.without_options,
     )
     open: str | None = option(
         None,
@@ -249,6 +275,16 @@ class Settings:
     def blobs_folder(self) -> str:
         """Folder of the object storage if all processes that use the database are on this machine."""
         return str(self.data_dir / BLOBS_FOLDER)
+
+    @property
+    def lake_url(self) -> str | None:
+        """URL of the lake. None for a shared database, where each server would have its own folder."""
+        return self.lake or (self.lake_folder if self.database_url is None else None)
+
+    @property
+    def lake_folder(self) -> str:
+        """Folder of the lake if all processes that use the database are on this machine."""
+        return str(self.data_dir / LAKE_FOLDER)
 
     @property
     def api_url(self) -> str:

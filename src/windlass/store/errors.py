@@ -76,7 +76,7 @@ def translate(error: BaseException) -> WindlassError | None:
         return StoreBusy(f"the schema is missing or old ({error}): run `windlass migrate`")
     if isinstance(error, asyncpg.UniqueViolationError):
         return Duplicate(str(error))
-    if isinstance(error, asyncpg.DataError):
+    if isinstance(error, asyncpg.DataError | asyncpg.ProgramLimitExceededError):
         return Invalid(f"the database cannot store this: {error}")
     return None
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -66,6 +66,29 @@ class Session:
         try:
             with translated():
                 await self._connection.execute(command)
+        except DatabaseUnavailable:
+            self.broken = True
+            raise
+        except asyncio.CancelledError:
+            self.interrupted = True
+            raise
+
+    async def run(self, statement: str, *args: object) -> Sequence[Row]:
+        """Run a statement whose text was made here, such as one on a table of a dataset."""
+        with self._watched():
+            rows: Sequence[Row] = await self._connection.fetch(statement, *args)
+        return rows
+
+    async def copy(self, table: str, columns: Sequence[str], records: Iterable[tuple[Any, ...]]) -> None:
+        """Write records to a table that is in the search path."""
+        with self._watched():
+            await self._connection.copy_records_to_table(table, columns=columns, records=records)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            with translated():
+                yield
         except DatabaseUnavailable:
             self.broken = True
             raise

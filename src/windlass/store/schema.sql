@@ -27,8 +27,12 @@
 -- Datasets
 --   dag, deployment, deployment_job, deployment_edge, deployment_pointer   DAG files, and what each version of one runs
 --   job, job_task, job_cursor, consumption      consumers of data: their tasks, and what they have been given
---   dataset, dataset_version, partition, partition_revision, high_water     data, and which part of it is committed
+--   dataset, dataset_version, partition, partition_revision, cursor_commit, high_water
+--                                    data, and which part of it is committed
+--   lake         which store is the lake, and how far its clean-up has come.
 --   event, publish                   what tasks have reported
+--   backfill, backfill_job, backfill_task       partitions that are made again, and the tasks that make them
+--   invalidation, invalidation_task             data that was wrong, and the tasks of the jobs that have read it
 --
 -- Rules for all of them:
 --   - Names are compared byte by byte (collation "C"): this is cheap, the same on every server, and the order in which
@@ -521,6 +525,8 @@ create table windlass.message (
     created_at  timestamptz not null
 ) with (fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1);
 create index message_visible on windlass.message (namespace, queue, visible_at);
+-- Messages of batches, for sinks, which receive from the queues of all datasets.
+create index message_buffer on windlass.message (visible_at) where queue like 'buffer.%';
 
 -- Dead letters of any carrier, until a person replays or discards them. A carrier that lost all its messages numbers
 -- them from the beginning again, so that an id may belong to two messages: the body tells them apart.
@@ -627,6 +633,8 @@ create table windlass.deployment_job (
     primary key (deployment_id, name)
 );
 create index deployment_job_job on windlass.deployment_job (job_id);
+create index deployment_job_always_on on windlass.deployment_job (deployment_id)
+    where definition #>> '{source,kind}' = 'always_on';
 
 -- The inputs of the jobs of a deployment. `dataset_version` is null for a dataset of another DAG: then it is the one
 -- that the active deployment of that DAG points to.
@@ -662,7 +670,8 @@ create table windlass.deployment_pointer (
 create index deployment_pointer_version on windlass.deployment_pointer (dataset_version);
 
 -- A consumer of data: a job with one fingerprint. Its row is the lock under which its tasks are made, so that windows
--- do not overlap and no task is made twice. `held`: it gets no tasks, because too many wait. `behind`: something may
+-- do not overlap and no task is made twice. `held`: it gets no tasks, because too many wait, of it or of the job that
+-- `held_by` names (DAG/job). `behind`: something may
 -- be owed that no event will report, so the reconcile loop compares what is committed with what was given.
 create table windlass.job (
     id           uuid        not null primary key,
@@ -671,10 +680,12 @@ create table windlass.job (
     name         text collate "C" not null,
     fingerprint  text        not null,
     held         boolean     not null default false,
+    held_by      text,
     behind       boolean     not null default false,
     created_at   timestamptz not null
 ) with (fillfactor = 70);
 create index job_behind on windlass.job (id) where behind;
+create index job_name on windlass.job (namespace, dag, name);
 
 -- The tasks of a job. The key says what the task is owed for, so that none is made twice. A task that reads a window
 -- has the version and the cursor up to which it reads.
@@ -731,16 +742,19 @@ create table windlass.dataset (
 create unique index dataset_name on windlass.dataset (namespace, name) where name is not null and retired_at is null;
 create index dataset_dag on windlass.dataset (namespace, dag);
 
--- A generation of a dataset, made by one definition of its job.
+-- A generation of a dataset, made by one definition of its job. `table_at`: its table in the data database was made.
 create table windlass.dataset_version (
     id            uuid        not null primary key,
     dataset_uuid  uuid        not null,
     fingerprint   text        not null,
+    schema        jsonb,
     location      text,
     created_at    timestamptz not null,
+    table_at      timestamptz,
     purged_at     timestamptz
 );
 create index dataset_version_dataset on windlass.dataset_version (dataset_uuid, created_at);
+create index dataset_version_purged on windlass.dataset_version (purged_at) where table_at is not null;
 
 -- The current revision of each partition, and all revisions. `partition_revision` is append-only.
 create table windlass.partition (
@@ -771,6 +785,35 @@ create table windlass.partition_revision (
     primary key (dataset_version, key, revision)
 );
 create index partition_revision_task on windlass.partition_revision (task_id);
+
+-- The files that tasks added to versions in the lake whose data has cursors instead of partitions. Append-only.
+create table windlass.cursor_commit (
+    dataset_version  uuid        not null,
+    cursor           bigint      not null,
+    task_id          uuid        not null,
+    attempt          integer     not null,
+    deployment_id    uuid        not null,
+    location         text        not null,
+    manifest_sha256  text        not null,
+    rows             bigint      not null,
+    bytes            bigint      not null,
+    trace_id         text,
+    inputs           jsonb       not null default '[]',
+    committed_at     timestamptz not null,
+    primary key (dataset_version, cursor, task_id)
+);
+create index cursor_commit_task on windlass.cursor_commit (task_id);
+
+-- One row: the store that is the lake of this database, as with `blob_store`, and how far its clean-up has come. `place`
+-- is the last key that was looked at; no server looks further before `next_at`.
+create table windlass.lake (
+    only_one    boolean     not null default true primary key check (only_one),
+    id          uuid        not null,
+    url         text        not null,
+    created_at  timestamptz not null,
+    place       text        not null default '',
+    next_at     timestamptz not null
+);
 
 -- The highest cursor that was reported for a version.
 create table windlass.high_water (
@@ -804,7 +847,9 @@ create index event_dataset on windlass.event (dataset_uuid, at, id);
 -- Events that are not routed yet: nearly always empty.
 create index event_unrouted on windlass.event (at) where routed_at is null and declared;
 
--- Batches of records that tasks have published, to be written to the table of their dataset.
+-- Batches of records that tasks have published, to be written to the table of their dataset. `buffered`: it is a
+-- buffered dataset of a DAG, so that the sink writes the batch. `problem` is why it did not. `removed_at`: the object is
+-- deleted.
 create table windlass.publish (
     id               uuid        not null primary key,
     namespace        text collate "C" not null,
@@ -816,9 +861,95 @@ create table windlass.publish (
     record_count     bigint      not null,
     caller           text        not null,
     at               timestamptz not null,
-    queued_at        timestamptz
+    buffered         boolean     not null default false,
+    queued_at        timestamptz,
+    sunk_at          timestamptz,
+    sink_task_id     uuid,
+    problem          text,
+    removed_at       timestamptz
 );
 create index publish_task on windlass.publish (task_id, at);
+-- Batches that are not written yet, and those whose objects are not deleted yet.
+create index publish_unsunk on windlass.publish (dataset_uuid, at) where buffered and sunk_at is null;
+create index publish_sunk on windlass.publish (sunk_at) where sunk_at is not null and removed_at is null;
+
+-- Partitions of a job that people let make again. `mark` is where the next page of the selection begins; null when all of
+-- its tasks are made.
+create table windlass.backfill (
+    id          uuid        not null primary key,
+    namespace   text collate "C" not null,
+    dag         text collate "C" not null,
+    job         text collate "C" not null,
+    job_id      uuid        not null,
+    selection   jsonb       not null,
+    downstream  boolean     not null,
+    state       text collate "C" not null,
+    mark        jsonb,
+    truncated   boolean     not null default false,
+    reason      text,
+    created_by  text        not null,
+    created_at  timestamptz not null,
+    ended_at    timestamptz,
+    constraint backfill_state check (state in ('running', 'cancelling', 'succeeded', 'failed', 'cancelled'))
+);
+create index backfill_newest on windlass.backfill (namespace, created_at, id);
+create index backfill_open on windlass.backfill (created_at) where ended_at is null;
+
+-- The progress of a backfill: its own job, and with `downstream` the jobs below. `partitions` is what was expected when
+-- it began, or found since.
+create table windlass.backfill_job (
+    backfill_id  uuid   not null,
+    job          text collate "C" not null,
+    place        integer not null,
+    partitions   bigint not null default 0,
+    tasks        bigint not null default 0,
+    succeeded    bigint not null default 0,
+    failed       bigint not null default 0,
+    cancelled    bigint not null default 0,
+    primary key (backfill_id, job)
+) with (fillfactor = 50);
+
+-- The tasks of backfills that have not been counted as ended. `waiting`: an input does not have its partition yet.
+create table windlass.backfill_task (
+    backfill_id  uuid    not null,
+    task_id      uuid    not null,
+    job_id       uuid    not null,
+    job          text collate "C" not null,
+    key          text collate "C" not null,
+    waiting      boolean not null default false,
+    primary key (backfill_id, task_id)
+);
+create index backfill_task_waiting on windlass.backfill_task (job_id, key) where waiting;
+create index backfill_task_waits on windlass.backfill_task (task_id) where waiting;
+
+-- Data of a version that was wrong: a partition, or rows between bounds. `source` is the key or the task that reported
+-- it.
+create table windlass.invalidation (
+    id               uuid        not null primary key,
+    namespace        text collate "C" not null,
+    dataset_uuid     uuid        not null,
+    dataset_version  uuid        not null,
+    scope            text collate "C" not null,
+    key              text collate "C",
+    row_filter       jsonb,
+    reason           text collate "C" not null,
+    source           jsonb       not null,
+    created_at       timestamptz not null,
+    routed_at        timestamptz,
+    processed_at     timestamptz
+);
+create index invalidation_newest on windlass.invalidation (dataset_uuid, created_at, id);
+create index invalidation_open on windlass.invalidation (created_at) where processed_at is null;
+
+-- The task of each job that has to process an invalidation.
+create table windlass.invalidation_task (
+    invalidation_id  uuid not null,
+    job_id           uuid not null,
+    consumer         text collate "C" not null,
+    task_id          uuid not null,
+    processed_at     timestamptz,
+    primary key (invalidation_id, job_id)
+);
 
 -- ----------------------------------------------------------------------------------------------------------- functions
 

@@ -35,12 +35,11 @@ from windlass.datasets.rules.events import (
     DatasetContext,
     DatasetEvent,
     EventReport,
-    Writer,
-    outputs_of,
     prefixes_of,
     routed,
     scratch_of,
 )
+from windlass.datasets.rules.writer import Writer, outputs_of
 from windlass.errors import Conflict, Forbidden, Invalid, LeaseLost, NotFound
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -237,7 +236,7 @@ def test_what_is_recorded_is_not_recorded_again() -> None:
     move = Emit(SHOWN, said).decide_with(HELD, LIVE, NOW)
     assert [event.cursor for event in written(move)] == [7, 8]
     assert len(move.effects) == 2
-    known = DatasetContext({ID: Writer(1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
+    known = DatasetContext({ID: Writer(1, {DATASET: VERSION})}, events={EVENT.id_of(ID): None})
 
     again = Emit(SHOWN, said).decide_with(HELD, known, NOW)
 
@@ -255,7 +254,7 @@ def test_final_events_are_committed_with_a_success_or_a_repeat_with_new_ones_is_
     finish = LeaseReport(SHOWN, Outcome.SUCCEEDED, b"1", events=(EVENT,))
     done = finish.decide_with(HELD, LIVE, NOW)
     assert [event.id for event in written(done)] == [EVENT.id_of(ID)]
-    recorded = DatasetContext({ID: Writer(1, {DATASET: VERSION})}, events=[EVENT.id_of(ID)])
+    recorded = DatasetContext({ID: Writer(1, {DATASET: VERSION})}, events={EVENT.id_of(ID): None})
 
     assert not finish.decide_with(done.after, recorded, NOW).changed
     more = replace(finish, events=(EVENT, EventReport(DATASET, VERSION, 8)))
@@ -280,7 +279,7 @@ def test_final_events_are_committed_with_a_success_or_a_repeat_with_new_ones_is_
 )
 def test_an_event_that_makes_no_sense_is_refused(event: EventReport) -> None:
     with pytest.raises(Invalid, match=r"events\[0\]"):
-        event.check("events[0]")
+        replace(event, field="events[0]").check()
 
 
 def test_effects_have_ids_of_their_own_attempt() -> None:

@@ -43,6 +43,8 @@ def test_codes_are_unique_and_never_change() -> None:
         "Malformed": "malformed",
         "TooLarge": "too_large",
         "DagInvalid": "dag_invalid",
+        "OutputInvalid": "output_invalid",
+        "PartitionOverlap": "partition_overlap",
         "NotFound": "not_found",
         "Expired": "expired",
         "Conflict": "conflict",

@@ -216,3 +216,30 @@ def test_an_attempt_that_is_retried_does_not_move_its_job_on() -> None:
     failure = Failure(Category.USER_CODE, "once")
 
     assert rules.fail(running(job_id=UUID(int=7)), 1, LEASE, failure, NOW, 0.0).effects == ()
+
+
+# --------------------------------------------------------------------------------------------- without a budget
+
+
+UNLIMITED = Policy(max_attempts=1, max_losses=0, unlimited=True)
+
+
+@pytest.mark.parametrize("category", [each for each in Category if each is not Category.CANCELLED])
+@pytest.mark.parametrize("retryable", [None, True, False])
+def test_no_failure_ends_a_task_without_a_budget(category: Category, retryable: bool | None) -> None:
+    failed = fail(running(UNLIMITED, failures=1000), Failure(category, "no", retryable=retryable))
+
+    assert failed.state is State.QUEUED
+
+
+@pytest.mark.parametrize("as_failure", [True, False])
+def test_no_loss_ends_a_task_without_a_budget(as_failure: bool) -> None:
+    expired = rules.expire(running(UNLIMITED, losses=1000), NOW, 0.0, as_failure=as_failure)
+
+    assert expired.after.state is State.QUEUED
+
+
+def test_a_cancel_ends_a_task_without_a_budget() -> None:
+    cancelled = rules.cancel(running(UNLIMITED), "stop", NOW).after
+
+    assert fail(cancelled, CRASH).state is State.CANCELLED

@@ -20,9 +20,8 @@ from windlass.api.framework.route import Call, Table
 from windlass.core.access import Role
 from windlass.core.validation import check_text
 from windlass.datasets.catalog import Catalog, Lineage, PartitionHistory
-from windlass.datasets.rules.events import PARTITION_MAX
 from windlass.datasets.rules.lineage import Direction, JobName, Node
-from windlass.datasets.rules.partition import Span
+from windlass.datasets.rules.partition import PARTITION_MAX, Span
 from windlass.datasets.rules.status import PartitionStatus, PartitionView, Place
 from windlass.datasets.tables.catalog import DatasetView, RevisionView
 from windlass.errors import Malformed
@@ -224,7 +223,7 @@ async def list_datasets(call: Call[Paged, None]) -> Listed[DatasetForm]:
 @table.add("GET", "/api/v1/datasets/{dataset}", Role.VIEWER)
 async def get_dataset(call: Call[In, None]) -> DatasetForm:
     """Get a dataset with its versions."""
-    return _dataset(await _catalog(call).get(call.principal, *_which(call)))
+    return _dataset(await _catalog(call).get(call.principal, *which_dataset(call)))
 
 
 @table.add("GET", "/api/v1/datasets/{dataset}/partitions", Role.VIEWER)
@@ -232,7 +231,7 @@ async def list_partitions(call: Call[PartitionPage, None]) -> Listed[PartitionFo
     """List the partitions of a version by their first number, then by key."""
     query, place = call.query, cursor.to_place(call.query.after)
     page, end = await _catalog(call).partitions(
-        call.principal, *_which(call), version=query.dataset_version, status=query.status,
+        call.principal, *which_dataset(call), version=query.dataset_version, status=query.status,
         after=None if place is None else Place(*place), limit=query.limit,
     )  # fmt: skip
     return Listed([PartitionForm(**_partition(partition)) for partition in page], cursor.of_place(end))
@@ -242,7 +241,9 @@ async def list_partitions(call: Call[PartitionPage, None]) -> Listed[PartitionFo
 async def get_partition(call: Call[OfVersion, None]) -> PartitionDetail:
     """Get a partition with its revisions. A slash in its key is written `%2F`."""
     return _detail(
-        await _catalog(call).partition(call.principal, *_which(call), _key(call), version=call.query.dataset_version)
+        await _catalog(call).partition(
+            call.principal, *which_dataset(call), _key(call), version=call.query.dataset_version
+        )
     )
 
 
@@ -252,7 +253,7 @@ async def revert_partition(call: Call[OfVersion, RevertOrder]) -> PartitionDetai
     it has that content already, nothing changes."""
     return _detail(
         await _catalog(call).revert(
-            call.principal, *_which(call), _key(call), call.body.revision, version=call.query.dataset_version
+            call.principal, *which_dataset(call), _key(call), call.body.revision, version=call.query.dataset_version
         )
     )
 
@@ -260,7 +261,7 @@ async def revert_partition(call: Call[OfVersion, RevertOrder]) -> PartitionDetai
 @table.add("GET", "/api/v1/datasets/{dataset}/coverage", Role.VIEWER)
 async def get_coverage(call: Call[OfVersion, None]) -> CoverageForm:
     """Get what is committed, missing and failed of a version, as ranges of numbers."""
-    found = await _catalog(call).coverage(call.principal, *_which(call), version=call.query.dataset_version)
+    found = await _catalog(call).coverage(call.principal, *which_dataset(call), version=call.query.dataset_version)
     whole = found.coverage
     return CoverageForm(_spans(whole.committed), _spans(whole.missing), _spans(whole.failed), found.truncated)
 
@@ -270,7 +271,7 @@ async def list_dataset_events(call: Call[EventPage, None]) -> Listed[DatasetEven
     """List the events of a dataset, newest first."""
     query = call.query
     found = await _catalog(call).events(
-        call.principal, *_which(call), after=cursor.to_position(query.after), limit=query.limit + 1
+        call.principal, *which_dataset(call), after=cursor.to_position(query.after), limit=query.limit + 1
     )
     page, more = cursor.page_of(found, query.limit, lambda event: (event.at, event.id))
     return Listed(convert(page, list[DatasetEventForm], from_attributes=True), more)
@@ -281,7 +282,7 @@ async def get_lineage(call: Call[LineageQuery, None]) -> LineageForm:
     """Get what a dataset is made from, and what is made from it, in active DAGs."""
     query = call.query
     return _lineage(
-        await _catalog(call).lineage(call.principal, *_which(call, query.dataset), query.direction, query.depth)
+        await _catalog(call).lineage(call.principal, *which_dataset(call, query.dataset), query.direction, query.depth)
     )
 
 
@@ -289,7 +290,7 @@ def _catalog(call: Call[Any, Any]) -> Catalog:
     return call.engine.service(Catalog)
 
 
-def _which(call: Call[Any, Any], text: str | None = None) -> tuple[UUID | str, str | None]:
+def which_dataset(call: Call[Any, Any], text: str | None = None) -> tuple[UUID | str, str | None]:
     """The dataset of a request: its uuid or name, and its namespace. A uuid needs no namespace."""
     text = call.path["dataset"] if text is None else text
     given = call.query.namespace

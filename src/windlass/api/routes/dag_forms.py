@@ -12,9 +12,12 @@ from msgspec.structs import asdict
 
 from windlass.api.framework.forms import In, Key, Name
 from windlass.datasets.job_views import JobView, TaskOfJob
+from windlass.datasets.rules.always_on import Condition
 from windlass.datasets.rules.deployment import DeploymentState
 from windlass.datasets.rules.plan import Plan
 from windlass.datasets.rules.problem import Problem
+from windlass.datasets.rules.status import PartitionStatus
+from windlass.datasets.rules.why import Because, Why
 from windlass.datasets.tables.dags import BuildProgress, DagView, DeploymentRow
 
 CURSOR_MAX = 2**63 - 1
@@ -69,6 +72,12 @@ class EmitOrder(Struct, frozen=True, forbid_unknown_fields=True):
     partition_key: Key | None = None
     first: Cursor | None = field(name="start", default=None)
     last: Cursor | None = field(name="end", default=None)
+
+
+class WhyQuery(In, frozen=True, forbid_unknown_fields=True):
+    """The partition that is asked for. A job that reads updates, and a source, are asked without one."""
+
+    partition_key: Key | None = None
 
 
 class VersionQuery(In, frozen=True, forbid_unknown_fields=True):
@@ -157,7 +166,7 @@ class TaskCounts(Struct, frozen=True):
 
 
 class JobForm(Struct, frozen=True, kw_only=True):
-    """A job. While it is `held` it gets no tasks, because too many wait."""
+    """A job. While it is `held` it gets no tasks, because too many wait. A job that always runs has a `state`."""
 
     job: str
     operator: str
@@ -165,6 +174,7 @@ class JobForm(Struct, frozen=True, kw_only=True):
     queue: str
     held: bool
     tasks: TaskCounts
+    state: Condition | UnsetType = UNSET
 
 
 class JobTaskForm(Struct, frozen=True, kw_only=True):
@@ -179,6 +189,24 @@ class JobTaskForm(Struct, frozen=True, kw_only=True):
     trigger: Raw
     inputs: Raw
     created_at: datetime
+
+
+class MissingForm(Struct, frozen=True):
+    """A partition of an input that is not committed."""
+
+    name: str
+    partition_key: str
+
+
+class WhyForm(Struct, frozen=True, kw_only=True):
+    """Why a partition of a job is there or not. `because` is the first thing that is true, `detail` is a sentence,
+    `task_id` is the task that makes it, and `missing` is what it waits for."""
+
+    state: PartitionStatus
+    because: Because
+    detail: str
+    task_id: UUID | UnsetType = UNSET
+    missing: list[MissingForm] | UnsetType = UNSET
 
 
 class StartedForm(Struct, frozen=True):
@@ -222,6 +250,14 @@ def job_form(job: JobView) -> JobForm:
     return JobForm(
         job=job.name, operator=job.definition.operator, runtime=job.definition.runtime, queue=job.queue,
         held=counts.held, tasks=TaskCounts(counts.queued, counts.running, counts.failed),
+        state=job.condition or UNSET,
+    )  # fmt: skip
+
+
+def why_form(found: Why) -> WhyForm:
+    return WhyForm(
+        state=found.state, because=found.because, detail=found.detail, task_id=found.task_id or UNSET,
+        missing=[MissingForm(one.name, one.partition_key) for one in found.missing] or UNSET,
     )  # fmt: skip
 
 

@@ -27,12 +27,15 @@ from windlass.api.routes.dag_forms import (
     StartedForm,
     ValidationForm,
     VersionQuery,
+    WhyForm,
+    WhyQuery,
     dag_form,
     deployment_form,
     job_form,
     plan_form,
     problem_forms,
     task_form,
+    why_form,
 )
 from windlass.core.access import Role
 from windlass.core.validation import check_name
@@ -40,6 +43,7 @@ from windlass.datasets.dags import Dags
 from windlass.datasets.job_views import JobViews
 from windlass.datasets.sources import Sources
 from windlass.datasets.tables.dags import DeploymentRow
+from windlass.datasets.why import Reasons
 from windlass.errors import Invalid, Malformed
 from windlass.net.asgi import NO_STORE, Response
 from windlass.net.ids import parse_id
@@ -208,6 +212,17 @@ async def list_dag_job_tasks(call: Call[Paged, None]) -> Listed[JobTaskForm]:
     )
     page, more = cursor.page_of(found, limit, lambda task: (task.created_at, task.task_id))
     return Listed([task_form(task) for task in page], more)
+
+
+@table.add("GET", "/api/v1/dags/{dag}/jobs/{job}/why", Role.VIEWER)
+async def explain_dag_job(call: Call[WhyQuery, None]) -> WhyForm:
+    """Explain why a partition of a job is there or not. A job that reads updates, and a source, are asked without a
+    partition."""
+    namespace, dag = _place(call)
+    found = await call.engine.service(Reasons).why(
+        dag, _job(call), namespace=namespace, partition_key=call.query.partition_key
+    )
+    return why_form(found)
 
 
 @table.add("POST", "/api/v1/dags/{dag}/jobs/{job}/emit", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))

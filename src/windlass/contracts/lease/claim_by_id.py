@@ -17,15 +17,24 @@ import msgspec
 from windlass.contracts.lease import rules
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.rules import Caller, ClaimById, LeaseCredential, LeaseReport, NotClaimed
-from windlass.contracts.lease.table import ClaimableTask, ClaimLookup, HolderTable, LeaseState, finish_at_once
+from windlass.contracts.lease.table import (
+    ClaimableTask,
+    ClaimLookup,
+    HolderTable,
+    LeaseState,
+    WritingAttempt,
+    finish_at_once,
+)
+from windlass.contracts.lease.wakeups.messages import put_messages
 from windlass.core.attempt import HeartbeatAnswer, final_state
 from windlass.core.command import Claimed, storable
 from windlass.core.delivery import Delivery, type_of
 from windlass.core.queue import QueueName, Usage
 from windlass.core.states import Effect, State, Transition
 from windlass.core.task import Outcome, Task
-from windlass.datasets.rules.events import BatchReport, EventReport
-from windlass.datasets.tables.events import DatasetTable
+from windlass.datasets.rules.events import BUFFER, BatchReport, EventReport
+from windlass.datasets.tables.invalidations import InvalidationTable
+from windlass.datasets.tables.sink import SinkTable
 from windlass.engine.commit.committer import Committer, Later
 from windlass.engine.commit.lock_waits import LONG_MS
 from windlass.engine.engine import Engine
@@ -100,6 +109,14 @@ class Holders:
             return ended
         return State.CANCELLED if report.outcome is Outcome.CANCELLED else final_state(ended)
 
+    async def attempt(self, task_id: UUID) -> WritingAttempt:
+        """The current attempt of a task. Raises NotFound."""
+        async with self._store.single() as tx:
+            found = await HolderTable(tx.session).attempt(task_id)
+        if found is None:
+            raise NotFound(f"there is no task {task_id}", task_id=task_id)
+        return found
+
     async def emit(self, credential: LeaseCredential, events: tuple[EventReport, ...]) -> None:
         """Record events. When this returns they are on their way."""
         await self._commands.call(rules.Emit(credential.checked(), events))
@@ -109,12 +126,28 @@ class Holders:
         await self._commands.call(rules.PublishBatch(credential.checked(), batch, prefixes))
         return batch.id_of(credential.task_id, credential.attempt)
 
+    async def invalidate(self, request: rules.Invalidate) -> UUID:
+        """Record that a part of an output was wrong. Returns the id of the record; its tasks are on their way."""
+        async with self._store.single() as tx:
+            schema, known = await InvalidationTable(tx.session).output_facts(
+                request.dataset_uuid, request.dataset_version, request.part.partition_key
+            )
+        await self._commands.call(
+            msgspec.structs.replace(
+                request, credential=request.credential.checked(), schema=schema, partition_known=known
+            )
+        )
+        return request.id
+
     # ----------------------------------------------------------------------------------------- effects
 
     async def queue_batch(self, effect: Effect) -> None:
-        """Queue a batch for the process that writes it to its table. There is none yet, so it is only marked."""
-        async with self._store.single() as tx:
-            await DatasetTable(tx.session).publish_queued(UUID(str(effect.body["publish_id"])))
+        """Send the message of a batch to the sinks, unless its dataset is none of theirs."""
+        publish_id = UUID(str(effect.body["publish_id"]))
+        async with self._store.begin() as tx:
+            if await SinkTable(tx.session).publish_queued(publish_id):
+                queue = f"{BUFFER}.{effect.body['dataset_uuid']}"
+                await put_messages(tx, effect.namespace, queue, [(publish_id, msgspec.json.encode(effect.body))])
 
     # ----------------------------------------------------------------------------------------- batches of claims
 

@@ -18,13 +18,17 @@ from windlass.core import task as rules
 from windlass.core.attempt import AttemptReport, AttemptRow, Credential, Denial, denied
 from windlass.core.context import CommandWithContext
 from windlass.core.delivery import Delivery, type_of
+from windlass.core.failure import Category, Failure
 from windlass.core.ids import derived_id
 from windlass.core.lease_token import delivery_of
 from windlass.core.queue import QueueConfig, Usage, admit
 from windlass.core.states import Entry, Instant, State, Transition, Verb
 from windlass.core.task import Outcome, Task
 from windlass.datasets.rules.events import BatchReport, DatasetContext, EventReport, Publish, record_events
-from windlass.errors import Conflict, Forbidden, LeaseLost, WindlassError
+from windlass.datasets.rules.invalidation import Invalidation, InvalidPart, Scope, reported_id
+from windlass.datasets.rules.invalidation import check as check_invalid
+from windlass.datasets.rules.schema import DatasetSchema
+from windlass.errors import Conflict, Forbidden, Invalid, LeaseLost, Unavailable, WindlassError
 
 STALE = "stale_lease"
 HELD = frozenset({type_of(Wakeup), type_of(Invoke)})
@@ -188,11 +192,13 @@ class SignalCancel(msgspec.Struct, frozen=True):
 
 
 class LeaseReport(CommandWithContext, AttemptReport[LeaseCredential], frozen=True):
-    """A lease holder's report that its attempt is over. `events` are committed with a success, or not at all."""
+    """A lease holder's report that its attempt is over. `events` are committed with a success, or not at all. `unread`
+    are those of outputs in the lake whose files were not read, since the task had ended already."""
 
     context = DatasetContext
 
     events: tuple[EventReport, ...] = ()
+    unread: frozenset[UUID] = frozenset()
 
     def decide_with(self, task: Task, context: DatasetContext, now: Instant) -> Transition:
         denial = self.credential.denial(task, now)
@@ -200,14 +206,29 @@ class LeaseReport(CommandWithContext, AttemptReport[LeaseCredential], frozen=Tru
             if denial is not Denial.OTHER_NAMESPACE and self._acknowledges_cancel(task):
                 return Transition(Verb.NOTE, task, task)
             raise self.credential.error(denial, task)
+        if self.events and not context.writer(task.id).live:
+            return self._too_late(task, now)
         verdict = self.follow(task, now)
+        if verdict.refusal is not None:
+            return verdict
         recorded = record_events(task, self.events, context, self.credential.caller.fingerprint, now)
-        if verdict.refusal is not None or not recorded.events:
+        if not recorded.events:
             return verdict
         if not verdict.changed:  # the attempt has ended, with other events
             refused = Entry(task.id, now, task.attempt, "refused", task.worker, {"reported": self.outcome})
             return self.refuse(task, (refused,))
+        if self.unread & {event.id for event in recorded.events}:  # the task had ended when its outputs were to be read
+            raise Unavailable("the task has been queued again since its outputs were read")
         return replace(verdict, writes=recorded.writes, effects=(*verdict.effects, *recorded.effects))
+
+    def _too_late(self, task: Task, now: Instant) -> Transition:
+        """The task was cancelled with its version of the DAG. It ends as cancelled and commits nothing, so that its
+        work is owed again if that version comes back."""
+        if task.terminal:
+            return Transition(Verb.NOTE, task, task)
+        failure = Failure(Category.CANCELLED, "" if task.cancel is None else task.cancel.reason)
+        late = replace(self, outcome=Outcome.CANCELLED, result=None, failure=failure, events=(), unread=frozenset())
+        return late.follow(task, now)
 
     def judge(self, task: Task, now: Instant) -> Transition:
         return super().judge(_reportable(task, self.outcome), now)
@@ -280,3 +301,44 @@ class PublishBatch(CommandWithContext, frozen=True):
         if not self.batch.is_under(self.prefixes):
             raise Forbidden(f"the batch must lie under {self.prefixes[0]}", field="batch_uri")
         return Transition(Verb.NOTE, task, task, writes=(publish,), effects=(publish.effect,))
+
+
+class Invalidate(CommandWithContext, frozen=True):
+    """The holder reports that a part of one of its own outputs was wrong. `schema` is that of the dataset, and
+    `partition_known` whether its version has the partition."""
+
+    context = DatasetContext
+
+    credential: LeaseCredential
+    dataset_uuid: UUID
+    dataset_version: UUID
+    part: InvalidPart
+    schema: DatasetSchema | None = None
+    partition_known: bool = False
+
+    @property
+    def task_id(self) -> UUID:
+        return self.credential.task_id
+
+    @property
+    def id(self) -> UUID:
+        return reported_id(self.task_id, self.dataset_uuid, self.dataset_version, self.part)
+
+    def decide_with(self, task: Task, context: DatasetContext, now: Instant) -> Transition:
+        self.credential.check(task, now)
+        self.credential.check_live(task, now, alive=context.is_alive(task.id, task.attempt))
+        version = context.writer(task.id).outputs.get(self.dataset_uuid)
+        if version is None:
+            raise Forbidden("the dataset is not among the outputs of this task", field="dataset_uuid")
+        if version != self.dataset_version:
+            raise Forbidden("the task writes another version of this dataset", field="dataset_version")
+        check_invalid(self.part, self.schema)
+        if self.part.scope is Scope.PARTITION and not self.partition_known:
+            raise Invalid("the version has no such partition", field="partition_key")
+        source = {"kind": "task", "task_id": str(task.id), "attempt": task.attempt}
+        recorded = Invalidation(
+            self.id, task.namespace, self.dataset_uuid, self.dataset_version, self.part.scope, self.part.partition_key,
+            self.part.filter_json, self.part.reason, msgspec.json.encode(source).decode(), now,
+        )  # fmt: skip
+        effect = recorded.effect(task.id, task.attempt)
+        return Transition(Verb.NOTE, task, task, writes=(recorded,), effects=(effect,))

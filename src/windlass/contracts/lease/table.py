@@ -12,8 +12,9 @@ from windlass.contracts.lease import rules
 from windlass.core.delivery import Delivery
 from windlass.core.queue import QueueConfig, QueueName
 from windlass.core.states import State
-from windlass.core.task import Cancel, Task
-from windlass.datasets.rules.events import DatasetContext, Writer
+from windlass.core.task import Cancel, Outcome, Task
+from windlass.datasets.rules.events import DatasetContext
+from windlass.datasets.rules.writer import Writer
 from windlass.datasets.tables.events import load_context
 from windlass.store import records
 from windlass.store.contexts import register_loader
@@ -57,6 +58,23 @@ class LeaseState(msgspec.Struct, frozen=True, gc=False):
     holds: bool
     cancel: Cancel | None
     expires_at: datetime | None
+    now: datetime
+
+
+class WritingAttempt(msgspec.Struct, frozen=True):
+    """The current attempt of a task that may write datasets. Fulfils `core.attempt.AttemptRow`."""
+
+    id: UUID
+    namespace: str
+    run_id: UUID | None
+    state: State
+    attempt: int
+    outcome: Outcome | None
+    lease_id: UUID | None
+    worker: str | None
+    wire: bytes | None
+    job_id: UUID | None
+    live: bool
     now: datetime
 
 
@@ -114,7 +132,16 @@ class HolderTable:
     async def holds(self, ids: Collection[UUID]) -> dict[UUID, Writer]:
         """What these tasks may write, each with the attempt whose lease is live."""
         rows = await self._session.fetch("load_live_leases", sorted(ids))
-        return {id_: Writer.of(attempt, wire, job_id) for id_, attempt, wire, job_id in rows}
+        return {row[0]: Writer.of(*row[1:]) for row in rows}
+
+    async def attempt(self, task_id: UUID) -> WritingAttempt | None:
+        """The current attempt of a task, without a lock."""
+        rows = await self._session.fetch("load_attempt", task_id)
+        if not rows:
+            return None
+        id_, namespace, run_id, state, attempt, outcome, *rest = rows[0]
+        outcome = None if outcome is None else Outcome(outcome)
+        return WritingAttempt(id_, namespace, run_id, records.STATES[state], attempt, outcome, *rest)
 
 
 async def finish_at_once(tx: Transaction, reports: Sequence[rules.LeaseReport]) -> set[UUID]:
@@ -131,13 +158,14 @@ async def finish_at_once(tx: Transaction, reports: Sequence[rules.LeaseReport]) 
 
 
 async def load_dataset_context(
-    session: Session, commands: Sequence[rules.LeaseReport | rules.Emit | rules.PublishBatch]
+    session: Session, commands: Sequence[rules.LeaseReport | rules.Emit | rules.PublishBatch | rules.Invalidate]
 ) -> DatasetContext:
     batches = [command for command in commands if isinstance(command, rules.PublishBatch)]
-    reports = [command for command in commands if not isinstance(command, rules.PublishBatch) and command.events]
-    if not batches and not reports:
+    invalid = [command for command in commands if isinstance(command, rules.Invalidate)]
+    reports = [one for one in commands if isinstance(one, rules.LeaseReport | rules.Emit) and one.events]
+    if not batches and not reports and not invalid:
         return DatasetContext()  # most reports have no events
-    holds = await HolderTable(session).holds({command.task_id for command in (*batches, *reports)})
+    holds = await HolderTable(session).holds({command.task_id for command in (*batches, *reports, *invalid)})
     return await load_context(
         session,
         holds,

@@ -138,9 +138,24 @@ with locked as materialized (
 select d.id, d.queue, d.kind, d.started_at, d.finished_at, w.namespace
   from done d left join woken w on w.namespace = d.namespace and w.name = d.queue
 
+-- part: is_live
+-- False if a task (t) was cancelled and its job is in no live deployment.
+(t.cancel is null or t.job_id is null
+ or exists (select from windlass.deployment_job j
+              join windlass.deployment d on d.id = j.deployment_id and d.state in ('active', 'building', 'ready')
+              join windlass.dag g on g.namespace = d.namespace and g.name = d.dag and g.retired_at is null
+             where j.job_id = t.job_id))
+
 -- name: load_live_leases
 -- For lease holders that report events: returns the attempt with a live lease (null if it has expired), the `wire` of
--- the submission, and the job of a DAG that the task runs. The caller has locked the tasks.
+-- the submission, the job of a DAG that the task runs, and false if the task was cancelled and that job is in no live
+-- deployment. The caller has locked the tasks.
 select t.id, (select h.attempt from windlass.heartbeat h where h.task_id = t.id and h.expires_at > windlass.now()), t.wire,
-       t.job_id
+       t.job_id, {is_live()}
   from windlass.task t where t.id = any($1::uuid[])
+
+-- name: load_attempt
+-- Returns what identifies the current attempt of a task, and what the task may write.
+select t.id, t.namespace, t.run_id, t.state, t.attempt, t.outcome, t.lease_id, t.worker, t.wire, t.job_id,
+       {is_live()}, windlass.now()
+  from windlass.task t where t.id = $1

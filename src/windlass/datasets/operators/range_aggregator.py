@@ -8,7 +8,9 @@ from windlass.datasets.rules.events import EventReport
 
 def aggregate_ranges(call: Call) -> list[EventReport]:
     size, start = call.number("range_size", least=1), call.number("start", 0)
-    [read] = [given for given in call.inputs if given.get("mode") == "cursor"]
+    read = next((given for given in call.inputs if given.get("mode") == "cursor"), None)
+    if read is None:
+        return []  # an invalidation: the ranges are as complete as before
     first = start
     if call.cursor_from is not None and call.cursor_from >= start:
         first += (call.cursor_from - start + 1) // size * size

@@ -177,6 +177,7 @@ class DagTable(Table):
     async def insert_parts(self, deployment_id: UUID, namespace: str, dag: str, deployed: Deployed) -> None:
         """Write the jobs, edges, pointers, datasets and versions of a deployment."""
         jobs, edges, pointers = deployed.jobs, deployed.edges, deployed.pointers
+        schemas = {dataset.id: dataset.schema for dataset in deployed.datasets}
         await self.session.fetch(
             "insert_deployment_jobs", deployment_id, [j.name for j in jobs], [j.job_id for j in jobs],
             [j.fingerprint for j in jobs], [j.definition for j in jobs], [j.queue for j in jobs],
@@ -194,7 +195,7 @@ class DagTable(Table):
         await self.session.fetch("insert_deployment_pointers", deployment_id, list(pointers), list(pointers.values()))
         await self.session.fetch(
             "insert_dataset_versions", list(pointers.values()), list(pointers), [""] * len(pointers),
-            [None] * len(pointers),
+            [None] * len(pointers), [schemas[id_] for id_ in pointers],
         )  # fmt: skip
 
     async def jobs(self, deployment_id: UUID) -> list[DeployedJob]:

@@ -126,9 +126,12 @@ update windlass.dataset s set retired_at = windlass.now()
  where s.namespace = $1 and s.dag = $2 and s.id <> all($3::uuid[]) and s.retired_at is null
 
 -- name: insert_dataset_versions
--- Adds versions of datasets, unless they exist.
-insert into windlass.dataset_version (id, dataset_uuid, fingerprint, location, created_at)
-select u.*, windlass.now() from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) as u on conflict do nothing
+-- Adds versions of datasets, unless they exist. A version has the schema of its dataset for ever: another schema is
+-- another version.
+insert into windlass.dataset_version (id, dataset_uuid, fingerprint, schema, location, created_at)
+select u.id, u.dataset_uuid, u.fingerprint, u.schema::jsonb, u.location, windlass.now()
+  from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[]) as u(id, dataset_uuid, fingerprint, location, schema)
+on conflict do nothing
 
 -- name: known_versions
 -- Returns those of these versions that exist and were not purged.
@@ -190,8 +193,9 @@ update windlass.job j set behind = true
 
 -- name: build_progress
 -- Returns for each of these jobs: the number of its tasks, of those that have ended, and of those that failed and were
--- not replayed; whether more may be owed, since it is behind or an event of an input is not routed yet (index
--- event_unrouted); and the newest task that failed. All in one snapshot: an event that is routed makes its tasks at once.
+-- neither cancelled nor replayed; whether more may be owed, since it is behind or an event of an input is not routed
+-- yet (index event_unrouted); and the newest task that failed. All in one snapshot: an event that is routed makes its
+-- tasks at once.
 select j.id, count(t.id), count(t.id) filter (where t.finished_at is not null), count(t.id) filter (where t.broken),
        j.behind or exists (select from windlass.event e join windlass.deployment_edge i on i.dataset_uuid = e.dataset_uuid
                             where e.routed_at is null and e.declared and i.job_id = j.id and i.trigger),
@@ -199,9 +203,10 @@ select j.id, count(t.id), count(t.id) filter (where t.finished_at is not null), 
   from windlass.job j
   left join lateral (
        select o.id, o.finished_at, o.created_at,
-              o.state = 'failed' and not exists (select from (select r.replay_of from windlass.task r
-                                                               where r.job_id = o.job_id offset 0) r
-                                                  where r.replay_of = o.id) as broken
+              o.state = 'failed' and o.cancel is null
+              and not exists (select from (select r.replay_of from windlass.task r
+                                            where r.job_id = o.job_id offset 0) r
+                               where r.replay_of = o.id) as broken
          from windlass.task o where o.job_id = j.id offset 0) t on true
  where j.id = any($1::uuid[]) group by j.id, j.behind
 

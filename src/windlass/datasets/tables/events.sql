@@ -1,6 +1,7 @@
 -- name: insert_events
--- Records events. A repeated event is the same row.
-insert into windlass.event (id, namespace, task_id, attempt, dataset_uuid, dataset_version, cursor, partition_key, first,
+-- Records events. A repeated event is the same row. An event of data in the lake that was reported alone is replaced by
+-- the one that commits its files.
+insert into windlass.event as e (id, namespace, task_id, attempt, dataset_uuid, dataset_version, cursor, partition_key, first,
                             last, declared, caller, at, revision, traceparent, routing, routed_at)
 select u.*, case when u.routing is not null and u.declared then windlass.now() end
   from unnest($1::uuid[], $2::text[], $3::uuid[], $4::integer[], $5::uuid[], $6::uuid[], $7::bigint[], $8::text[],
@@ -8,19 +9,25 @@ select u.*, case when u.routing is not null and u.declared then windlass.now() e
               $16::text[])
        as u(id, namespace, task_id, attempt, dataset_uuid, dataset_version, cursor, partition_key, first, last, declared,
             caller, at, revision, traceparent, routing)
-on conflict (id) do nothing
+on conflict (id) do update
+   set attempt = excluded.attempt, caller = excluded.caller, at = excluded.at, first = excluded.first,
+       last = excluded.last, revision = excluded.revision, traceparent = excluded.traceparent,
+       routing = excluded.routing, routed_at = excluded.routed_at
+ where e.routing = 'uncommitted' and excluded.routing is distinct from 'uncommitted'
 
 -- name: insert_publishes
--- Records published batches. A repeated batch is the same row.
+-- Records published batches. A repeated batch is the same row. Those of buffered datasets are for the sink.
 insert into windlass.publish (id, namespace, task_id, attempt, dataset_uuid, dataset_version, batch_uri, record_count,
-                              caller, at)
-select u.* from unnest($1::uuid[], $2::text[], $3::uuid[], $4::integer[], $5::uuid[], $6::uuid[], $7::text[],
-                       $8::bigint[], $9::text[], $10::timestamptz[]) as u
+                              caller, at, buffered)
+select u.*, exists (select from windlass.dataset s where s.id = u.dataset_uuid and s.write_mode = 'buffered')
+  from unnest($1::uuid[], $2::text[], $3::uuid[], $4::integer[], $5::uuid[], $6::uuid[], $7::text[], $8::bigint[],
+              $9::text[], $10::timestamptz[])
+       as u(id, namespace, task_id, attempt, dataset_uuid, dataset_version, batch_uri, record_count, caller, at)
 on conflict (id) do nothing
 
 -- name: known_events
--- Returns those of these events that are recorded.
-select e.id from windlass.event e where e.id = any($1::uuid[])
+-- Returns those of these events that are recorded, with what became of them.
+select e.id, e.routing from windlass.event e where e.id = any($1::uuid[])
 
 -- name: known_publishes
 -- Returns those of these batches that are recorded, with version and number of records.
@@ -40,19 +47,26 @@ select p.id, p.namespace, p.task_id, p.attempt, p.dataset_uuid, p.dataset_versio
   from windlass.publish p where p.task_id = $1 and (p.at, p.id) > {from_position($2, $3)}
  order by p.at, p.id limit $4
 
--- name: publish_queued
--- Records that the message of a batch is in its queue.
-update windlass.publish p set queued_at = windlass.now() where p.id = $1 and p.queued_at is null
-
 -- name: lock_dataset_versions
 -- Locks versions of datasets until the transaction ends, in one order.
 select pg_advisory_xact_lock(hashtextextended(v.id::text, 0)) from unnest($1::uuid[]) as v(id)
 
--- name: partition_revisions
--- Returns the revisions of these partitions.
-select p.dataset_version, p.key, p.revision
+-- name: committed_partitions
+-- Returns the newest revisions of these partitions, with the task and the manifest of each.
+select p.dataset_version, p.key, r.task_id, p.revision, r.manifest_sha256
   from unnest($1::uuid[], $2::text[]) as u(dataset_version, key)
   join windlass.partition p on p.dataset_version = u.dataset_version and p.key = u.key
+  join windlass.partition_revision r on r.dataset_version = p.dataset_version and r.key = p.key
+   and r.revision = p.revision
+
+-- name: partition_neighbors
+-- Returns for each of these partitions (version, key, last number) the last other one of its version that begins before
+-- its end (index partition_range). Only that one can overlap it.
+select distinct n.dataset_version, n.key, n.first, n.last
+  from unnest($1::uuid[], $2::text[], $3::bigint[]) as u(dataset_version, key, last)
+ cross join lateral (select p.dataset_version, p.key, p.first, p.last from windlass.partition p
+                      where p.dataset_version = u.dataset_version and p.first <= u.last and p.key <> u.key
+                      order by p.first desc, p.key desc limit 1) n
 
 -- name: commit_partitions
 -- Writes revisions of partitions, and makes each the current one. The caller has locked the versions.
@@ -71,7 +85,42 @@ with given as materialized (
 insert into windlass.partition as p (dataset_version, key, first, last, revision, committed_at)
 select distinct on (g.dataset_version, g.key) g.dataset_version, g.key, g.first, g.last, g.revision, g.committed_at
   from given g order by g.dataset_version, g.key, g.revision desc
-on conflict (dataset_version, key) do update set revision = excluded.revision, committed_at = excluded.committed_at
+on conflict (dataset_version, key) do update
+   set revision = excluded.revision, committed_at = excluded.committed_at,
+       first = coalesce(excluded.first, p.first), last = coalesce(excluded.last, p.last)
+
+-- name: commit_cursors
+-- Writes which files tasks have added to versions.
+insert into windlass.cursor_commit (dataset_version, cursor, task_id, attempt, deployment_id, location, manifest_sha256,
+                                    rows, bytes, trace_id, inputs, committed_at)
+select u.dataset_version, u.cursor, u.task_id, u.attempt, u.deployment_id, u.location, u.manifest_sha256, u.rows, u.bytes,
+       u.trace_id, u.inputs::jsonb, u.committed_at
+  from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::integer[], $5::uuid[], $6::text[], $7::text[], $8::bigint[],
+              $9::bigint[], $10::text[], $11::text[], $12::timestamptz[])
+       as u(dataset_version, cursor, task_id, attempt, deployment_id, location, manifest_sha256, rows, bytes, trace_id,
+            inputs, committed_at)
+on conflict do nothing
+
+-- name: partition_locations
+-- Returns where the files of these revisions are. Without a revision it is the newest one.
+select u.place, r.location, r.revision
+  from unnest($1::integer[], $2::uuid[], $3::text[], $4::integer[]) as u(place, dataset_version, key, revision)
+  left join windlass.partition p on p.dataset_version = u.dataset_version and p.key = u.key
+  join windlass.partition_revision r on r.dataset_version = u.dataset_version and r.key = u.key
+   and r.revision = coalesce(u.revision, p.revision)
+
+-- name: cursor_locations
+-- Returns where the files of a version are that were added after a cursor ($2) and up to another ($3), in order.
+select c.location from windlass.cursor_commit c
+ where c.dataset_version = $1 and ($2::bigint is null or c.cursor > $2) and ($3::bigint is null or c.cursor <= $3)
+ order by c.cursor, c.committed_at, c.task_id limit $4
+
+-- name: current_locations
+-- Returns where the files of the newest revisions of all partitions of a version are.
+select r.location from windlass.partition p
+  join windlass.partition_revision r on r.dataset_version = p.dataset_version and r.key = p.key
+   and r.revision = p.revision
+ where p.dataset_version = $1 and r.location is not null order by p.first, p.key limit $2
 
 -- name: high_waters
 -- Returns the highest cursor of each of these versions.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -14,6 +14,9 @@ from windlass.core.position import NOWHERE, Position
 from windlass.core.task import Task
 from windlass.datasets.rules.dag import Job
 from windlass.datasets.rules.job import JobRef, slots_of
+from windlass.datasets.rules.owed import Partition
+from windlass.datasets.rules.partition import Span
+from windlass.datasets.rules.route import Edge, Event
 from windlass.store import records
 from windlass.store.queries import register_queries
 from windlass.store.records import WIDTH
@@ -22,38 +25,34 @@ from windlass.store.table import Table
 register_queries(__package__, "jobs.sql")
 
 _decode_job = msgspec.json.Decoder(Job).decode
+_EDGE = ("job_id", "input_index", "dataset_uuid", "dataset_version", "trigger", "by_partition", "deployment_id",
+         "paused", "held", "active")  # fmt: skip
 
 
-class UnroutedEvent(msgspec.Struct, frozen=True):
-    """An event that is to be routed."""
-
-    id: UUID
-    namespace: str
-    task_id: UUID
-    dataset_uuid: UUID
-    dataset_version: UUID
-    cursor: int | None
-    partition_key: str | None
-    first: int | None
-    last: int | None
-    revision: int | None
-    traceparent: str | None
-
-
-class LiveEdge(msgspec.Struct, frozen=True):
+class LiveEdge(Edge, frozen=True, kw_only=True):
     """An input of a job in a live deployment, with the version that it reads now. `dataset_version` is None while the
     dataset of another DAG has no active deployment."""
 
-    job_id: UUID
-    input_index: int
-    dataset_uuid: UUID
-    dataset_version: UUID | None
-    trigger: bool
-    by_partition: bool
+    paused: bool
+    held: bool
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its job gets tasks now."""
+        return not (self.paused or self.held)
+
+
+class LiveJob(NamedTuple):
+    """A job in a live deployment, the active one if that has it."""
+
     deployment_id: UUID
     paused: bool
     held: bool
-    active: bool
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether it gets tasks now."""
+        return not (self.paused or self.held)
 
 
 class JobTask(msgspec.Struct, frozen=True):
@@ -79,15 +78,6 @@ class Consumption(msgspec.Struct, frozen=True):
     task_id: UUID
 
 
-class OwedPartition(NamedTuple):
-    """A committed partition that a job was not given yet."""
-
-    key: str
-    first: int | None
-    last: int | None
-    revision: int
-
-
 class Window(NamedTuple):
     """A version of a dataset that a task of a job has read up to a cursor."""
 
@@ -98,10 +88,17 @@ class Window(NamedTuple):
 
 
 class Load(NamedTuple):
-    """The tasks of a job that have not ended: those that may start or run, and those that wait for their turn."""
+    """The tasks of a job that have not ended: those that may start or run, those that wait for their turn, and how many
+    of the former run."""
 
     started: int = 0
     waiting: int = 0
+    running: int = 0
+
+    @property
+    def depth(self) -> int:
+        """The tasks that do not run yet."""
+        return self.started + self.waiting - self.running
 
 
 class JobCounts(NamedTuple):
@@ -137,27 +134,35 @@ class JobTable(Table):
         found: bool = await self.session.fetchval("has_dataset_work")
         return found
 
-    async def events_to_route(self, ids: Sequence[UUID]) -> list[UnroutedEvent]:
-        return [UnroutedEvent(*row) for row in await self.session.fetch("events_to_route", ids)]
+    async def events_to_route(self, ids: Sequence[UUID]) -> list[Event]:
+        rows = await self.session.fetch("events_to_route", ids)
+        return [
+            Event(
+                id=id_, dataset_uuid=dataset, dataset_version=version, cursor=cursor, partition_key=key,
+                span=None if first is None else Span(first, last), revision=revision or 1, trace=trace,
+            )
+            for id_, dataset, version, cursor, key, first, last, revision, trace in rows
+        ]  # fmt: skip
 
     async def unrouted_events(self, older_than_s: float, limit: int) -> list[UUID]:
         return [row[0] for row in await self.session.fetch("unrouted_events", older_than_s, limit)]
 
     async def edges_on(self, datasets: Collection[UUID]) -> list[LiveEdge]:
-        return [LiveEdge(*row) for row in await self.session.fetch("live_edges", list(datasets), [])]
+        return [_edge(row) for row in await self.session.fetch("live_edges", list(datasets), [])]
 
     async def edges_of(self, jobs: Collection[UUID]) -> list[LiveEdge]:
-        return [LiveEdge(*row) for row in await self.session.fetch("live_edges", [], list(jobs))]
+        return [_edge(row) for row in await self.session.fetch("live_edges", [], list(jobs))]
 
     async def live_versions(self, versions: Iterable[tuple[UUID, UUID]]) -> set[UUID]:
         """Those of these versions (version, dataset) whose events are routed."""
         rows = await self.session.fetch("live_versions", *zip(*versions, strict=True))
         return {row[0] for row in rows}
 
-    async def live_jobs(self, jobs: Collection[UUID]) -> set[UUID]:
-        return {row[0] for row in await self.session.fetch("live_jobs", list(jobs))}
+    async def live_jobs(self, jobs: Collection[UUID]) -> dict[UUID, LiveJob]:
+        """Those of these jobs that a live deployment has."""
+        return {row[0]: LiveJob(*row[1:]) for row in await self.session.fetch("live_jobs", list(jobs))}
 
-    async def mark_routed(self, routing: dict[UUID, str]) -> None:
+    async def mark_routed(self, routing: Mapping[UUID, str]) -> None:
         await self.session.fetch("mark_routed", list(routing), list(routing.values()))
 
     # ----------------------------------------------------------------------------------------- tasks of jobs
@@ -186,13 +191,22 @@ class JobTable(Table):
         rows = await self.session.fetch("insert_job_tasks", *zip(*map(astuple, tasks), strict=True))
         return {row[0] for row in rows}
 
+    async def take_back(self, tasks: Sequence[UUID]) -> None:
+        """Forget tasks that were recorded in this transaction and are not made."""
+        if tasks:
+            await self.session.fetch("take_back_job_tasks", tasks)
+
+    async def find_task(self, job_id: UUID, dedupe_key: str) -> UUID | None:
+        rows = await self.session.fetch("find_job_task", job_id, dedupe_key)
+        return rows[0][0] if rows else None
+
     async def insert_consumptions(self, consumptions: Sequence[Consumption]) -> None:
         if consumptions:
             await self.session.fetch("insert_consumptions", *zip(*map(astuple, consumptions), strict=True))
 
     async def load(self, jobs: Collection[UUID]) -> dict[UUID, Load]:
         rows = await self.session.fetch("job_load", list(jobs))
-        return {row[0]: Load(row[1], row[2]) for row in rows}
+        return {row[0]: Load(*row[1:]) for row in rows}
 
     async def slots(self, jobs: Collection[UUID]) -> dict[UUID, int | None]:
         """How many tasks of each of these jobs may be started at the same time. None: any number."""
@@ -245,9 +259,19 @@ class JobTable(Table):
 
     async def owed_partitions(
         self, job_id: UUID, dataset_version: UUID, input_index: int, limit: int
-    ) -> list[OwedPartition]:
+    ) -> list[Partition]:
+        """Committed partitions that a job was not given yet."""
         rows = await self.session.fetch("owed_partitions", job_id, dataset_version, input_index, limit)
-        return [OwedPartition(*row) for row in rows]
+        return [Partition(*row) for row in rows]
+
+    async def with_pressure(self, limit: int) -> list[tuple[UUID, str, str, bool]]:
+        """Jobs that are held or behind: id, DAG, name, and whether it is held."""
+        rows = await self.session.fetch("jobs_with_pressure", limit)
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    async def count_owed(self, job_id: UUID, dataset_version: UUID, input_index: int, limit: int) -> int:
+        count: int = await self.session.fetchval("count_owed", job_id, dataset_version, input_index, limit)
+        return count
 
     async def count_consumed(self, job_id: UUID, input_index: int, dataset_version: UUID) -> int:
         count: int = await self.session.fetchval("count_consumed", job_id, input_index, dataset_version)
@@ -270,3 +294,7 @@ class JobTable(Table):
         """The deployment and the job of a webhook, and whether its DAG is paused."""
         rows = await self.session.fetch("find_webhook", namespace, path)
         return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+
+def _edge(row: Sequence[Any]) -> LiveEdge:
+    return LiveEdge(**dict(zip(_EDGE, row, strict=True)))

@@ -7,8 +7,7 @@ select d.id, d.namespace, d.dag, d.state, g.paused, g.active_version
 
 -- name: events_to_route
 -- Returns events that are not routed yet.
-select e.id, e.namespace, e.task_id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key, e.first, e.last,
-       e.revision, e.traceparent
+select e.id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key, e.first, e.last, e.revision, e.traceparent
   from windlass.event e where e.id = any($1::uuid[]) and e.routed_at is null order by e.at, e.id
 
 -- name: unrouted_events
@@ -61,6 +60,10 @@ select u.job_id, u.dedupe_key, u.task_id, u.deployment_id, u.trigger::jsonb, u.d
 on conflict (job_id, dedupe_key) do nothing
 returning task_id
 
+-- name: find_job_task
+-- Returns the task of a job with this key.
+select k.task_id from windlass.job_task k where k.job_id = $1 and k.dedupe_key = $2
+
 -- name: insert_consumptions
 -- Records which revisions of partitions were given to jobs, and to which task.
 insert into windlass.consumption (job_id, input_index, dataset_version, key, revision, task_id)
@@ -68,9 +71,12 @@ select u.* from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::i
 on conflict do nothing
 
 -- name: job_load
--- Returns for each of these jobs the number of its tasks that may start or run, and the number that waits for its turn
--- (index task_job_open).
-select t.job_id, count(*) filter (where t.state <> 'blocked'), count(*) filter (where t.state = 'blocked')
+-- Returns for each of these jobs the number of its tasks that may start or run, the number that waits for its turn, and
+-- the number of those that run (index task_job_open). Tasks of backfills that wait for an input are neither.
+select t.job_id, count(*) filter (where t.state <> 'blocked'),
+       count(*) filter (where t.state = 'blocked'
+                          and not exists (select from windlass.backfill_task b where b.task_id = t.id and b.waiting)),
+       count(*) filter (where t.state = 'running')
   from windlass.task t where t.job_id = any($1::uuid[]) and t.finished_at is null group by t.job_id
 
 -- name: newest_definitions
@@ -80,10 +86,12 @@ select distinct on (j.job_id) j.job_id, j.definition::text
  where j.job_id = any($1::uuid[]) order by j.job_id, d.state = 'active' desc, d.number desc
 
 -- name: next_job_tasks
--- Returns the tasks of a job whose turn is next: those with the smallest cursor, then the oldest.
+-- Returns the tasks of a job whose turn is next: those without a cursor (invalidations, replays), those with the smallest
+-- cursor, then those with the highest priority and the oldest. Tasks of backfills that wait for an input have no turn.
 select t.id from windlass.task t left join windlass.job_task k on k.task_id = t.id
  where t.job_id = $1 and t.state = 'blocked' and t.finished_at is null
- order by k.cursor nulls last, t.created_at, t.id limit $2
+   and not exists (select from windlass.backfill_task b where b.task_id = t.id and b.waiting)
+ order by k.cursor nulls first, t.priority desc, t.created_at, t.id limit $2
 
 -- name: ended_windows
 -- Returns the windows that tasks of these jobs have read to their end and whose end is not told yet (index outbox_due):
@@ -112,6 +120,13 @@ with recursive left_tasks as (
 delete from windlass.job_task k using left_tasks l
  where k.task_id = l.id and k.dataset_version is not null
 returning k.job_id
+
+-- name: take_back_job_tasks
+-- Forgets tasks that were recorded in this transaction and are not made.
+with taken as (
+    delete from windlass.job_task k where k.task_id = any($1::uuid[]) returning k.job_id, k.task_id
+)
+delete from windlass.consumption c using taken k where c.job_id = k.job_id and c.task_id = k.task_id
 
 -- name: rename_job_tasks
 -- Gives tasks of jobs other ids.
@@ -158,6 +173,20 @@ select p.key, p.first, p.last, p.revision from windlass.partition p
                       and c.revision = p.revision)
  order by p.first, p.key limit $4
 
+-- name: jobs_with_pressure
+-- Returns the jobs that are held, or that may be owed something (index job_behind for the latter).
+select j.id, j.dag, j.name, j.held from windlass.job j where j.held or j.behind order by j.id limit $1
+
+-- name: count_owed
+-- Counts committed partitions of a version that a job was not given yet, up to a limit.
+select count(*) from (
+    select from windlass.partition p
+     where p.dataset_version = $2
+       and not exists (select from windlass.consumption c
+                        where c.job_id = $1 and c.input_index = $3 and c.dataset_version = $2 and c.key = p.key
+                          and c.revision = p.revision)
+     limit $4) o
+
 -- name: owed_cursor
 -- Returns the highest cursor of a version if a job has neither read it nor has a task that will.
 select h.cursor from windlass.high_water h
@@ -202,9 +231,13 @@ select w.deployment_id, w.job_id, g.paused from windlass.webhook w
  where w.namespace = $1 and w.path = $2
 
 -- name: live_jobs
--- Returns those of these jobs that a live deployment has.
-select distinct j.job_id from windlass.deployment_job j join ({live_deployments()}) d on d.id = j.deployment_id
- where j.job_id = any($1::uuid[])
+-- Returns those of these jobs that a live deployment has, each with the active one if that has it.
+select distinct on (j.id) j.id, d.id, d.paused, j.held
+  from windlass.job j
+  join windlass.deployment_job i on i.job_id = j.id
+  join ({live_deployments()}) d on d.id = i.deployment_id
+ where j.id = any($1::uuid[])
+ order by j.id, d.state = 'active' desc, d.id
 
 -- name: has_dataset_work
 -- Returns whether there are DAGs, or events that wait to be routed.

@@ -3,7 +3,8 @@
 -- oldest first (index task_created). It starts at the position that the last call reached ($2, $3, $4), so that
 -- long-lived tasks are not read again by every call. Keeps a task while tasks that wait for it are not settled, or its
 -- job has not moved on yet. Keeps a child until its workflow has ended or, if the result of the child is an object,
--- until the workflow is deleted. Objects are deleted by an effect.
+-- until the workflow is deleted. Objects are deleted by an effect. A batch is kept until it is written and its object
+-- deleted.
 with recursive space(name) as (
     (select t.namespace from windlass.task t where t.namespace >= $2 order by t.namespace limit 1)
     union all
@@ -50,6 +51,7 @@ with recursive space(name) as (
     delete from windlass.event e where e.task_id = any(array(select o.id from old o where o.gone))
 ), publishes as (
     delete from windlass.publish p where p.task_id = any(array(select o.id from old o where o.gone))
+       and (not p.buffered or p.removed_at is not null)
 ), referred as (
     select g.id as task_id, g.namespace, t.text from gone g cross join lateral (values (g.payload), (g.result)) as t(text)
     union all

@@ -24,6 +24,8 @@ STATUS: dict[str, Status] = {
     "invalid": _INVALID,
     "malformed": _INVALID,
     "dag_invalid": _INVALID,
+    "output_invalid": _INVALID,
+    "partition_overlap": _INVALID,
     "too_large": Status(413, "payload_too_large"),
     "unauthenticated": Status(401, "invalid_token"),
     "forbidden": Status(403, "token_scope"),

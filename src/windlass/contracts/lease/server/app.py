@@ -101,6 +101,8 @@ TABLES = (
         _task("events", Service.events, "Report that a dataset has new data.", wire.EventsRequest, wire.AcceptedAnswer),
         _task("buffer-publish", Service.publish, "Publish a batch of records.", wire.PublishRequest,
               wire.PublishAnswer),
+        _task("invalidations", Service.invalidate, "Report that a part of an output was wrong.",
+              wire.InvalidateRequest, wire.InvalidateAnswer),
         Route("GET", "/internal/task-fetch", fetch, "task-fetch", "Get the status of a task.", CERTIFICATE,
               query=wire.FetchQuery, answer=wire.FetchAnswer, errors=(400, 404, 503)),
     ]),

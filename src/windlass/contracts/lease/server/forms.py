@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from windlass.contracts.lease.wire.status import STATUS as ERROR_STATUS
 from windlass.core.states import Instant, State
 from windlass.core.submission import wire_fields
 from windlass.core.task import Task
-from windlass.datasets.rules.events import EventReport, scratch_of
+from windlass.datasets.rules.events import EventReport, Files, scratch_of
 from windlass.errors import Conflict, Forbidden, Invalid, LeaseLost, WindlassError
 from windlass.net.status import known_code, public_message
 
@@ -114,23 +115,33 @@ def fetched(task: Task, payload: bytes, wire_json: bytes | None) -> wire.FetchAn
 def reported_events(events: list[wire.Event] | None) -> tuple[EventReport, ...]:
     """The events of a request. Raises Invalid, which names the first invalid one."""
     reports = tuple(
-        EventReport(e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key, e.start, e.end) for e in events or ()
+        EventReport(e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key, e.start, e.end, f"events[{place}]")
+        for place, e in enumerate(events or ())
     )
-    for place, event in enumerate(reports):
-        event.check(f"events[{place}]")
+    for event in reports:
+        event.check()
     return reports
 
 
-def reported_outputs(outputs: list[wire.Output] | None) -> tuple[EventReport, ...]:
-    """The events of the outputs of a completion: one for each that has a cursor or a partition."""
+def reported_outputs(outputs: list[wire.Output] | None, files: Mapping[int, Files]) -> tuple[EventReport, ...]:
+    """The events of the outputs of a completion: one for each that has a cursor or a partition. `files` are those of
+    outputs in the lake, by place."""
     reports = tuple(
-        (place, EventReport(o.dataset_uuid, o.dataset_version, o.cursor, o.partition_key, o.start, o.end))
+        output_event(o, place, files.get(place))
         for place, o in enumerate(outputs or ())
         if o.cursor is not None or o.partition_key is not None
     )
-    for place, report in reports:
-        report.check(f"outputs[{place}]")
-    return tuple(report for _, report in reports)
+    for report in reports:
+        report.check()
+    return reports
+
+
+def output_event(o: wire.Output, place: int, files: Files | None = None) -> EventReport:
+    """The event of an output of a completion."""
+    return EventReport(
+        o.dataset_uuid, o.dataset_version, o.cursor, o.partition_key, o.start, o.end, f"outputs[{place}]", o.row_count,
+        files,
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------- refusals

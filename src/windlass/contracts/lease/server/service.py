@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -12,12 +13,20 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from windlass.contracts.lease.claim_by_id import Held, Holders
-from windlass.contracts.lease.rules import OTHER_DELIVERY, Caller, LeaseCredential, LeaseReport, NotClaimed
+from windlass.contracts.lease.rules import (
+    OTHER_DELIVERY,
+    Caller,
+    Invalidate,
+    LeaseCredential,
+    LeaseReport,
+    NotClaimed,
+)
 from windlass.contracts.lease.server import forms
+from windlass.contracts.lease.table import WritingAttempt
 from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.lease.wire import messages as wire
 from windlass.core.failure import Category, Failure
-from windlass.core.states import State
+from windlass.core.states import TERMINAL, State
 from windlass.core.task import Outcome, Task
 from windlass.core.validation import (
     LARGE_MAX_BYTES,
@@ -25,15 +34,22 @@ from windlass.core.validation import (
     TEXT_MAX,
     check_name,
     check_payload,
+    check_text,
     clean_json,
     clean_text,
 )
+from windlass.datasets.backpressure import Backpressure
 from windlass.datasets.inputs import NOOP, JobInputs
-from windlass.datasets.rules.events import BatchReport, prefixes_of
+from windlass.datasets.lake import SET_LAKE, Lake, WrittenOutput
+from windlass.datasets.rules.events import BatchReport, EventReport, Files, prefixes_of
+from windlass.datasets.rules.invalidation import Bounds, InvalidPart, Reason, Scope
+from windlass.datasets.rules.manifest import Expected, output_location
+from windlass.datasets.rules.partition import PARTITION_MAX
+from windlass.datasets.rules.writer import BUFFERED, LAKE, OutputPlace, outputs_of, production_of
 from windlass.engine.engine import Engine
 from windlass.engine.payloads.large import unreadable
 from windlass.engine.payloads.objects import too_long
-from windlass.errors import Invalid, LeaseLost, NotFound, Rejected, Unavailable
+from windlass.errors import Invalid, LeaseLost, NotFound, OutputInvalid, Rejected, Unavailable
 from windlass.net.decode import decoded_report
 from windlass.net.ids import parse_id
 
@@ -49,6 +65,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
         wire.HeartbeatRequest,
         wire.EventsRequest,
         wire.PublishRequest,
+        wire.InvalidateRequest,
         wire.CompleteRequest,
     )
 }
@@ -59,6 +76,7 @@ class Service:
 
     def __init__(self, engine: Engine, scratch_uri: str) -> None:
         self._engine, self._holders, self._scratch_uri = engine, engine.service(Holders), scratch_uri
+        self._lake = engine.service(Lake)
         self.room_bytes, self.advice = engine.parts.objects.room_bytes, engine.parts.objects.advice
 
     async def claim(self, body: bytes, caller: Caller) -> wire.ClaimedAnswer | wire.NotClaimedAnswer:
@@ -119,6 +137,7 @@ class Service:
             lease_expires_at=answer.expires_at,
             status="Running" if cancel is None else "Canceled",
             cancel_reason=UNSET if cancel is None else cancel.reason,
+            backpressure=await self._engine.service(Backpressure).holds(_task_id(request.task_id)) or UNSET,
             server_time=answer.now,
         )
 
@@ -135,10 +154,22 @@ class Service:
         prefixes = prefixes_of(self._scratch_uri, batch.dataset_uuid, credential.task_id, credential.attempt)
         return wire.PublishAnswer(publish_id=await self._holders.publish(credential, batch, prefixes))
 
+    async def invalidate(self, body: bytes, caller: Caller) -> wire.InvalidateAnswer:
+        request = _read(wire.InvalidateRequest, body)
+        given = request.row_filter
+        rows = None if given is None else {name: Bounds(limits.gte, limits.lte) for name, limits in given.items()}
+        part = InvalidPart(Scope(request.scope), Reason(request.reason), request.partition_key, rows)
+        if request.partition_key is not None:
+            check_text("partition_key", request.partition_key, PARTITION_MAX)
+        order = Invalidate(_credential(request, caller), request.dataset_uuid, request.dataset_version, part)
+        return wire.InvalidateAnswer(invalidation_id=await self._holders.invalidate(order))
+
     async def complete(self, body: bytes, caller: Caller) -> wire.CompleteAnswer:
         request = _read(wire.CompleteRequest, body)
         report = _report(request, caller)
         try:
+            if report.outcome is Outcome.SUCCEEDED and request.outputs:
+                report = await self._with_files(report, request)
             state = await self._finish(report)
         except LeaseLost as error:
             log.warning(
@@ -146,6 +177,49 @@ class Service:
             )
             raise
         return wire.CompleteAnswer(status=forms.REPORTED[state])
+
+    async def _with_files(self, report: LeaseReport, request: wire.CompleteRequest) -> LeaseReport:
+        """A report with the files of its outputs in the lake. The fence is checked first, so that a stale caller costs
+        no request to the store, and once more when the report is committed. The outputs of a task that has ended, or
+        that commits nothing, are not read."""
+        attempt = await self._holders.attempt(report.task_id)
+        if attempt.job_id is None or (production := production_of(attempt.wire)) is None:
+            return report
+        report.credential.checked().check(attempt, attempt.now)
+        declared, outputs = outputs_of(attempt.wire), dict(enumerate(request.outputs or ()))
+        written = {
+            place: found
+            for place, output in outputs.items()
+            if declared.get(output.dataset_uuid) == output.dataset_version
+            and (found := self._written(output, place, production.places[output.dataset_uuid], attempt)) is not None
+        }
+        if not written:
+            return report
+        if attempt.state in TERMINAL or not attempt.live:
+            unread = {forms.output_event(outputs[place], place).id_of(report.task_id) for place in written}
+            return replace(report, unread=frozenset(unread))
+        files = dict(zip(written, await self._lake.read(list(written.values())), strict=True))
+        return replace(report, events=_events(request, files))
+
+    def _written(
+        self, output: wire.Output, place: int, kept: OutputPlace, attempt: WritingAttempt
+    ) -> WrittenOutput | None:
+        """What an output in the lake must look like; None for other outputs."""
+        field = f"outputs[{place}]"
+        if output.output_index not in (None, kept.output_index):
+            raise OutputInvalid(f"the dataset is output {kept.output_index}", field=f"{field}.output_index")
+        if kept.storage != LAKE:
+            if kept.write_mode == BUFFERED and output.location is not None:
+                raise OutputInvalid("a buffered dataset has no location: publish batches", field=f"{field}.location")
+            return None
+        if output.cursor is None and output.partition_key is None:
+            raise OutputInvalid("must have a cursor or a partition_key", field=field)
+        ids = output.dataset_uuid, output.dataset_version, attempt.id, attempt.attempt
+        staging = self._lake.staging(attempt.namespace, *ids, kept.output_index)
+        if staging is None:
+            raise Unavailable(f"this server has no lake: {SET_LAKE}")
+        expected = Expected(*ids, output.partition_key, output.row_count)
+        return WrittenOutput(output_location(staging, output.location, field), expected, field)
 
     async def _finish(self, report: LeaseReport) -> State:
         if not too_long(report.result):
@@ -176,7 +250,7 @@ def _report(request: wire.CompleteRequest, caller: Caller) -> LeaseReport:
     if outcome is not Outcome.SUCCEEDED:
         failure = _failure(request, outcome)
         return LeaseReport(credential, outcome, failure=failure, detail=_not_committed(request))
-    events = (*forms.reported_events(request.events), *forms.reported_outputs(request.outputs))
+    events = _events(request)
     outputs = msgspec.to_builtins(request.outputs or [])
     given = not isinstance(request.result, msgspec.UnsetType)
     result = (
@@ -185,6 +259,12 @@ def _report(request: wire.CompleteRequest, caller: Caller) -> LeaseReport:
     check_payload("result" if given else "outputs", result, LARGE_MAX_BYTES if given else PAYLOAD_MAX_BYTES)
     detail = {"outputs": outputs} if given and outputs else {}
     return LeaseReport(credential, outcome, result, detail=detail, events=events)
+
+
+def _events(request: wire.CompleteRequest, files: Mapping[int, Files] | None = None) -> tuple[EventReport, ...]:
+    """The events of a completion. Those of outputs come first: one that is reported twice is committed with its
+    files."""
+    return (*forms.reported_outputs(request.outputs, files or {}), *forms.reported_events(request.events))
 
 
 def _not_committed(request: wire.CompleteRequest) -> dict[str, object]:

@@ -43,5 +43,6 @@ update windlass.message m set visible_at = windlass.now() + $3::double precision
  where m.id = $1 and m.deliveries = $2 returning m.id, m.namespace, m.queue
 
 -- name: forget_messages
--- Deletes messages so old that their tasks have ended or were announced again.
-delete from windlass.message m where m.created_at < windlass.now() - $1::double precision * interval '1 second'
+-- Deletes messages so old that their tasks have ended or were announced again. Keeps those of batches.
+delete from windlass.message m
+ where m.created_at < windlass.now() - $1::double precision * interval '1 second' and m.queue not like 'buffer.%'

@@ -131,11 +131,12 @@ select d.id, d.namespace, d.queue, d.message_id, d.task_id, d.body, d.deliveries
 select count(*) from windlass.dead_message
 
 -- name: forget_dead_messages
--- Deletes old dead letters. Keeps one whose task still waits: only its replay lets the task go on.
+-- Deletes old dead letters. Keeps one whose task still waits, since only its replay lets the task go on, and those of
+-- batches, since no data is dropped silently.
 delete from windlass.dead_message d
  where d.id = any(array(
        select o.id from windlass.dead_message o
-        where o.dead_at < $1
+        where o.dead_at < $1 and o.queue not like 'buffer.%'
           and not exists (select from windlass.wakeup w join windlass.task t on t.id = w.task_id
                            where w.task_id = o.task_id and w.dead_at is not null and w.attempt = t.attempt
                              and t.state = 'queued')

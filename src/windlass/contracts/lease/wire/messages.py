@@ -105,11 +105,13 @@ class HeartbeatRequest(Fenced, frozen=True, kw_only=True):
 
 
 class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
-    """The lease was extended. `Canceled`: the task was cancelled, and its holder has `cancel_grace_s` to report."""
+    """The lease was extended. `Canceled`: the task was cancelled, and its holder has `cancel_grace_s` to report.
+    `backpressure`: too many tasks wait for what this one makes, so it should make less."""
 
     lease_expires_at: datetime
     status: Literal["Running", "Canceled"]
     cancel_reason: str | UnsetType = UNSET
+    backpressure: bool | UnsetType = UNSET
     server_time: datetime
 
 
@@ -151,6 +153,33 @@ class PublishAnswer(Struct, frozen=True, kw_only=True):
 
     status: Literal["Accepted"] = "Accepted"
     publish_id: UUID
+
+
+class Bounds(Struct, frozen=True, omit_defaults=True):
+    """The least and the greatest value of a column, both inclusive."""
+
+    gte: str | int | float | None = None
+    lte: str | int | float | None = None
+
+
+class InvalidateRequest(Fenced, frozen=True, kw_only=True):
+    """Report that a part of an own output was wrong: a partition, or rows whose columns lie between bounds. An addition
+    of ours."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    scope: Literal["partition", "row_range"]
+    partition_key: str | None = None
+    row_filter: dict[str, Bounds] | None = None
+    reason: Literal["reorg", "correction", "manual", "schema_change"]
+
+
+class InvalidateAnswer(Struct, frozen=True, kw_only=True):
+    """The invalidation is recorded under this id, by this request or an earlier one. The jobs that read the data get
+    their tasks."""
+
+    status: Literal["Accepted"] = "Accepted"
+    invalidation_id: UUID
 
 
 class Output(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,6 +21,8 @@ STATUS: dict[str, Status] = {
     "invalid": _INVALID,
     "malformed": _INVALID,
     "dag_invalid": _INVALID,
+    "output_invalid": Status(400, "output_invalid"),
+    "partition_overlap": Status(400, "partition_overlap"),
     "too_large": Status(413, "payload_too_large"),
     "forbidden": Status(403, "not_allowed"),
     "dataset_owned": Status(403, "not_allowed"),

@@ -8,6 +8,8 @@ STATUS: dict[str, int] = {
     "too_large": 413,
     "unauthenticated": 401,
     "dag_invalid": 400,
+    "output_invalid": 400,
+    "partition_overlap": 400,
     "forbidden": 403,
     "dataset_owned": 403,
     "not_found": 404,
