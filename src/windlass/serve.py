@@ -354,13 +354,14 @@ async def open_carriers(
     *,
     scratch_uri: str = settings.Settings().scratch_uri,
     lake: str | None = None,
+    staging_keep_s: float = settings.Settings().staging_keep_s,
     targets: str = PUBLIC,
     loopback: bool = False,
 ) -> AsyncIterator[None]:
     """Wakes workers by messages, calls functions and routes the events of lease holders, until the block ends. Messages
     go through PostgreSQL and the given carriers. Functions are URLs that `targets` allows (see the setting
-    `push_targets`), and AWS Lambda functions."""
-    use_lake(engine, lake)
+    `push_targets`), and AWS Lambda functions. What attempts leave in the lake is deleted after `staging_keep_s`."""
+    use_lake(engine, lake, staging_keep_s)
     allowed = read_targets(targets, loopback=loopback)
     options = {"carriers": carriers, "scratch_uri": scratch_uri, "targets": allowed}
     async with _running(_mounts(engine, {"lease": options})):
@@ -386,12 +387,15 @@ async def open_sink(
         yield
 
 
-def use_lake(engine: Engine, url: str | None) -> None:
+def use_lake(engine: Engine, url: str | None, staging_keep_s: float | None = None) -> None:
     """Let an engine keep the files of datasets at this URL. Sends no request yet."""
     if url is not None:
+        from windlass.datasets.clean_up import CleanUp
         from windlass.datasets.lake import Lake
 
         engine.service(Lake).use(read_address(url).root, open_blobs(url))
+        if staging_keep_s is not None:
+            engine.service(CleanUp).keep_s = staging_keep_s
 
 
 def open_machines(known: settings.Settings) -> MachineOptions:

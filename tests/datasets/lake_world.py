@@ -105,3 +105,11 @@ def output_of(holder: Holder) -> dict[str, Any]:
     output = holder.reply["task"]["outputs"][0]
     own = {name: output[name] for name in ("output_index", "dataset_uuid", "dataset_version")}
     return {**own, "location": output["staging_uri"], **SCOPE}
+
+
+async def retried(world: LakeWorld, holder: Holder) -> Holder:
+    """The next attempt of a task whose lease has expired."""
+    await world.leases.expire()
+    await world.leases.clock.advance(3600)
+    await world.engine.parts.loops.timer_tick()
+    return await world.leases.hold(holder.task_id)

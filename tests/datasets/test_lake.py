@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 from tests.contracts.lease.world import Holder
-from tests.datasets.lake_world import COLD, KEY, LakeWorld, manifest_of, output_of
+from tests.datasets.lake_world import COLD, KEY, LakeWorld, manifest_of, output_of, retried
 from tests.datasets.world import World
 from tests.kit.s3 import KEY as S3_KEY
 from tests.kit.s3 import SECRET
@@ -88,14 +88,6 @@ async def test_an_event_alone_commits_nothing_in_the_lake(lake_world: LakeWorld)
 
 
 # --------------------------------------------------------------------------------------------- attempts
-
-
-async def retried(world: LakeWorld, holder: Holder) -> Holder:
-    """The next attempt of a task whose lease has expired."""
-    await world.leases.expire()
-    await world.leases.clock.advance(3600)
-    await world.engine.parts.loops.timer_tick()
-    return await world.leases.hold(holder.task_id)
 
 
 async def test_an_old_attempt_that_reports_last_is_refused_and_its_files_are_never_visible(

@@ -2,13 +2,14 @@
 
 Each attempt writes to folders of its own, named in its claim. The files are read here before the completion of the task
 is committed: marker, manifest, and the size of each file. They are visible from the commit on, and never before. This
-module decides nothing; `rules.manifest` does. Deleting what nobody needs is the work of `cleanup`.
+module decides nothing; `rules.manifest` does. `clean_up` deletes what was never committed, `purge` what nobody needs.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import msgspec
@@ -31,7 +32,7 @@ from windlass.datasets.rules.manifest import (
 )
 from windlass.datasets.tables.lake import LakeTable
 from windlass.engine.engine import Engine
-from windlass.engine.payloads.blob_port import Blobs, check_key
+from windlass.engine.payloads.blob_port import Blobs, Found, check_key
 from windlass.engine.payloads.objects import read_marker, write_marker
 from windlass.engine.randomness import Randomness
 from windlass.errors import Invalid, NotFound, OutputInvalid, Unavailable
@@ -41,6 +42,7 @@ LAKE_MARKER, LAKE_PROBE = "windlass-lake.txt", "windlass-lake-probe.txt"
 HEADS_AT_ONCE = 32
 OUTPUTS_AT_ONCE = 4
 FILES_IN_ALL = 10 * FILES_MAX  # of one completion
+DELETES_AT_ONCE = 16
 READ_S = 60.0  # within which the outputs of a completion are read
 OWN_PLACE = "give this one a folder or prefix of its own"
 SET_LAKE = "set WINDLASS_LAKE, the same for every server of this database"
@@ -214,6 +216,22 @@ async def check_lake(store: Store, randomness: Randomness, blobs: Blobs) -> None
     if blobs.url != recorded[1]:  # it was moved, or has another name from here
         async with store.begin() as tx:
             await LakeTable(tx.session).move(blobs.url)
+
+
+async def delete_some(blobs: Blobs, folder: str, found: Sequence[Found], most: int) -> bool:
+    """Delete objects that were found in a folder, at most so many. Returns whether the folder is empty then."""
+    rest = iter([one.key for one in found[:most]])
+
+    async def work() -> None:
+        for key in rest:
+            with suppress(Invalid):  # a name that we would not write
+                await blobs.delete([key])
+
+    await asyncio.gather(*(work() for _ in range(min(DELETES_AT_ONCE, len(found)))))
+    if len(found) > most:
+        return False
+    await blobs.clear(folder)  # also what has such a name, and the parts of uploads that broke off
+    return True
 
 
 async def try_writing(blobs: Blobs) -> None:

@@ -10,6 +10,7 @@ from windlass.core.queue import QueueName
 from windlass.datasets.always_on import AlwaysOn
 from windlass.datasets.backfills import Backfills
 from windlass.datasets.backpressure import Backpressure
+from windlass.datasets.clean_up import CleanUp
 from windlass.datasets.data.tables import DataTables
 from windlass.datasets.deployments import Deployments
 from windlass.datasets.invalidations import Invalidations
@@ -55,7 +56,13 @@ async def routing(engine: Engine, *, reconcile_s: float = RECONCILE_S) -> AsyncI
     ]
     engine.parts.submitter.checks.append(owned.check)
     await engine.listen()
-    loops = (*by_effect, operators, Loop("datasets", watch, every_s=WATCH_S))
+    clean_up = engine.service(CleanUp)
+    loops = (
+        *by_effect,
+        operators,
+        Loop("datasets", watch, every_s=WATCH_S),
+        Loop("clean_up", clean_up.tick, every_s=min(SELDOM_S, clean_up.every_s)),
+    )
     for loop in loops:
         loop.start()
     try:

@@ -152,6 +152,11 @@ class Settings:
         secret=True,
         shown=value.without_options,
     )
+    staging_keep_s: float = option(
+        24 * 3600.0,
+        "Seconds for which the lake keeps what an attempt wrote and did not commit, after the attempt is over.",
+        check=value.seconds(0.0),
+    )
     open: str | None = option(
         None,
         "Contracts that need no key, separated by commas: registry, machine. Only on loopback, for experiments.",

@@ -805,14 +805,17 @@ create table windlass.cursor_commit (
 create index cursor_commit_task on windlass.cursor_commit (task_id);
 
 -- One row: the store that is the lake of this database, as with `blob_store`, and how far its clean-up has come. `place`
--- is the last key that was looked at; no server looks further before `next_at`.
+-- is the last key that was looked at; no server looks further before `next_at`. `walk_bytes` is what this walk has found
+-- in folders that are not committed, `staging_bytes` what the last whole walk found.
 create table windlass.lake (
-    only_one    boolean     not null default true primary key check (only_one),
-    id          uuid        not null,
-    url         text        not null,
-    created_at  timestamptz not null,
-    place       text        not null default '',
-    next_at     timestamptz not null
+    only_one       boolean     not null default true primary key check (only_one),
+    id             uuid        not null,
+    url            text        not null,
+    created_at     timestamptz not null,
+    place          text        not null default '',
+    next_at        timestamptz not null,
+    walk_bytes     bigint      not null default 0,
+    staging_bytes  bigint
 );
 
 -- The highest cursor that was reported for a version.
