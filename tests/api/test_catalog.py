@@ -123,6 +123,27 @@ async def test_a_key_of_another_namespace_finds_nothing(api: httpx.AsyncClient, 
     problem(await stranger.get("/api/v1/lineage", params={"dataset": id_}), 404, "not_found")
 
 
+async def test_an_admin_purges_a_version_that_no_deployment_needs(
+    api: httpx.AsyncClient, engine: Engine, as_role: NewClient, flow: str
+) -> None:
+    version = (await found(api, f"{D}/fine"))["current_version"]
+    path = f"{D}/fine/versions/{version}/purge"
+    problem(await (await as_role("operator")).post(path), 403, "forbidden")
+    refused = problem(await api.post(path), 409, "invalid_state")
+    assert refused["detail"] == "version 1 of DAG flow needs this data: it is active"
+    problem(await api.post(f"{D}/fine/versions/{UUID(int=7)}/purge"), 404, "not_found")
+    problem(await api.post(f"{D}/fine/versions/first/purge"), 400, "malformed")
+    assert (await found(api, f"{D}/fine"))["versions"][0]["state"] == "current"
+
+    await api.delete("/api/v1/dags/flow")
+    problem(await (await as_role("admin", "elsewhere")).post(path, params={"namespace": "default"}), 403, "forbidden")
+    purged = await api.post(f"{D}/{(await found(api, f'{D}/fine'))['dataset_uuid']}/versions/{version}/purge")
+
+    assert (purged.status_code, purged.json()["state"], purged.json()["dataset_version"]) == (200, "purged", version)
+    assert (await api.post(path)).json() == purged.json()
+    assert [one["state"] for one in (await found(api, f"{D}/fine"))["versions"]] == ["purged"]
+
+
 @pytest.mark.parametrize(
     "key",
     ["a/b", "/", "//", "50%", "%2F", "a%2fb", "ä/日本?x=1#y", "a b+c", "..%2f", "x" * 500, "2026-01-31T05", "-1--1"],

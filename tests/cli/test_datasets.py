@@ -107,3 +107,21 @@ def test_a_key_with_a_group_sees_what_others_do_not(dev: Dev, dataset: str) -> N
         key = dev("keys", "create", "ada", "--role", "viewer", "--group", group).stdout.strip()
         assert dev("datasets", "get", dataset, WINDLASS_API_KEY=key).returncode == code
     assert "analysts" in dev("keys", "list").stdout
+
+
+async def test_an_old_version_is_purged_only_with_yes(dev: Dev, dataset: str) -> None:
+    version = dev.json("datasets", "get", dataset)["current_version"]
+    unasked = dev("datasets", "purge", dataset, version)
+    assert (unasked.returncode, unasked.stdout) == (1, "")
+    assert "--yes purges without asking" in unasked.stderr
+    refused = dev("datasets", "purge", dataset, version, "--yes")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "needs this data: it is active" in refused.stderr
+    dev("dags", "retire", dataset)
+
+    purged = dev("datasets", "purge", dataset, version, "--yes")
+
+    assert purged.stdout == f"Version {version} is purged. Its data is deleted now.\n"
+    assert dev.json("datasets", "purge", dataset, version, "-y")["state"] == "purged"
+    shown = dev.json("datasets", "get", dataset)
+    assert [one["state"] for one in shown["versions"]] == ["purged"]

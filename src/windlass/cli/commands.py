@@ -124,7 +124,7 @@ dags.command("windlass.cli.dags:emit", name="emit", help="Start a task of a sour
 dags.command("windlass.cli.dags:why_job", name="why", help="Say why a job has processed a partition or not.")
 app.command(dags)
 
-datasets = App(name="datasets", group=MANAGE, help="Inspect datasets and their partitions; revert partitions.")
+datasets = App(name="datasets", group=MANAGE, help="Inspect datasets and their partitions; revert, purge.")
 datasets.command("windlass.cli.datasets:list_datasets", name="list", help="List datasets.")
 datasets.command("windlass.cli.datasets:get_dataset", name="get", help="Show a dataset with its versions.")
 datasets.command("windlass.cli.datasets:list_partitions", name="partitions", help="List the partitions of a dataset.")
@@ -133,6 +133,7 @@ datasets.command("windlass.cli.datasets:revert_partition", name="revert", help="
 datasets.command(
     "windlass.cli.datasets:invalidate", name="invalidate", help="Report that a part of a dataset was wrong."
 )
+datasets.command("windlass.cli.datasets:purge_version", name="purge", help="Delete the data of an old version.")
 datasets.command("windlass.cli.datasets:list_events", name="events", help="List the events of a dataset.")
 app.command(datasets)
 

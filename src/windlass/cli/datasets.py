@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter
+from rich.prompt import Confirm
 
 from windlass.cli.api import HERE, ApiOptions
 from windlass.cli.options import Limit
-from windlass.cli.output import Unusable, console, instant, pairs, print_json, table
+from windlass.cli.output import Exit, Unusable, console, errors, instant, pairs, print_json, table
 
 COLUMNS = ("name", "dag", "job", "storage", "cursor", "versions", "fresh", "id")
 VERSION_COLUMNS = ("version", "state", "rows", "bytes", "created")
@@ -125,6 +127,29 @@ def revert_partition(
     path = ("datasets", dataset, "partitions", key, "revert")
     made = api.client().post(path, {"revision": revision}, query={**api.space, "version": version})
     api.show(made, f"{key} has the content of revision {revision}, as revision {made['revision']}.")
+
+
+def purge_version(
+    dataset: DatasetName,
+    version: Annotated[str, Parameter(help="Version of the dataset, from `windlass datasets get`.")],
+    *,
+    yes: Annotated[
+        bool, Parameter(name=("--yes", "-y"), show_default=False, help="Do not ask. Without a terminal it is needed.")
+    ] = False,
+    api: ApiOptions = HERE,
+) -> int:
+    """Delete the data of a version that no deployment needs any more: objects, table and partitions. It cannot be
+    undone; a deploy of the same file builds the version again."""
+    if not yes and not (sys.stdin.isatty() and _agreed(version)):
+        errors.print("Nothing is purged: --yes purges without asking.")
+        return Exit.FAILED
+    purged = api.client().post(("datasets", dataset, "versions", version, "purge"), query=api.space)
+    api.show(purged, f"Version {version} is {purged['state']}. Its data is deleted now.")
+    return Exit.OK
+
+
+def _agreed(version: str) -> bool:
+    return Confirm.ask(f"Delete all data of version {version}?", console=errors, default=False)
 
 
 def invalidate(

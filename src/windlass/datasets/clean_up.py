@@ -130,7 +130,5 @@ def _folders(page: Sequence[Found]) -> list[_Folder]:
     folders = []
     for staging, group in groupby(known, key=lambda one: one[0]):
         objects = [found for _, found in group]
-        folders.append(
-            _Folder(staging, max(one.modified_at for one in objects), sum(one.size for one in objects))
-        )
+        folders.append(_Folder(staging, max(one.modified_at for one in objects), sum(one.size for one in objects)))
     return folders

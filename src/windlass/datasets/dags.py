@@ -32,6 +32,7 @@ from windlass.datasets.rules.schema import DatasetSchema
 from windlass.datasets.sources import locked_dag, no_dag, take_over_sources
 from windlass.datasets.tables.dags import DagRow, DagTable, DagView, DeploymentRow, NewDeployment
 from windlass.datasets.tables.jobs import JobTable
+from windlass.datasets.tables.purge import PurgeTable
 from windlass.engine.engine import Engine
 from windlass.errors import DagInvalid, Invalid, InvalidState, NotFound, PlanChanged
 from windlass.store.notify import PendingNotifications
@@ -118,6 +119,7 @@ class Dags:
                 await self._insert(tx, row, candidate, yaml, auto_cutover, created_by)
             else:
                 await self._deploy_again(tx, row, known, auto_cutover)
+            await self._revive(tx, candidate)
             if row.retired_at is not None:
                 await dags.update(replace(row, retired_at=None))
             self._engine.service(Router).has_dags = True
@@ -193,6 +195,8 @@ class Dags:
     ) -> None:
         """Make a deployment of a locked DAG the active one. Jobs that both have go on untouched."""
         dags = DagTable(tx.session)
+        if await PurgeTable(tx.session).purged_pointers(target.id):
+            raise InvalidState(f"data of version {target.number} was purged: deploy its file again", dag=row.name)
         live = [await _loaded(dags, each) for each in await dags.live_deployments(row.namespace, row.name)]
         active = next((each for each in live if each.id == row.active_version), None)
         decided = rules.cutover(
@@ -411,6 +415,14 @@ class Dags:
         dags = DagTable(tx.session)
         await dags.move(known.id, DeploymentState.BUILDING, auto_cutover=auto_cutover)
         await self._fall_behind(dags, row, known.id)
+
+    async def _revive(self, tx: Transaction, candidate: _Candidate) -> None:
+        """Let versions that were purged be built again. Raises InvalidState while their data is being deleted."""
+        table, versions = PurgeTable(tx.session), candidate.deployed.pointers.values()
+        if purging := await table.still_purging(versions):
+            raise InvalidState(f"the data of version {purging[0]} is being deleted: deploy again soon", retry_after_s=5)
+        if await table.revive(versions):
+            await DagTable(tx.session).mark_behind([job.job_id for job in candidate.deployed.jobs])
 
     async def _fall_behind(self, dags: DagTable, row: DagRow, deployment_id: UUID) -> None:
         """Mark the jobs of a deployment that the active one does not have. If an earlier deployment had them, something

@@ -15,6 +15,7 @@ from windlass.datasets.data.tables import DataTables
 from windlass.datasets.deployments import Deployments
 from windlass.datasets.invalidations import Invalidations
 from windlass.datasets.owned import OwnedDatasets
+from windlass.datasets.purge import Purge
 from windlass.datasets.router import Router
 from windlass.datasets.rules.events import BUFFER
 from windlass.datasets.rules.job import SERVER_QUEUE
@@ -96,6 +97,7 @@ def _by_effect(engine: Engine, reconcile_s: float) -> list[Loop]:
         Loop("backpressure", engine.service(Backpressure).tick, every_s=WATCH_S),
         Loop("always_on", engine.service(AlwaysOn).tick, every_s=SELDOM_S),
         Loop("data_tables", before_build(engine.service(DataTables).tick), every_s=reconcile_s),
+        Loop("purge", engine.service(Purge).tick, every_s=reconcile_s),
         Loop("backfills", engine.service(Backfills).tick, every_s=SELDOM_S),
         Loop("invalidations", engine.service(Invalidations).tick, every_s=SELDOM_S),
         build,

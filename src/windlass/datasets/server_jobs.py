@@ -88,7 +88,7 @@ class ServerJobs:
             version = UUID(window["dataset_version"])
             cursor_from = (await JobTable(tx.session).cursors(task.job_id, [version])).get(version)
         written = {UUID(output["dataset_version"]) for output in fields["outputs"]}
-        high_waters = await DatasetTable(tx.session).lock_versions(written)
+        locked = await DatasetTable(tx.session).lock_versions(written)
         config = msgspec.json.decode(claimed.payload)
         given = fields["trigger"], fields["inputs"], fields["outputs"]
-        return operator(Call(config, *given, cursor_from, high_waters, now))
+        return operator(Call(config, *given, cursor_from, locked.high_waters, now))

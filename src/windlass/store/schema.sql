@@ -743,6 +743,7 @@ create unique index dataset_name on windlass.dataset (namespace, name) where nam
 create index dataset_dag on windlass.dataset (namespace, dag);
 
 -- A generation of a dataset, made by one definition of its job. `table_at`: its table in the data database was made.
+-- `purging`: it was purged, and not all of its data is deleted yet.
 create table windlass.dataset_version (
     id            uuid        not null primary key,
     dataset_uuid  uuid        not null,
@@ -751,10 +752,12 @@ create table windlass.dataset_version (
     location      text,
     created_at    timestamptz not null,
     table_at      timestamptz,
-    purged_at     timestamptz
+    purged_at     timestamptz,
+    purging       boolean     not null default false
 );
 create index dataset_version_dataset on windlass.dataset_version (dataset_uuid, created_at);
 create index dataset_version_purged on windlass.dataset_version (purged_at) where table_at is not null;
+create index dataset_version_purging on windlass.dataset_version (purged_at) where purging;
 
 -- The current revision of each partition, and all revisions. `partition_revision` is append-only.
 create table windlass.partition (

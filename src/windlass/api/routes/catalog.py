@@ -20,11 +20,13 @@ from windlass.api.framework.route import Call, Table
 from windlass.core.access import Role
 from windlass.core.validation import check_text
 from windlass.datasets.catalog import Catalog, Lineage, PartitionHistory
+from windlass.datasets.purge import Purge
 from windlass.datasets.rules.lineage import Direction, JobName, Node
 from windlass.datasets.rules.partition import PARTITION_MAX, Span
 from windlass.datasets.rules.status import PartitionStatus, PartitionView, Place
 from windlass.datasets.tables.catalog import DatasetView, RevisionView
 from windlass.errors import Malformed
+from windlass.net.ids import parse_id
 
 table = Table("catalog")
 
@@ -224,6 +226,18 @@ async def list_datasets(call: Call[Paged, None]) -> Listed[DatasetForm]:
 async def get_dataset(call: Call[In, None]) -> DatasetForm:
     """Get a dataset with its versions."""
     return _dataset(await _catalog(call).get(call.principal, *which_dataset(call)))
+
+
+@table.add("POST", "/api/v1/datasets/{dataset}/versions/{dataset_version}/purge", Role.ADMIN)
+async def purge_version(call: Call[In, None]) -> VersionForm:
+    """Delete the data of a version that no deployment needs: neither a live one nor the one that a rollback goes back
+    to. The version is purged at once; its objects and its table are deleted soon after. A deploy of its file builds it
+    again."""
+    version = parse_id("version", call.path["dataset_version"])
+    if version is None:
+        raise Malformed("is not the id of a version", field="dataset_version")
+    found = await call.engine.service(Purge).order(call.principal, *which_dataset(call), version)
+    return convert(found, VersionForm, from_attributes=True)
 
 
 @table.add("GET", "/api/v1/datasets/{dataset}/partitions", Role.VIEWER)

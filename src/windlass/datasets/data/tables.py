@@ -65,7 +65,7 @@ class DataTables:
     async def tick(self) -> int:
         """Make tables that are missing, move views, drop purged tables. Returns the number of changes. Raises
         Unavailable if the data database is away: all of it stays to be done."""
-        return await self.make() + await self._move_views() + await self._drop_purged()
+        return await self.make() + await self._move_views() + await self.drop_purged()
 
     async def _move_views(self) -> int:
         async with self._store.begin() as tx:
@@ -93,7 +93,8 @@ class DataTables:
         async with self._store.single() as tx:
             return await SinkTable(tx.session).views_of_dag(namespace, dag)
 
-    async def _drop_purged(self) -> int:
+    async def drop_purged(self) -> int:
+        """Drop the tables of purged versions. Returns their number. Raises Unavailable if the data database is away."""
         async with self._store.single() as tx:
             purged = await SinkTable(tx.session).purged_tables(BATCH)
         for version in purged:

@@ -31,7 +31,8 @@ ROUTE, BUFFER = "route", "buffer"
 register_effect(ROUTE, detached=True)
 register_effect(BUFFER, detached=True)
 URI_MAX = 2000
-DUPLICATE, UNCOMMITTED, UNDECLARED = "duplicate", "uncommitted", "undeclared"  # what became of an event at once
+# What became of an event at once.
+DUPLICATE, UNCOMMITTED, UNDECLARED, OLD_VERSION = "duplicate", "uncommitted", "undeclared", "old_version"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\\?#%]+")
 
 
@@ -171,8 +172,8 @@ Place = tuple[UUID, str]  # a partition: version and key
 
 class DatasetContext(CommandContext):
     """What events and batches are checked against: the tasks that report them, and what is recorded. `events` has what
-    became of each recorded event, `partitions` the newest revision of each partition, and `neighbors` the partitions
-    that may overlap one that is reported."""
+    became of each recorded event, `partitions` the newest revision of each partition, `neighbors` the partitions that
+    may overlap one that is reported, and `purged` the versions to which nothing is committed any more."""
 
     def __init__(
         self,
@@ -182,19 +183,21 @@ class DatasetContext(CommandContext):
         high_waters: Mapping[UUID, int] | None = None,
         partitions: Mapping[Place, Committed] | None = None,
         neighbors: Iterable[tuple[UUID, Neighbor]] = (),
+        purged: frozenset[UUID] = frozenset(),
     ) -> None:
         self._writers = writers or {}
         self.events: MutableMapping[UUID, str | None] = dict(events or {})
         self.publishes: MutableMapping[UUID, tuple[UUID, int]] = dict(publishes or {})
         self.high_waters: MutableMapping[UUID, int] = dict(high_waters or {})
         self.partitions: MutableMapping[Place, Committed] = dict(partitions or {})
+        self.purged = purged
         self._spans = Spans()
         for version, neighbor in neighbors:
             self._spans.add(version, neighbor)
 
     def overlay(self) -> DatasetContext:
         """The same, to which what one report writes can be added and dropped again."""
-        new = DatasetContext(self._writers)
+        new = DatasetContext(self._writers, purged=self.purged)
         new.events, new.high_waters = ChainMap({}, self.events), ChainMap({}, self.high_waters)
         new.partitions = ChainMap({}, self.partitions)
         new._spans = Spans(self._spans)
@@ -299,7 +302,9 @@ def _commit(
     event: DatasetEvent, report: EventReport, production: Production, context: DatasetContext
 ) -> tuple[DatasetEvent, tuple[HighWater | PartitionCommit | CursorCommit, ...]]:
     """Commit what an event reports. Data in the lake is committed by the outputs of a completion, never by an event
-    alone."""
+    alone. A version that was purged stays empty."""
+    if event.dataset_version in context.purged:
+        return msgspec.structs.replace(event, routing=OLD_VERSION), ()
     if production.in_lake(event.dataset_uuid) and report.files is None:
         return msgspec.structs.replace(event, routing=UNCOMMITTED), ()
     if event.cursor is not None:

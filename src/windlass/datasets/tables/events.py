@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -46,6 +47,13 @@ class PublishView(Publish, frozen=True):
     queued_at: datetime | None
 
 
+class LockedVersions(NamedTuple):
+    """Versions of datasets: the highest cursor of those that have one, and those that were purged."""
+
+    high_waters: dict[UUID, int]
+    purged: frozenset[UUID] = frozenset()
+
+
 class DatasetTable:
     """Events and batches within a transaction."""
 
@@ -72,11 +80,14 @@ class DatasetTable:
         """Those of these datasets that belong to a DAG."""
         return {row[0] for row in await self._session.fetch("owned_datasets", list(datasets))}
 
-    async def lock_versions(self, versions: Collection[UUID]) -> dict[UUID, int]:
+    async def lock_versions(self, versions: Collection[UUID]) -> LockedVersions:
         """Lock versions of datasets until the transaction ends, so that revisions and cursors grow one by one. Returns
-        the highest cursor of those that have one."""
+        what they are under the lock."""
         await self._session.fetch("lock_dataset_versions", sorted(versions))
-        return await self.high_waters(versions)
+        rows = await self._session.fetch("locked_versions", list(versions))
+        return LockedVersions(
+            {row[0]: row[1] for row in rows if row[1] is not None}, frozenset(row[0] for row in rows if row[2])
+        )
 
     async def high_waters(self, versions: Collection[UUID]) -> dict[UUID, int]:
         return {row[0]: row[1] for row in await self._session.fetch("high_waters", list(versions))}
@@ -146,15 +157,19 @@ async def load_context(
     writers = {id_: _with_scheme(writer) for id_, writer in writers.items()}
     commits = [(event, production) for task_id, event in events if (production := writers[task_id].production)]
     parts = [(event, event.partition_key, made) for event, made in commits if event.partition_key is not None]
+    known = await table.known_events({event.id_of(task_id) for task_id, event in events})
+    published = await table.known_publishes(publishes)
+    locked = await table.lock_versions({event.dataset_version for event, _ in commits}) if commits else None
     return DatasetContext(
         writers,
-        await table.known_events({event.id_of(task_id) for task_id, event in events}),
-        await table.known_publishes(publishes),
-        await table.lock_versions({event.dataset_version for event, _ in commits}) if commits else {},
+        known,
+        published,
+        locked.high_waters if locked else {},
         await table.committed({(event.dataset_version, key) for event, key, _ in parts}),
         await table.neighbors(
             {(e.dataset_version, key, e.end) for e, key, made in parts if e.end is not None and _may_overlap(made)}
         ),
+        locked.purged if locked else frozenset(),
     )
 
 

@@ -51,6 +51,13 @@ select p.id, p.namespace, p.task_id, p.attempt, p.dataset_uuid, p.dataset_versio
 -- Locks versions of datasets until the transaction ends, in one order.
 select pg_advisory_xact_lock(hashtextextended(v.id::text, 0)) from unnest($1::uuid[]) as v(id)
 
+-- name: locked_versions
+-- Returns the highest cursor of versions that the caller has locked, and whether they were purged.
+select u.id, h.cursor, v.purged_at is not null
+  from unnest($1::uuid[]) as u(id)
+  left join windlass.high_water h on h.dataset_version = u.id
+  left join windlass.dataset_version v on v.id = u.id
+
 -- name: committed_partitions
 -- Returns the newest revisions of these partitions, with the task and the manifest of each.
 select p.dataset_version, p.key, r.task_id, p.revision, r.manifest_sha256

@@ -4,11 +4,11 @@
 select v.id, v.dataset_uuid, s.namespace, s.write_mode, v.schema::text
   from windlass.dataset_version v
   join windlass.dataset s on s.id = v.dataset_uuid
- where v.table_at is null and s.storage = 'postgres'
+ where v.table_at is null and v.purged_at is null and s.storage = 'postgres'
    and (exists (select from windlass.deployment_pointer p join windlass.deployment d on d.id = p.deployment_id
                  where p.dataset_version = v.id and d.state in ('building', 'ready', 'active', 'failed')
                    and ($1::uuid is null or d.id = $1))
-        or $1 is null and v.purged_at is null
+        or $1 is null
            and exists (select from windlass.publish b
                         where b.dataset_uuid = v.dataset_uuid and b.dataset_version = v.id and b.buffered
                           and b.sunk_at is null))
