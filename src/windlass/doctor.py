@@ -1,13 +1,14 @@
-"""Checks a database, its carriers, its blob store and its secrets, and gives advice for each finding."""
+"""Checks a database, its carriers, its blob store, its lake and its secrets, and gives advice for each finding."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.blobs.address import read_address
 from windlass.core.delivery import type_of
-from windlass.datasets.doctor import examine_builds
+from windlass.datasets.doctor import examine_builds, examine_lake
 from windlass.engine.payloads.blob_port import Blobs
 from windlass.engine.payloads.objects import examine_objects
 from windlass.engine.read.doctor import Finding, diagnose
@@ -28,6 +29,7 @@ async def examine(
     pooled: bool = False,
     carriers: CarrierOptions | None = None,
     blobs: str | None = None,
+    lake: str | None = None,
     secret_keys: str | None = None,
 ) -> list[Finding]:
     """Returns the findings, each with advice. `local_s` is the clock of this machine."""
@@ -42,7 +44,11 @@ async def examine(
         found += await examine_builds(store)
         cipher = read_cipher(secret_keys)
         secrets = examine_secrets(await Secrets(store, cipher).count(), encrypted=cipher is not None)
-        return [*found, await _examine_blobs(store, blobs), secrets]
+        kept = [
+            await examine_objects(store, *_opening(blobs)),
+            await examine_lake(store, *_opening(lake)),
+        ]
+        return [*found, *kept, secrets]
     finally:
         await store.close()
 
@@ -59,15 +65,15 @@ async def _examine_carriers(store: Store, carriers: CarrierOptions | None) -> li
     return await examine_carriers([settings.delivery for settings in queues.values()], dead, carriers or NO_CARRIERS)
 
 
-async def _examine_blobs(store: Store, blobs: str | None) -> Finding:
-    """Only reads: creates neither the folder nor the marker of a store."""
-    if blobs is None:
-        return await examine_objects(store, None, "")
-    address = read_address(blobs)
+def _opening(url: str | None) -> tuple[Callable[[], Blobs] | None, str]:
+    """Opens a store without making its folder, and its URL without secrets."""
+    if url is None:
+        return None, ""
+    address = read_address(url)
 
     def open_() -> Blobs:
         if address.scheme == "file" and not Path(address.place).is_dir():
             raise Unavailable(f"there is no folder {address.place}")
-        return open_blobs(blobs)()
+        return open_blobs(url)()
 
-    return await examine_objects(store, open_, address.shown)
+    return open_, address.shown

@@ -18,6 +18,8 @@ from windlass.api.framework.application import Application
 from windlass.api.framework.problem import PROBLEMS
 from windlass.api.framework.request import Request
 from windlass.api.framework.route import Route
+from windlass.datasets.freshness import DataGaugeReader, DataGauges
+from windlass.datasets.lake import Lake
 from windlass.datasets.pressure import PressureGauges, Pressures
 from windlass.datasets.router import Router
 from windlass.engine.engine import Engine
@@ -32,8 +34,9 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 async def metrics_text(engine: Engine) -> bytes:
     """The answer to GET /metrics. Without a tally it has only gauges."""
     families = [*gauges(await engine.parts.gauges.read()), *dataset_gauges(await engine.service(Pressures).read())]
+    families += data_gauges(await engine.service(DataGaugeReader).read())
     if engine.tally is not None:
-        families += [*counters(engine.tally), *dataset_counters(engine.service(Router))]
+        families += [*counters(engine.tally), *dataset_counters(engine.service(Router), engine.service(Lake))]
     return generate_latest(_Families(families))
 
 
@@ -111,13 +114,31 @@ def dataset_gauges(found: PressureGauges) -> Iterable[Metric]:
     return held, owed
 
 
-def dataset_counters(router: Router) -> Iterable[Metric]:
+def data_gauges(found: DataGauges) -> Iterable[Metric]:
+    age = GaugeMetricFamily(
+        "windlass_dataset_freshness_seconds", "Time since the newest event of a dataset.", labels=["dataset"]
+    )
+    for name, seconds in found.freshness_s.items():
+        age.add_metric([name], seconds)
+    staging = GaugeMetricFamily(
+        "windlass_dataset_staging_bytes", "Data in the lake that is not committed, at the last look."
+    )
+    if found.staging_bytes is not None:
+        staging.add_metric([], found.staging_bytes)
+    return age, staging
+
+
+def dataset_counters(router: Router, lake: Lake) -> Iterable[Metric]:
     events = CounterMetricFamily("windlass_dataset_events", "Events by what became of them.", labels=["routing"])
     for routing, count in router.routed.copy().items():
         events.add_metric([routing], count)
     tasks = CounterMetricFamily("windlass_dataset_routed_tasks", "Tasks of jobs that were made for new data.")
     tasks.add_metric([], router.tasks_made)
-    return events, tasks
+    commits = HistogramMetricFamily(
+        "windlass_dataset_commit_seconds", "Completions with files in the lake, from the request to the commit."
+    )
+    commits.add_metric([], _buckets(lake.commits), lake.commits.sum_s)
+    return events, tasks, commits
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

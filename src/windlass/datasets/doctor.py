@@ -1,11 +1,17 @@
-"""Checks the deployments of DAGs, for `windlass doctor`."""
+"""Checks the deployments of DAGs and the lake, for `windlass doctor`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
+from windlass.datasets.lake import LAKE_MARKER, OWN_PLACE, SET_LAKE, try_writing
 from windlass.datasets.tables.health import HealthTable, StuckBuild
+from windlass.datasets.tables.lake import LakeTable
+from windlass.engine.payloads.blob_port import Blobs
+from windlass.engine.payloads.objects import read_marker
 from windlass.engine.read.doctor import Finding, Level
+from windlass.errors import Rejected, Unavailable
 from windlass.store.store import Store
 
 PROGRESS = timedelta(minutes=10)
@@ -30,3 +36,33 @@ def _finding(build: StuckBuild) -> Finding:
         "builds", Level.WRONG, f"{name} builds, and none of its tasks has ended for {minutes} minutes",
         f"check that servers and wrappers run; windlass dags versions {build.dag} shows what is left",
     )  # fmt: skip
+
+
+async def examine_lake(store: Store, open_blobs: Callable[[], Blobs] | None, given: str) -> Finding:
+    """Whether the lake of this process is that of this database, and can be written to. Writes one object and deletes
+    it."""
+    async with store.begin() as tx:
+        recorded, wanted = await LakeTable(tx.session).lake(), await LakeTable(tx.session).is_missing()
+    if open_blobs is None:
+        if recorded is not None:
+            message = f"files of this database are kept in {recorded[1]}, and no lake is set here"
+            return Finding("lake", Level.WRONG, message, SET_LAKE)
+        if wanted:
+            message = "DAGs of this database have datasets with storage s3, and no lake is set here"
+            return Finding("lake", Level.WRONG, message, SET_LAKE)
+        return Finding("lake", Level.OK, "none is set: outputs with storage s3 are refused")
+    try:
+        blobs = open_blobs()
+        marker = await read_marker(blobs, LAKE_MARKER)
+        if recorded is None and marker is None:
+            return Finding("lake", Level.OK, f"no files are kept yet; they would be in {given}")
+        if recorded is None:
+            return Finding("lake", Level.WRONG, f"{given} is the lake of another database", OWN_PLACE)
+        if marker != recorded[0]:
+            message = f"the lake of this database is {recorded[1]}, and {given} is another"
+            return Finding("lake", Level.WRONG, message, SET_LAKE)
+        await try_writing(blobs)
+    except (Rejected, Unavailable) as error:
+        advice = "set WINDLASS_LAKE as the servers have it, and see that it can be reached and written to from here"
+        return Finding("lake", Level.WRONG, error.message, advice)
+    return Finding("lake", Level.OK, f"files are kept in {given}")

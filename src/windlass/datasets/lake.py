@@ -35,6 +35,7 @@ from windlass.engine.engine import Engine
 from windlass.engine.payloads.blob_port import Blobs, Found, check_key
 from windlass.engine.payloads.objects import read_marker, write_marker
 from windlass.engine.randomness import Randomness
+from windlass.engine.read.metrics import Histogram
 from windlass.errors import Invalid, NotFound, OutputInvalid, Unavailable
 from windlass.store.store import Store
 
@@ -66,6 +67,7 @@ class Lake:
         self._open: Callable[[], Blobs] | None = None
         self._blobs: Blobs | None = None
         self._checking = asyncio.Lock()
+        self.commits = Histogram()  # seconds of completions with files, for metrics
 
     def use(self, root: str, open_blobs: Callable[[], Blobs]) -> None:
         """Use this store. `root` is its URL as workers know it, without credentials."""

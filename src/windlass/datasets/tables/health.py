@@ -25,3 +25,7 @@ class HealthTable(Table):
 
     async def stuck_builds(self, after: timedelta) -> list[StuckBuild]:
         return [StuckBuild(*row) for row in await self.session.fetch("stuck_builds", after)]
+
+    async def dataset_ages(self, limit: int) -> dict[str, float]:
+        """Seconds since the newest event of each dataset, by name."""
+        return {row[0]: row[1] for row in await self.session.fetch("dataset_ages", limit)}

@@ -76,7 +76,7 @@ class Service:
 
     def __init__(self, engine: Engine, scratch_uri: str) -> None:
         self._engine, self._holders, self._scratch_uri = engine, engine.service(Holders), scratch_uri
-        self._lake = engine.service(Lake)
+        self._lake, self._stopwatch = engine.service(Lake), engine.parts.stopwatch
         self.room_bytes, self.advice = engine.parts.objects.room_bytes, engine.parts.objects.advice
 
     async def claim(self, body: bytes, caller: Caller) -> wire.ClaimedAnswer | wire.NotClaimedAnswer:
@@ -166,11 +166,13 @@ class Service:
 
     async def complete(self, body: bytes, caller: Caller) -> wire.CompleteAnswer:
         request = _read(wire.CompleteRequest, body)
-        report = _report(request, caller)
+        report, began_s = _report(request, caller), self._stopwatch()
         try:
             if report.outcome is Outcome.SUCCEEDED and request.outputs:
                 report = await self._with_files(report, request)
             state = await self._finish(report)
+            if any(event.files is not None for event in report.events):
+                self._lake.commits.add(self._stopwatch() - began_s)
         except LeaseLost as error:
             log.warning(
                 "ignored: attempt %s of task %s by %s: %s", request.attempt, request.task_id, caller.subject, error
