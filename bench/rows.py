@@ -153,4 +153,8 @@ ROWS = (
         Check("cutover ≤ 100 ms", ("many_partitions", "cutover_ms"), at_most=100.0),
         Check("rollback ≤ 100 ms", ("many_partitions", "rollback_ms"), at_most=100.0),
     )),
+    Row("D7", "commit of 1,000 files in S3", "ms", (
+        Check("≤ 1.3 × the HEADs alone", ("commit_files", "commit_ms"), ourselves=("commit_files", "heads_ms"),
+              at_most=1.3),
+    )),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.shape.source import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROWS = ("P4", "P7", "P8", "L1", "P16", "D1", "D2", "D3", "D6")  # each goes another way through the engine
+ROWS = ("P4", "P7", "P8", "L1", "P16", "D1", "D2", "D3", "D6", "D7")  # each goes another way through the engine
 PATIENCE_S = 300.0
 
 
