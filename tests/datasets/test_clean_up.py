@@ -18,7 +18,7 @@ from windlass import Engine
 from windlass.datasets import clean_up as module
 from windlass.datasets.clean_up import CleanUp
 from windlass.datasets.lake import LAKE_MARKER
-from windlass.datasets.rules.staging import Recorded, Staging, Verdict
+from windlass.datasets.rules.staging import Recorded, Staging, Verdict, judge
 from windlass.engine.payloads.blob_port import Found
 from windlass.errors import Unavailable
 from windlass.serve import use_lake
@@ -345,7 +345,7 @@ async def test_a_commit_that_lands_while_the_clean_up_looks_is_seen(
         return await delete(blobs, staging)
 
     monkeypatch.setattr(cleaner, "_delete", first_commit)
-    judge, judged = module.judge, list[Verdict]()
+    judged = list[Verdict]()
 
     def too_early(staging: Staging, recorded: Recorded, *rest: Any) -> Verdict:
         """The first answer is wrong, as if the attempt had been over when the page was read."""
