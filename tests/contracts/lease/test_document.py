@@ -49,7 +49,7 @@ async def test_every_answer_is_as_the_document_says(world: World, document: dict
 async def test_what_the_contract_shows_is_in_the_document(document: dict[str, Any]) -> None:
     assert set(document["paths"]) == {
         "/internal/task-claim", "/internal/task-fetch", "/internal/heartbeat", "/internal/task-complete",
-        "/internal/events", "/internal/buffer-publish",
+        "/internal/events", "/internal/buffer-publish", "/internal/invalidations",
         *(f"/internal/wakeups/{name}" for name in ("route", "receive", "extend", "ack", "nack", "bury", "unheard")),
     }  # fmt: skip
     schemas = document["components"]["schemas"]
