@@ -221,6 +221,34 @@ async def test_a_folder_keeps_nothing_of_an_upload_whose_process_was_killed(tmp_
     assert list(folder.rglob("*")) == []
 
 
+async def test_links_in_a_folder_are_neither_listed_nor_followed_when_it_is_cleared(tmp_path: Path) -> None:
+    blobs = open_store(f"file://{tmp_path}/blobs")
+    for key in ("kept/x/part", "gone/a/part", "gone/b"):
+        await blobs.put(key, b"content")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("of somebody else")
+    own = tmp_path / "blobs" / "gone" / "a"
+    (own / "kept").symlink_to(tmp_path / "blobs" / "kept")
+    (own / "outside").symlink_to(outside)
+    (own / "file").symlink_to(outside / "file")
+    (own / "nowhere").symlink_to(tmp_path / "nowhere")
+    (own / "ü~ # %2F\n").write_text("an odd name")
+    (own / "part#1").write_text("half of it")
+    (tmp_path / "blobs" / "through").symlink_to(tmp_path / "blobs" / "kept")
+
+    assert sorted([found.key async for found in blobs.list("gone")]) == ["gone/a/part", "gone/a/ü~ # %2F\n", "gone/b"]
+    assert [found.key async for found in blobs.list("through")] == []
+    assert [found.key async for found in blobs.list("through/x")] == []
+    await blobs.clear("through")
+    await blobs.clear("through/x")
+    await blobs.clear("gone")
+
+    assert [found.key for found in await blobs.page("", 10)] == ["kept/x/part"]
+    assert not (tmp_path / "blobs" / "gone").exists()
+    assert (outside / "file").read_text() == "of somebody else"
+
+
 async def test_a_folder_is_for_its_owner_alone_and_empty_ones_go(tmp_path: Path) -> None:
     blobs = open_store(str(tmp_path / "deep" / "blobs"))
     await blobs.put("tasks/1/a.json", b"1")

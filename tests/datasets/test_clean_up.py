@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -265,6 +266,25 @@ async def test_a_task_that_was_deleted_cannot_be_made_again_while_its_folder_is_
     assert await lake_world.keys() == []
 
 
+@pytest.mark.parametrize("lake_world", ["folder"], indirect=True)
+async def test_a_link_in_a_staging_folder_leads_to_no_file_of_another_attempt(
+    lake_world: LakeWorld, tmp_path: Path
+) -> None:
+    kept = await lake_world.load()
+    await lake_world.write(kept)
+    ok(await lake_world.finish(kept))
+    gone = await over(lake_world)
+    folders = [tmp_path / "lake" / lake_world.key(output_of(one)["location"]) for one in (kept, gone)]
+    (folders[1] / "evil").symlink_to(folders[0])
+    (folders[1] / "half.parquet#1").write_bytes(b"of a worker that was killed")
+
+    await clean_up(lake_world)
+
+    assert len(await lake_world.keys()) == 3
+    assert folders[0].is_dir()
+    assert not folders[1].exists()
+
+
 # --------------------------------------------------------------------------------------------- commits that land
 
 
@@ -339,10 +359,10 @@ async def test_a_commit_that_lands_while_the_clean_up_looks_is_seen(
     cleaner = lake_world.engine.service(CleanUp)
     delete, landed = cleaner._delete, list[UUID]()
 
-    async def first_commit(blobs: Any, staging: Staging) -> Verdict:
+    async def first_commit(blobs: Any, folder: Any) -> Verdict:
         ok(await lake_world.finish(holder))
-        landed.append(staging.task_id)
-        return await delete(blobs, staging)
+        landed.append(folder.staging.task_id)
+        return await delete(blobs, folder)
 
     monkeypatch.setattr(cleaner, "_delete", first_commit)
     judged = list[Verdict]()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
@@ -34,6 +35,7 @@ THREADS = 32  # of one store
 CHUNK_BYTES = 1024 * 1024
 PAGE = 500  # objects in a page of a list
 GIVE_UP_S = 10.0  # to abort an upload that broke off, while its sender waits
+_PART = re.compile(r"#[0-9]+$")
 _RETRY = {
     "max_retries": 4,
     "retry_timeout": timedelta(seconds=60),
@@ -181,12 +183,15 @@ class ObjectStore:
             await asyncio.to_thread(_sweep, self._folder, keys)
 
     async def clear(self, path: str) -> None:
+        if self._folder is not None:
+            check_key(path, "path")
+            folder = self._folder
+            await self._call(path, lambda _: _clear(folder, path))
+            return
         for key in [found.key async for found in self.list(path)]:
             await self._delete(key)
         if isinstance(self._parts, Leftovers):
             await self._parts.give_up(f"{path}/")
-        if self._folder is not None:
-            await asyncio.to_thread(_clear, self._folder, path)
 
     async def _delete(self, key: str) -> None:
         with suppress(NotFound):
@@ -194,6 +199,11 @@ class ObjectStore:
 
     async def list(self, prefix: str) -> AsyncIterator[Found]:
         check_key(prefix, "prefix")
+        if self._folder is not None:  # the driver follows links, which may lead to the objects of others
+            walk = partial(_walk_below, str(self._folder), prefix)
+            for found in await self._call(prefix, lambda _: walk()):
+                yield found
+            return
         batches = obstore.list(self._store, prefix, chunk_size=PAGE)
         while (batch := await self._call(prefix, lambda _: next(batches, None))) is not None:
             for meta in batch:
@@ -255,9 +265,21 @@ def _walk_page(folder: str, after: str, limit: int) -> list[Found]:
     return list(islice(_walk(folder, "", after), limit))
 
 
+def _walk_below(folder: str, path: str) -> list[Found]:
+    """The files below a path, without links, and without `NAME#1` of writes that are under way or broke off."""
+    if _is_linked(folder, path):
+        return []
+    return [found for found in _walk(f"{folder}/{path}", f"{path}/", "") if not _PART.search(found.key)]
+
+
+def _is_linked(folder: str, path: str) -> bool:
+    """Whether a path leads through a link."""
+    return os.path.realpath(f"{folder}/{path}") != f"{os.path.realpath(folder)}/{path}"
+
+
 def _walk(folder: str, path: str, after: str) -> Iterator[Found]:
     """The files of a folder by key: a folder is sorted as if its name ended with a slash, as keys are."""
-    with suppress(FileNotFoundError):  # deleted meanwhile
+    with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile
         with os.scandir(folder) as entries:
             named = sorted((f"{path}{e.name}{'/' if e.is_dir(follow_symlinks=False) else ''}", e) for e in entries)
         for key, entry in named:
@@ -333,13 +355,15 @@ def _sweep(folder: Path, keys: Sequence[str]) -> None:
 
 
 def _clear(folder: Path, path: str) -> None:
-    """The same for all files below a path, whatever their names."""
+    """Remove all files below a path, whatever their names. Links are removed, and not followed."""
     top = folder / path
-    if not top.is_dir():
+    if not top.is_dir() or _is_linked(str(folder), path):
         return
-    for left in [file for file in top.rglob("*") if "#" in file.name and file.is_file()]:
-        left.unlink(missing_ok=True)
-    for inside in sorted((one for one in top.rglob("*") if one.is_dir()), reverse=True):
+    for place, folders, files in os.walk(top, topdown=False):
+        inside = Path(place)
+        for name in (*folders, *files):
+            if name in files or (inside / name).is_symlink():
+                (inside / name).unlink(missing_ok=True)
         _remove_empty(inside, top)
     _remove_empty(top, folder)
 

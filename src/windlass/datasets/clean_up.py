@@ -88,35 +88,34 @@ class CleanUp:
         for one, known in zip(folders, recorded, strict=True):
             verdict = judge(one.staging, known, one.newest_at, now, timedelta(seconds=self.keep_s))
             if verdict is Verdict.DELETE:
-                verdict = await self._delete(blobs, one.staging)
+                verdict = await self._delete(blobs, one)
             if verdict in (Verdict.OPEN, Verdict.YOUNG):
                 left += one.size
             if one is folders[-1] and verdict is Verdict.COMMITTED and len(page) == PAGE:
                 place = one.staging.after  # the rest of its files is committed as well
         return place, left
 
-    async def _delete(self, blobs: Blobs, staging: Staging) -> Verdict:
+    async def _delete(self, blobs: Blobs, folder: _Folder) -> Verdict:
         """Delete a staging folder, unless somebody works on its task: then the next walk comes back to it."""
         verdict, more = Verdict.OPEN, True
         while more:
             async with self._store.begin() as tx:
-                if not await LakeTable(tx.session).lock(staging):
+                if not await LakeTable(tx.session).lock(folder.staging):
                     return verdict
                 try:
                     async with asyncio.timeout(DELETE_S):
-                        verdict, more = await self._delete_locked(tx, blobs, staging)
+                        verdict, more = await self._delete_locked(tx, blobs, folder)
                 except TimeoutError:
                     raise Unavailable(f"{blobs.url} has not answered within {DELETE_S:.0f} seconds") from None
         return verdict
 
-    async def _delete_locked(self, tx: Transaction, blobs: Blobs, staging: Staging) -> tuple[Verdict, bool]:
+    async def _delete_locked(self, tx: Transaction, blobs: Blobs, folder: _Folder) -> tuple[Verdict, bool]:
         """Judge a folder once more, as a whole, and delete some of its objects. Returns whether there are more."""
+        staging, keep = folder.staging, timedelta(seconds=self.keep_s)
         [known] = await LakeTable(tx.session).recorded([staging])
         found = [one async for one in blobs.list(staging.key)]
-        if not found:
-            return Verdict.DELETE, False
-        keep = timedelta(seconds=self.keep_s)
-        verdict = judge(staging, known, max(one.modified_at for one in found), await tx.now(), keep)
+        newest_at = max((one.modified_at for one in found), default=folder.newest_at)
+        verdict = judge(staging, known, newest_at, await tx.now(), keep)
         if verdict is not Verdict.DELETE:
             return verdict, False
         more = not await delete_some(blobs, staging.key, found, DELETE_MAX)
