@@ -296,3 +296,16 @@ async def test_without_a_lake_a_task_has_no_folder_and_cannot_commit(world: Worl
     assert answer.status_code == 503
     assert "WINDLASS_LAKE" in answer.text
     assert (await holder.task()).state == "running"
+
+
+async def test_two_outputs_cannot_name_the_same_folder(lake_world: LakeWorld) -> None:
+    holder = await lake_world.load()
+    await lake_world.write(holder, partition_key=None)
+    place = {"partition_key": None, "start": None, "end": None}
+    outputs = [output_of(holder) | place | {"cursor": cursor} for cursor in (1, 2)]
+
+    answer = await holder.complete(outputs=outputs)
+
+    assert (answer.status_code, answer.json()["field"]) == (400, "outputs[1].location")
+    assert await lake_world.select("select cursor from windlass.cursor_commit") == []
+    ok(await holder.complete(outputs=outputs[:1]))

@@ -87,7 +87,7 @@ def output_location(staging: str, given: str | None, field: str = "outputs[0]") 
     if given is None or given.rstrip("/") == staging.rstrip("/"):
         return staging
     below = given.removesuffix("/").removeprefix(staging)
-    if not given.startswith(staging) or not _is_plain(below):
+    if not given.startswith(staging) or not is_plain(below):
         raise OutputInvalid(f"must be {staging}, or a folder below it", field=f"{field}.location")
     return f"{staging}{below}/"
 
@@ -180,12 +180,12 @@ def path_problem(path: str) -> str | None:
     """What is wrong with the path of a file, or None."""
     if len(path) > PATH_MAX:
         return f"has {len(path)} characters, at most {PATH_MAX} are allowed"
-    if not _is_plain(path):
+    if not is_plain(path):
         return f"{path[:100]!r} must be parts of A-Z a-z 0-9 . _ = - with / between them, none of them . or .."
     return None if path.endswith(SUFFIX) else f"{path[:100]!r} must end with {SUFFIX}"
 
 
-def _is_plain(path: str) -> bool:
+def is_plain(path: str) -> bool:
     """Whether a path has only plain parts, so that it stays below its folder in every store."""
     return all(_PART.fullmatch(part) and part not in (".", "..") for part in path.split("/"))
 

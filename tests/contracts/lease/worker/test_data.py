@@ -109,6 +109,61 @@ def test_an_output_without_rows_has_no_files(root: str) -> None:
     assert list(reader(task["outputs"][0]["staging_uri"]).rows()) == []
 
 
+def written(root: str, name: str, rows: list[dict[str, Any]]) -> str:
+    """A folder with rows, as an attempt leaves it."""
+    task = task_of(root, staging_uri=f"{root}/{name}/")
+    data_of(task)[0].output(0).write(rows)
+    return f"{root}/{name}/"
+
+
+@pytest.mark.parametrize("mode", ["cursor", "snapshot"])
+def test_a_window_or_a_snapshot_is_read_from_all_of_its_folders(root: str, mode: str) -> None:
+    folders = [written(root, f"f{place}", [row]) for place, row in enumerate(ROWS)]
+
+    def given(**fields: Any) -> Any:
+        return data_of({"inputs": [{"index": 0, "mode": mode, "storage": "s3", "where": None, **fields}]})[0].inputs[0]
+
+    assert list(given(locations=folders).rows()) == ROWS
+    assert list(given(locations=folders, where="flow > 1120").rows()) == ROWS[1:]
+    assert list(given(locations=[]).rows()) == []
+    with pytest.raises(Invalid, match="more than 2 folders"):
+        list(given(locations=folders, locations_truncated=True).rows())
+
+
+@pytest.mark.parametrize(
+    "path", ["../f1/part-00000.parquet", "/etc/secret.parquet", "a/../../f1/x.parquet", "x\0.parquet"]
+)
+def test_a_manifest_that_was_replaced_leads_to_no_file_outside_of_its_folder(root: str, path: str) -> None:
+    own, _ = written(root, "f0", ROWS), written(root, "f1", ROWS)
+    folder = open_folder(own)
+    manifest = json.loads(folder.read("_manifest.json"))
+    manifest["files"][0]["path"] = path
+    folder.write("_manifest.json", json.dumps(manifest).encode())
+
+    with pytest.raises(Invalid, match=r"must be parts of"):
+        list(reader(own).rows())
+
+
+def test_a_file_that_was_replaced_by_one_of_another_size_is_not_read(root: str) -> None:
+    own = written(root, "f0", ROWS)
+    open_folder(own).write("part-00000.parquet", b"PAR1")
+
+    with pytest.raises(Invalid, match="it has changed"):
+        list(reader(own).rows())
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "a/../x", "a//x", "", ".", "a b", "ü", "a\\b"])
+def test_a_path_that_leaves_its_folder_is_neither_read_nor_written(root: str, path: str) -> None:
+    folder = open_folder(f"{root}/f0/")
+
+    with pytest.raises(Invalid):
+        folder.read(path)
+    with pytest.raises(Invalid):
+        folder.write(path, b"")
+    with pytest.raises(Invalid):
+        folder.upload(path, Path(__file__))
+
+
 def test_records_are_published_in_batches(root: str) -> None:
     task = task_of(root, storage="postgres", write_mode="buffered", staging_uri=None)
     data, messages = data_of(task)

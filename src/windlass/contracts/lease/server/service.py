@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -197,6 +197,7 @@ class Service:
         }
         if not written:
             return report
+        _check_twice(written.values())
         if attempt.state in TERMINAL or not attempt.live:
             unread = {forms.output_event(outputs[place], place).id_of(report.task_id) for place in written}
             return replace(report, unread=frozenset(unread))
@@ -230,6 +231,14 @@ class Service:
         name = f"result-{report.credential.attempt}"
         async with self._engine.parts.objects.kept("result", report.result, report.task_id, name) as text:
             return await self._holders.finish(replace(report, result=text))
+
+
+def _check_twice(outputs: Iterable[WrittenOutput]) -> None:
+    """Refuse a folder that two outputs name: its rows would be there twice."""
+    fields: dict[str, str] = {}
+    for output in outputs:
+        if (first := fields.setdefault(output.location, output.field)) != output.field:
+            raise OutputInvalid(f"is also that of {first}", field=f"{output.field}.location")
 
 
 def _holder(task: Task, caller: Caller) -> LeaseCredential:

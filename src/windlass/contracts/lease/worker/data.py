@@ -16,8 +16,8 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.contracts.lease.worker.folder import Folder, open_folder
-from windlass.datasets.rules.manifest import MANIFEST, MARKER, SUFFIX, Manifest, ManifestFile, digest
+from windlass.contracts.lease.worker.folder import open_folder
+from windlass.datasets.rules.manifest import MANIFEST, MARKER, SUFFIX, Manifest, ManifestFile, digest, path_problem
 from windlass.datasets.rules.predicate import Where
 from windlass.errors import Invalid
 
@@ -47,8 +47,7 @@ class Input:
     def arrow(self) -> Any:
         """The rows that match `where`, as a pyarrow Table. Needs pyarrow."""
         pa, pq = _pyarrow()
-        folder, manifest = self._files()
-        tables = [pq.read_table(pa.BufferReader(folder.read(file.path))) for file in manifest.files]
+        tables = [pq.read_table(pa.BufferReader(content)) for content in self._contents()]
         if not tables:
             return pa.table({})
         table = pa.concat_tables(tables, promote_options="default")
@@ -59,13 +58,33 @@ class Input:
         for batch in self.arrow().to_batches():
             yield from batch.to_pylist()
 
-    def _files(self) -> tuple[Folder, Manifest]:
-        location = self._given.get("location")
-        if location is None:
-            name = self.dataset or f"input {self.index}"
-            raise Invalid(f"{name} has no files to read: its storage is {self._given.get('storage')}")
-        folder = open_folder(location)
-        return folder, msgspec.json.decode(folder.read(MANIFEST), type=Manifest)
+    def _contents(self) -> Iterator[bytes]:
+        """The files of the input. A manifest may have been replaced since its commit, so its paths are not believed."""
+        for location in self._locations():
+            folder = open_folder(location)
+            manifest = msgspec.json.decode(folder.read(MANIFEST), type=Manifest)
+            for file in manifest.files:
+                if (problem := path_problem(file.path)) is not None:
+                    raise Invalid(f"{location}{MANIFEST}: {problem}")
+                content = folder.read(file.path)
+                if len(content) != file.bytes:
+                    raise Invalid(f"{location}{file.path} has {len(content)} bytes, not {file.bytes}: it has changed")
+                yield content
+
+    def _locations(self) -> list[str]:
+        """The folders of the input: one of a partition, many of a window or a snapshot."""
+        given = self._given
+        if given.get("locations_truncated"):
+            raise Invalid(f"{self._name} has more than {len(given['locations'])} folders: read it by partitions")
+        if given.get("locations") is not None:
+            return list(given["locations"])
+        if given.get("location") is None:
+            raise Invalid(f"{self._name} has no files to read: its storage is {given.get('storage')}")
+        return [given["location"]]
+
+    @property
+    def _name(self) -> str:
+        return self.dataset or f"input {self.index}"
 
 
 class Output:

@@ -6,15 +6,17 @@ S3 needs boto3, which takes its credentials, region and endpoint from the enviro
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from windlass.datasets.rules.manifest import is_plain
 from windlass.errors import Invalid
 
 
 class Folder(Protocol):
-    """A folder, by the paths of its files below it."""
+    """A folder, by the paths of its files below it. A path that leads out of it is Invalid."""
 
     def read(self, path: str) -> bytes: ...
 
@@ -42,27 +44,43 @@ class LocalFolder:
         self._root = root
 
     def read(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
+        return (self._root / checked(path)).read_bytes()
 
     def write(self, path: str, content: bytes) -> None:
-        target = self._target(path)
-        with target.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        self._write(path, [content])
 
     def upload(self, path: str, file: Path) -> None:
-        target = self._target(path)
-        with file.open("rb") as source, target.open("wb") as copy:
-            while piece := source.read(1024 * 1024):
-                copy.write(piece)
-            copy.flush()
-            os.fsync(copy.fileno())
+        with file.open("rb") as source:
+            self._write(path, iter(lambda: source.read(1024 * 1024), b""))
 
-    def _target(self, path: str) -> Path:
-        target = self._root / path
+    def _write(self, path: str, pieces: Iterable[bytes]) -> None:
+        target = self._root / checked(path)
+        missing = [folder for folder in target.parents if not folder.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
-        return target
+        with target.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        for folder in (target.parent, *(folder.parent for folder in missing)):
+            _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Write the names in a folder to disk: a file without its name is lost."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checked(path: str) -> str:
+    """A path that stays below its folder. Raises Invalid for any other: it may come from a manifest that somebody else
+    has written."""
+    if not is_plain(path):
+        raise Invalid(f"{path[:100]!r} does not stay below its folder", field="path")
+    return path
 
 
 class S3Folder:
@@ -83,7 +101,7 @@ class S3Folder:
         self._client.upload_file(str(file), self._bucket, self._key(path))
 
     def _key(self, path: str) -> str:
-        return str(PurePosixPath(self._prefix, path))
+        return str(PurePosixPath(self._prefix, checked(path)))
 
 
 def _s3_client() -> Any:
