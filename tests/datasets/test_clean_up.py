@@ -200,17 +200,17 @@ async def test_one_server_walks_at_a_time_and_another_goes_on_where_it_died(
     assert await lake_world.keys() == []
 
 
-async def test_a_store_that_does_not_answer_changes_nothing_and_is_asked_again_later(
+async def test_a_store_that_does_not_answer_changes_nothing_and_is_tried_again_later(
     lake_world: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await over(lake_world)
     blobs = await lake_world.lake.blobs()
 
-    async def away(*_: Any) -> None:
+    async def unavailable(*_: Any) -> None:
         raise Unavailable("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(blobs, "delete", away)
+        patch.setattr(blobs, "delete", unavailable)
         with pytest.raises(Unavailable):
             await clean_up(lake_world)
         assert await lake_world.engine.service(CleanUp).tick() == 0
@@ -237,7 +237,7 @@ async def test_a_server_without_a_lake_or_with_another_one_deletes_nothing(
     assert len(await lake_world.keys()) == 3
 
 
-async def test_a_task_that_somebody_works_on_is_left_for_the_next_walk(
+async def test_a_task_that_is_locked_is_left_for_the_next_walk(
     lake_world: LakeWorld, other_connection: asyncpg.Connection
 ) -> None:
     holder = await over(lake_world)
@@ -308,19 +308,19 @@ async def storm(world: LakeWorld, seed: int) -> None:
                 case _:
                     ok(await world.finish(holder))
 
-    async def look() -> None:
+    async def walk() -> None:
         while working:
             async with world.engine.store.begin() as tx:
                 await tx.session.connection.execute("update windlass.lake set next_at = windlass.now()")
             await CleanUp.tick(world.engine.service(CleanUp))
             await asyncio.sleep(0)
 
-    looking = [asyncio.create_task(look()) for _ in range(2)]
+    walking = [asyncio.create_task(walk()) for _ in range(2)]
     try:
         await asyncio.gather(*(work() for _ in range(4)))
     finally:
         working = False
-        await asyncio.gather(*looking)
+        await asyncio.gather(*walking)
 
 
 async def committed_files_missing(world: LakeWorld) -> list[str]:
@@ -350,7 +350,7 @@ async def test_the_storm_finds_a_clean_up_that_does_not_ask_the_commit_record(
     assert await committed_files_missing(lake_world) != []
 
 
-async def test_a_commit_that_lands_while_the_clean_up_looks_is_seen(
+async def test_a_commit_that_lands_during_a_clean_up_is_seen(
     lake_world: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page is read and judged before the commit, the folder is deleted after it."""

@@ -263,9 +263,9 @@ async def test_a_store_that_does_not_answer_is_not_the_workers_mistake(lake_worl
     lake_world.lake.use("memory://other", lambda: there)
     lake_world.lake.use(root, lambda: open_store("file:///proc/nowhere"))
 
-    away = await lake_world.finish(holder)
+    unavailable = await lake_world.finish(holder)
 
-    assert away.status_code == 503, away.text
+    assert unavailable.status_code == 503, unavailable.text
     lake_world.lake.use("memory://other", lambda: there)
     lake_world.lake.use(root, lambda: there)
     ok(await lake_world.finish(holder))

@@ -178,7 +178,7 @@ async def test_a_late_attempt_commits_nothing_to_a_purged_version(lake_world: La
     late = await lake_world.load()
     for number in (2, 3):
         await lake_world.dags.deploy("cold", changed(COLD, number))
-        async with lake_world.engine.store.begin() as tx:  # nobody has told the task yet that its version is gone
+        async with lake_world.engine.store.begin() as tx:  # the task does not know yet that its version is gone
             await tx.session.connection.execute("delete from windlass.outbox where kind = 'leave_jobs'")
         await lake_world.settle()
         async with lake_world.engine.store.begin() as tx:

@@ -15,7 +15,7 @@ from windlass.datasets.catalog import find_dataset
 from windlass.datasets.data.tables import DataTables
 from windlass.datasets.lake import Lake, delete_some
 from windlass.datasets.rules.manifest import folder_name
-from windlass.datasets.rules.purge import KEEPS, keeper
+from windlass.datasets.rules.purge import KEEPS, needed_by
 from windlass.datasets.sources import locked_dag
 from windlass.datasets.tables.catalog import VersionView
 from windlass.datasets.tables.events import DatasetTable
@@ -48,7 +48,7 @@ class Purge:
             created_at = await table.created_at(dataset.id, version)
             if created_at is None:
                 raise NotFound(f"the dataset has no version {version}", dataset_version=version)
-            if (kept := keeper(await table.pointing(version))) is not None:
+            if (kept := needed_by(await table.pointing(version))) is not None:
                 why = f"is {kept.state}" if kept.state in KEEPS else "is the previous one, for a rollback"
                 raise InvalidState(
                     f"version {kept.number} of DAG {dataset.dag} needs this data: it {why}", dataset_version=version

@@ -53,7 +53,7 @@ def test_every_staging_folder_is_found_by_the_keys_in_it(namespace: str, attempt
         "",
     ],
 )
-def test_a_name_that_is_not_that_of_a_staging_folder_to_the_letter_is_none(key: str) -> None:
+def test_a_name_that_is_not_exactly_that_of_a_staging_folder_is_none(key: str) -> None:
     assert staging_of(key) is None
 
 

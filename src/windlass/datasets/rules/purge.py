@@ -20,6 +20,6 @@ class PointingDeployment(NamedTuple):
     retired: bool
 
 
-def keeper(pointing: Iterable[PointingDeployment]) -> PointingDeployment | None:
+def needed_by(pointing: Iterable[PointingDeployment]) -> PointingDeployment | None:
     """The deployment because of which a version cannot be purged. A retired DAG keeps nothing."""
     return next((one for one in pointing if not one.retired and (one.state in KEEPS or one.previous)), None)
