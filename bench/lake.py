@@ -2,7 +2,8 @@
 
     python -m bench.lake commit URL       prints one line of JSON
 
-S3 server, Windlass server and client are processes of their own. Both figures ask for the same objects, 32 at a time.
+S3 server, Windlass server and client are processes of their own. Both figures ask for the same objects, 32 at a time:
+the commit in the server, the HEADs alone in the client, with the plain driver in 32 threads.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,9 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+import obstore
 import uvloop
+from obstore.store import S3Store
 
 from bench import process
 from bench.datasets import deployed, opened, seconds
@@ -81,7 +85,7 @@ async def commit(url: str, files: int) -> dict[str, float]:
     """Tasks that each commit so many files. Every round takes both figures, in turns first the one and the other."""
     async with s3_server() as lake, opened(url) as engine:
         await deployed(engine, DAG, "files")
-        blobs = open_store(lake)
+        blobs, store = open_store(lake), plain_store(lake)
         heads: list[float] = []
         commits: list[float] = []
         async with serving("bench.lake", "serve", url, f"--lake={lake}") as (port, _), senders(port) as crew:
@@ -89,7 +93,7 @@ async def commit(url: str, files: int) -> dict[str, float]:
                 task_id = await engine.service(Sources).emit("files", "load")
                 report, keys = await written(crew[0], blobs, task_id, files)
                 ways: list[tuple[list[float], Callable[[], Awaitable[object]]]] = [
-                    (heads, lambda keys=keys: sizes(blobs, keys)),  # type: ignore[misc]
+                    (heads, lambda keys=keys: asyncio.to_thread(heads_alone, store, keys)),  # type: ignore[misc]
                     (commits, lambda report=report: call(crew[0], "task-complete", **report)),  # type: ignore[misc]
                 ]
                 for figures, work in ways if number % 2 else reversed(ways):
@@ -97,6 +101,15 @@ async def commit(url: str, files: int) -> dict[str, float]:
         await _check(url, files)
     heads_s, commit_s = statistics.median(heads[1:]), statistics.median(commits[1:])
     return {"commit_ms": 1e3 * commit_s, "heads_ms": 1e3 * heads_s}
+
+
+def plain_store(lake: str) -> Any:
+    """The bucket of the lake, with nothing of ours before it."""
+    endpoint = lake.partition("endpoint=")[2].partition("&")[0]
+    return S3Store(
+        BUCKET, prefix="lake", client_options={"allow_http": True},
+        config={"endpoint": endpoint, "region": "us-east-1", "access_key_id": KEY, "secret_access_key": SECRET},
+    )  # fmt: skip
 
 
 async def written(sender: Sender, blobs: ObjectStore, task_id: UUID, files: int) -> tuple[dict[str, Any], list[str]]:
@@ -120,8 +133,11 @@ async def written(sender: Sender, blobs: ObjectStore, task_id: UUID, files: int)
     return {"status": "Completed", "outputs": [reported], **fence}, keys
 
 
-async def sizes(blobs: ObjectStore, keys: list[str]) -> None:
-    await many(keys, blobs.size)
+def heads_alone(store: Any, keys: list[str]) -> None:
+    """The plain driver, in as many threads as requests at once."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for meta in threads.map(lambda key: obstore.head(store, key), keys):
+            assert meta["size"], meta
 
 
 async def many(keys: Iterable[str], work: Callable[[str], Awaitable[object]]) -> None:

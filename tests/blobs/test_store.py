@@ -66,6 +66,16 @@ async def test_what_is_not_there_is_not_found(blobs: ObjectStore) -> None:
         await blobs.get("no/such.txt")
 
 
+async def test_sizes_are_those_of_each_key_in_order(blobs: ObjectStore) -> None:
+    await blobs.put("sizes/a", b"12345")
+    await blobs.put("sizes/b", b"")
+
+    assert list(await blobs.sizes(["sizes/b", "sizes/none", "sizes/a"])) == [0, None, 5]
+    assert list(await blobs.sizes([])) == []
+    with pytest.raises(Invalid):
+        await blobs.sizes(["sizes/a", "../b"])
+
+
 async def test_a_range_is_read(blobs: ObjectStore) -> None:
     content = bytes(range(256)) * 40_000  # more than two pieces
     await blobs.put("ranged.bin", content)

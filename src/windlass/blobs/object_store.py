@@ -172,6 +172,12 @@ class ObjectStore:
         except NotFound:
             return None
 
+    async def sizes(self, keys: Sequence[str]) -> Sequence[int | None]:
+        for key in keys:
+            check_key(key)
+        found: Sequence[int | None] = await self._call(keys[0], _sizes, keys) if keys else []
+        return found
+
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)
@@ -246,6 +252,16 @@ class ObjectStore:
 def _threads(_url: str) -> ThreadPoolExecutor:
     """Each store has threads of its own: one that does not answer keeps no other waiting."""
     return ThreadPoolExecutor(THREADS, "windlass-blobs")
+
+
+def _sizes(store: Any, keys: Sequence[str]) -> list[int | None]:
+    found: list[int | None] = []
+    for key in keys:
+        try:
+            found.append(int(obstore.head(store, key)["size"]))
+        except FileNotFoundError:
+            found.append(None)
+    return found
 
 
 def _page(store: Any, after: str, limit: int, unsorted: bool) -> list[Found]:

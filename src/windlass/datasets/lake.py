@@ -40,7 +40,7 @@ from windlass.errors import Invalid, NotFound, OutputInvalid, Unavailable
 from windlass.store.store import Store
 
 LAKE_MARKER, LAKE_PROBE = "windlass-lake.txt", "windlass-lake-probe.txt"
-HEADS_AT_ONCE = 32
+HEADS_AT_ONCE, HEADS_IN_TURN = 32, 8
 OUTPUTS_AT_ONCE = 4
 FILES_IN_ALL = 10 * FILES_MAX  # of one completion
 DELETES_AT_ONCE = 16
@@ -152,11 +152,9 @@ class _Room:
 
 async def _read_output(blobs: Blobs, folder: str, output: WrittenOutput, room: _Room) -> Files:
     field = output.field
-    marker = await _read(blobs, f"{folder}/{MARKER}", MARKER_MAX_BYTES, f"{field}.{MARKER}")
-    text = (
-        None
-        if marker is None
-        else await _read(blobs, f"{folder}/{MANIFEST}", MANIFEST_MAX_BYTES, f"{field}.{MANIFEST}")
+    marker, text = await asyncio.gather(
+        _read(blobs, f"{folder}/{MARKER}", MARKER_MAX_BYTES, f"{field}.{MARKER}"),
+        _read(blobs, f"{folder}/{MANIFEST}", MANIFEST_MAX_BYTES, f"{field}.{MANIFEST}"),
     )
     manifest = read_manifest(text, marker, output.expected, field)
     assert text is not None, output
@@ -176,20 +174,20 @@ async def _read(blobs: Blobs, key: str, most: int, field: str) -> bytes | None:
 
 
 async def _sizes(blobs: Blobs, folder: str, manifest: Manifest, field: str) -> dict[str, int | None]:
-    """The sizes of the files of a manifest, many at once."""
+    """The sizes of the files of a manifest, many at once. A request to the store has a few files, so that the outputs
+    of other tasks have their turns in between."""
     paths = [file.path for file in manifest.files]
-    keys = {
-        path: _checked(f"{folder}/{path}", f"{field}.manifest.files[{place}].path") for place, path in enumerate(paths)
-    }
-    sizes: dict[str, int | None] = {}
-    rest = iter(keys.items())
+    keys = [_checked(f"{folder}/{path}", f"{field}.manifest.files[{place}].path") for place, path in enumerate(paths)]
+    sizes: list[int | None] = [None] * len(keys)
+    rest = iter(range(0, len(keys), HEADS_IN_TURN))
 
     async def work() -> None:
-        for path, key in rest:
-            sizes[path] = await blobs.size(key)
+        for first in rest:
+            end = first + HEADS_IN_TURN
+            sizes[first:end] = await blobs.sizes(keys[first:end])
 
     await asyncio.gather(*(work() for _ in range(min(HEADS_AT_ONCE, len(keys)))))
-    return sizes
+    return dict(zip(paths, sizes, strict=True))
 
 
 def _checked(key: str, field: str) -> str:

@@ -62,6 +62,9 @@ class Gate:
         self._check()
         return await self._blobs.size(key)
 
+    async def sizes(self, keys: Sequence[str]) -> Sequence[int | None]:
+        return [await self.size(key) for key in keys]
+
     async def delete(self, keys: Sequence[str]) -> None:
         self._check()
         await self._blobs.delete(keys)
