@@ -15,14 +15,14 @@ class Scratch:
     """Reads and deletes batches by their URI. `open_` opens the store of `scratch_uri` when it is first needed."""
 
     def __init__(self, scratch_uri: str, open_: Callable[[], Blobs], *, batch_max_bytes: int = BATCH_MAX_BYTES) -> None:
-        self._root, self._open, self._batch_max_bytes = f"{scratch_uri.rstrip('/')}/", open_, batch_max_bytes
+        self._root, self._open, self.batch_max_bytes = f"{scratch_uri.rstrip('/')}/", open_, batch_max_bytes
         self._opened: Blobs | None = None
 
     async def read(self, uri: str) -> bytes:
         """Raises BatchInvalid for an object that is never read, NotFound if there is none, and Unavailable."""
         blob = await self._blobs.get(self._key(uri))
-        if blob.size > self._batch_max_bytes:
-            raise BatchInvalid(f"has {blob.size} bytes, the limit is {self._batch_max_bytes}")
+        if blob.size > self.batch_max_bytes:
+            raise BatchInvalid(f"has {blob.size} bytes, the limit is {self.batch_max_bytes}")
         return await blob.read()
 
     async def delete(self, uris: Collection[str]) -> None:

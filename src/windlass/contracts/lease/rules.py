@@ -24,6 +24,7 @@ from windlass.core.lease_token import delivery_of
 from windlass.core.queue import QueueConfig, Usage, admit
 from windlass.core.states import Entry, Instant, State, Transition, Verb
 from windlass.core.task import Outcome, Task
+from windlass.datasets.rules.batch import check_batch
 from windlass.datasets.rules.events import BatchReport, DatasetContext, EventReport, Publish, record_events
 from windlass.datasets.rules.invalidation import Invalidation, InvalidPart, Scope, reported_id
 from windlass.datasets.rules.invalidation import check as check_invalid
@@ -300,6 +301,9 @@ class PublishBatch(CommandWithContext, frozen=True):
             raise Forbidden("the task writes another version of this dataset", field="dataset_version")
         if not self.batch.is_under(self.prefixes):
             raise Forbidden(f"the batch must lie under {self.prefixes[0]}", field="batch_uri")
+        production = context.writer(task.id).production
+        if production is not None:
+            check_batch(self.batch, production.places[self.batch.dataset_uuid])
         return Transition(Verb.NOTE, task, task, writes=(publish,), effects=(publish.effect,))
 
 

@@ -1,8 +1,8 @@
 """Batches of records: which rows a batch has, and what is wrong with one that is not accepted.
 
 A batch is JSON Lines. All of it is checked before any row is written: strict types, no NULL where the schema has none,
-ranges, no NUL character, no unknown column, as many records as were published. A row that names a column which Windlass
-fills (`org_id`, `seq`) is refused. This module does not know where batches come from, nor the database.
+ranges, no NUL character, no unknown column, as many records as were published. Columns that Windlass fills (`org_id`,
+`seq`) may be in a row and are ignored. This module does not know where batches come from, nor the database.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Raw
 
+from windlass.datasets.rules.events import BatchReport
 from windlass.datasets.rules.schema import SYSTEM_COLUMNS, Column, ColumnType, DatasetSchema
+from windlass.datasets.rules.writer import BUFFERED, OutputPlace
+from windlass.errors import Forbidden, Invalid
 
 LINE_MAX_BYTES = 1024 * 1024
+LINES_MAX = 1_000_000  # a short line takes much more memory than it has bytes
 KEY_MAX_BYTES = 2600  # PostgreSQL has no room for longer entries of an index
 DIGITS_MAX = 1000  # before and after the point of a numeric
 YEAR_MIN, YEAR_MAX = 2, 9998  # in any time zone, a year that every reader has
@@ -43,9 +47,10 @@ _TYPES: dict[ColumnType, Any] = {
     ColumnType.BYTEA: bytes,
 }
 _NUMBER = re.compile(rb'(?P<quote>"?)(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,5})?)(?P=quote)')
-_AT = re.compile(r" - at `\$\.(?P<path>[^`]*)`$")
+_AT = re.compile(r" - at `\$\.(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?P<what>missing required|contains unknown) field `(?P<name>.*)`", re.DOTALL)
-_NUL, _ESCAPE = b"\\u0000", b"\\u"
+_NUL = b"\\u0000"
+_NUL_IN_TEXT = _NUL.decode()
 
 
 class BatchInvalid(ValueError):
@@ -62,6 +67,16 @@ class _BadValue(ValueError):
     """A value of the right JSON type that its column does not take."""
 
 
+def check_batch(batch: BatchReport, place: OutputPlace) -> None:
+    """Refuse a batch of a DAG's task that no sink could write. Raises Forbidden and Invalid."""
+    if place.write_mode != BUFFERED:
+        raise Forbidden("the dataset is not buffered: it takes no batches", field="dataset_uuid")
+    if not batch.batch_uri.endswith(ENDINGS):
+        raise Invalid(f"must end with one of {', '.join(ENDINGS)}", field="batch_uri")
+    if batch.record_count > LINES_MAX:
+        raise Invalid(f"must be at most {LINES_MAX}: publish several batches", field="record_count")
+
+
 class BatchReader:
     """Reads batches of one schema. A record has the values of `columns`, in this order."""
 
@@ -70,65 +85,84 @@ class BatchReader:
         self.columns = tuple(column.name for column in columns)
         self._decode = msgspec.json.Decoder(_row_type(columns)).decode
         names = [f"c{index}" for index in range(len(columns))]
-        getter = attrgetter(*names)
-        self._values: Callable[[Any], Record] = getter if len(names) > 1 else lambda row: (getter(row),)
+        getter = attrgetter(*names) if names else lambda _row: ()
+        self._values: Callable[[Any], Record] = getter if len(names) != 1 else lambda row: (getter(row),)
         self._converters = [
-            (i, column, _CONVERT[column.type]) for i, column in enumerate(columns) if column.type in _CONVERT
+            (f"c{i}", column, _CONVERT[column.type]) for i, column in enumerate(columns) if column.type in _CONVERT
         ]
         self._texts = [(i, column) for i, column in enumerate(columns) if column.type is ColumnType.TEXT]
         self._keys = list(_long_keys(schema, self.columns))
 
     def read(self, content: bytes, record_count: int) -> list[Record]:
         """The records of a batch. Raises BatchInvalid."""
-        records = [self._record(line, number) for number, line in _lines(content)]
+        if content.count(b"\n") > LINES_MAX:
+            raise BatchInvalid(f"has more than {LINES_MAX} lines: publish several batches")
+        lines = content.split(b"\n")
+        rows = self._rows(lines)
+        for name, column, convert in self._converters:
+            self._convert(rows, name, column, convert, lines)
+        records = list(map(self._values, rows))
         if _NUL in content:
-            for number, record in zip(_numbers(content), records, strict=True):
-                self._check_nul(record, number)
+            self._check_nul(records, lines)
+        for indexes in self._keys:
+            self._check_key(records, indexes, lines)
         if len(records) != record_count:
             raise BatchInvalid(f"has {len(records)} records, and {record_count} were published")
         return records
 
-    def _record(self, line: bytes, number: int) -> Record:
+    def _rows(self, lines: list[bytes]) -> list[Any]:
+        decode, rows, number = self._decode, [], 0
         try:
-            record = self._values(self._decode(line))
+            for number, line in enumerate(lines, 1):
+                if line and not line.isspace():
+                    if len(line) > LINE_MAX_BYTES:
+                        raise BatchInvalid(f"has {len(line)} bytes, the limit is {LINE_MAX_BYTES}", number)
+                    rows.append(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _explained(error, number) from None
-        if self._converters:
-            record = self._converted(record, number)
-        for indexes in self._keys:
-            if sum(len(record[i]) for i in indexes if record[i] is not None) * 4 > KEY_MAX_BYTES:
-                self._check_key(record, indexes, number)
-        return record
+        return rows
 
-    def _converted(self, record: Record, number: int) -> Record:
-        values = list(record)
-        for index, column, convert in self._converters:
-            value = values[index]
-            if value is None:
-                continue
-            try:
-                values[index] = convert(value)
-            except _BadValue as error:
-                raise BatchInvalid(str(error), number, column.name) from None
-            if values[index] is None and not column.nullable:
-                raise BatchInvalid("must not be null", number, column.name)
-        return tuple(values)
+    def _convert(
+        self, rows: list[Any], name: str, column: Column, convert: Callable[[Any], Any], lines: list[bytes]
+    ) -> None:
+        """Replace the values of a column by those that the database takes."""
+        get, done = attrgetter(name), 0
+        try:
+            for row in rows:
+                if (value := get(row)) is not None:
+                    converted = convert(value)
+                    if converted is not value:
+                        setattr(row, name, converted)
+                done += 1
+        except _BadValue as error:
+            raise BatchInvalid(str(error), _number(lines, done), column.name) from None
+        if not column.nullable:  # the decoder did not see a null in a value of JSON
+            for place, row in enumerate(rows):
+                if get(row) is None:
+                    raise BatchInvalid("must not be null", _number(lines, place), column.name)
 
-    def _check_nul(self, record: Record, number: int) -> None:
+    def _check_nul(self, records: list[Record], lines: list[bytes]) -> None:
         for index, column in self._texts:
-            if record[index] is not None and "\x00" in record[index]:
-                raise BatchInvalid("must not contain the character NUL", number, column.name)
+            for place, record in enumerate(records):
+                if record[index] is not None and "\x00" in record[index]:
+                    raise BatchInvalid("must not contain the character NUL", _number(lines, place), column.name)
 
-    def _check_key(self, record: Record, indexes: tuple[int, ...], number: int) -> None:
-        sizes = {i: len(v.encode() if isinstance(v, str) else v) for i in indexes if (v := record[i]) is not None}
-        if sum(sizes.values()) > KEY_MAX_BYTES:
-            longest = max(sizes, key=sizes.__getitem__)
-            message = f"is too long for a key: the columns of an index have at most {KEY_MAX_BYTES} bytes together"
-            raise BatchInvalid(message, number, self.columns[longest])
+    def _check_key(self, records: list[Record], indexes: tuple[int, ...], lines: list[bytes]) -> None:
+        """Refuse records whose key has no room in an index. A character has at most four bytes, so in most batches a
+        look at the longest values is enough."""
+        longest = sum(max((len(record[i]) for record in records if record[i] is not None), default=0) for i in indexes)
+        if longest * 4 <= KEY_MAX_BYTES:
+            return
+        for place, record in enumerate(records):
+            sizes = {i: len(v.encode() if isinstance(v, str) else v) for i in indexes if (v := record[i]) is not None}
+            if sum(sizes.values()) > KEY_MAX_BYTES:
+                message = f"is too long for a key: the columns of an index have at most {KEY_MAX_BYTES} bytes together"
+                raise BatchInvalid(message, _number(lines, place), self.columns[max(sizes, key=sizes.__getitem__)])
 
 
 def _row_type(columns: tuple[Column, ...]) -> type[msgspec.Struct]:
-    """The type of a line. Fields have names of their own, since a column may have any name."""
+    """The type of a line. Fields have names of their own, since a column may have any name. Columns of Windlass may be
+    in a line, with any value, which is dropped."""
     names = {f"c{index}": column.name for index, column in enumerate(columns)}
     fields: list[Any] = []
     for index, column in enumerate(columns):
@@ -139,20 +173,15 @@ def _row_type(columns: tuple[Column, ...]) -> type[msgspec.Struct]:
             fields.append((f"c{index}", Raw, _NULL))
         else:
             fields.append((f"c{index}", type_ | None, None))
+    for index, name in enumerate(SYSTEM_COLUMNS):
+        fields.append((f"s{index}", Raw, _NULL))
+        names[f"s{index}"] = name
     return msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True, kw_only=True, gc=False)
 
 
-def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers. Raises BatchInvalid for one that is too long."""
-    for number, line in enumerate(content.split(b"\n"), 1):
-        if len(line) > LINE_MAX_BYTES:
-            raise BatchInvalid(f"has {len(line)} bytes, the limit is {LINE_MAX_BYTES}", number)
-        if line and not line.isspace():
-            yield number, line
-
-
-def _numbers(content: bytes) -> Iterator[int]:
-    return (number for number, _ in _lines(content))
+def _number(lines: list[bytes], place: int) -> int:
+    """The number of the line of a record."""
+    return [number for number, line in enumerate(lines, 1) if line and not line.isspace()][place]
 
 
 def _explained(error: Exception, number: int) -> BatchInvalid:
@@ -164,12 +193,9 @@ def _explained(error: Exception, number: int) -> BatchInvalid:
         return BatchInvalid("is not UTF-8", number)
     if (named := _FIELD.search(text)) is not None:
         missing, name = named["what"].startswith("missing"), named["name"]
-        unknown = (
-            "is filled by Windlass, never by a row" if name in SYSTEM_COLUMNS else "is not a column of the dataset"
-        )
-        return BatchInvalid("is missing" if missing else unknown, number, name[:128])
+        return BatchInvalid("is missing" if missing else "is not a column of the dataset", number, name[:128])
     if (at := _AT.search(text)) is not None:
-        return BatchInvalid(text[: at.start()], number, at["path"].split("[")[0][:128])
+        return BatchInvalid(text[: at.start()], number, at["path"][:128])
     return BatchInvalid(text, number)
 
 
@@ -199,21 +225,31 @@ def _numeric(raw: Raw) -> Decimal | None:
 
 
 def _jsonb(raw: Raw) -> str | None:
-    """The text of a JSON value that PostgreSQL takes: it has no NUL in its texts, and no number without end."""
-    text = bytes(raw)
-    if text == b"null":
-        return None
+    """The text of a JSON value that PostgreSQL takes: without NUL, and without numbers that are very long, large or
+    small. That it is JSON was checked with its line; to decode it once more is faster than to search in it."""
     try:
-        value = msgspec.json.decode(text)
-        if _ESCAPE in text and _has_nul(value):
-            raise _BadValue("must not contain the character NUL")
-        return text.decode()
+        value, text = _decode_json(raw), str(raw, "utf-8")
     except UnicodeDecodeError:
         raise _BadValue("is not UTF-8") from None
     except RecursionError:
         raise _BadValue("is nested too deeply") from None
-    except msgspec.DecodeError as error:
-        raise _BadValue(str(error)) from None
+    except msgspec.ValidationError:
+        raise _BadValue(f"has a number with more than {DIGITS_MAX} digits before or after the point") from None
+    if value is None:
+        return None
+    if _NUL_IN_TEXT in text and _has_nul(value):
+        raise _BadValue("must not contain the character NUL")
+    return text
+
+
+def _checked_number(digits: str) -> int:
+    mantissa, _, exponent = digits.lower().partition("e")
+    if len(mantissa) > DIGITS_MAX or len(exponent) > 5 or (exponent and abs(int(exponent)) > DIGITS_MAX):
+        raise ValueError
+    return 0
+
+
+_decode_json = msgspec.json.Decoder(float_hook=_checked_number).decode
 
 
 def _has_nul(value: object) -> bool:
