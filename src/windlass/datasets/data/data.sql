@@ -20,14 +20,20 @@ on conflict (id) do update set made_at = excluded.made_at
 select c.publish_id, c.cursor, c.rows_in, c.rows_new from windlass_data.sink_commit c where c.publish_id = any($1::uuid[])
 
 -- name: raise_data_cursor
--- Takes the next $2 cursors of a version. Returns the last of them. The caller has locked the version.
-update windlass_data.dataset_version v set cursor = v.cursor + $2 where v.id = $1 returning v.cursor
+-- Takes the next $2 cursors of a version for batches of which the newest was published at $3. Returns the last cursor,
+-- and when the newest batch that is in the table was published. The caller has locked the version.
+with before as (select v.published_at from windlass_data.dataset_version v where v.id = $1)
+update windlass_data.dataset_version v
+   set cursor = v.cursor + $2, published_at = greatest(v.published_at, $3::timestamptz)
+  from before where v.id = $1
+returning v.cursor, before.published_at
 
 -- name: insert_sink_commits
 -- Records that batches are in their tables.
-insert into windlass_data.sink_commit (publish_id, dataset_version, rows_in, rows_new, cursor)
-select u.publish_id, $1, u.rows_in, u.rows_new, u.cursor
-  from unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[]) as u(publish_id, rows_in, rows_new, cursor)
+insert into windlass_data.sink_commit (publish_id, dataset_version, rows_in, rows_new, cursor, published_at)
+select u.publish_id, $1, u.rows_in, u.rows_new, u.cursor, u.published_at
+  from unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::timestamptz[])
+       as u(publish_id, rows_in, rows_new, cursor, published_at)
 
 -- name: get_data_view
 -- Returns the version that a view shows.

@@ -11,6 +11,7 @@ create table windlass_data.dataset_version (
     id            uuid        not null primary key,
     dataset_uuid  uuid        not null,
     cursor        bigint      not null default 0,
+    published_at  timestamptz, -- of the newest batch that is in the table
     made_at       timestamptz not null default now()
 ) with (fillfactor = 50);
 
@@ -25,6 +26,7 @@ create table windlass_data.sink_commit (
     rows_in          bigint      not null,
     rows_new         bigint      not null,
     cursor           bigint      not null,
+    published_at     timestamptz not null,
     at               timestamptz not null default now()
 );
 create index sink_commit_version on windlass_data.sink_commit (dataset_version, cursor);

@@ -45,7 +45,7 @@ class Column(msgspec.Struct, frozen=True):
     nullable: bool = True
 
 
-# Of every PostgreSQL dataset. Windlass fills them: a row that names one is refused.
+# Of every PostgreSQL dataset. Windlass fills them: what a row says of one is ignored.
 SYSTEM_COLUMNS: Mapping[str, ColumnType] = {
     ORG_ID: ColumnType.TEXT,
     "producer_task_id": ColumnType.UUID,
@@ -53,6 +53,9 @@ SYSTEM_COLUMNS: Mapping[str, ColumnType] = {
     "ingested_at": ColumnType.TIMESTAMPTZ,
     "seq": ColumnType.BIGINT,
 }
+# PostgreSQL has columns of these names in every table, and no room for more columns in an index.
+OF_POSTGRES = frozenset({"tableoid", "ctid", "xmin", "xmax", "cmin", "cmax"})
+INDEX_COLUMNS_MAX = 32
 RESERVED = frozenset(SYSTEM_COLUMNS) - {ORG_ID}  # a schema may list `org_id`, with any type
 
 
@@ -95,12 +98,16 @@ def faults(schema: DatasetSchema) -> Iterator[Fault]:
         path = ("columns", index, "name")
         if column.name.lower() in RESERVED:
             yield Fault(path, f"{column.name} is a column that Windlass adds and fills: take it out", reserved=True)
+        elif column.name.lower() in OF_POSTGRES:
+            yield Fault(path, f"{column.name} is a column that PostgreSQL has in every table: take another name")
         elif (same := seen.setdefault(column.name.lower(), column.name)) is not column.name:
             yield Fault(path, f"{column.name} is there already, as {same}")
     known = {column.name for column in schema.columns} | {ORG_ID}
     yield from _unknown(("unique",), schema.unique, known)
     for index, columns in enumerate(schema.indexes):
         yield from _unknown(("indexes", index), columns, known | SYSTEM_COLUMNS.keys())
+    if len(schema.unique_columns) > INDEX_COLUMNS_MAX:
+        yield Fault(("unique",), f"has more than {INDEX_COLUMNS_MAX} columns with {ORG_ID}")
     if schema.unique == (ORG_ID,):
         yield Fault(("unique",), f"must have a column besides {ORG_ID}, or there is one row for each organisation")
     if schema.on_conflict is OnConflict.UPDATE and not schema.unique:

@@ -51,10 +51,10 @@ def create_table(version: UUID, schema: DatasetSchema | None, org_id: str, *, bu
     if schema is None:
         return statements
     if schema.unique_columns:
+        nullable = {column.name for column in own if column.nullable}
+        nulls = " nulls not distinct" if nullable & set(schema.unique_columns) else ""  # PostgreSQL 15 and newer
         key = _list(schema.unique_columns)
-        statements.append(
-            f"create unique index if not exists {table_of(version)}_key on {table} ({key}) nulls not distinct"
-        )
+        statements.append(f"create unique index if not exists {table_of(version)}_key on {table} ({key}){nulls}")
     for number, index in enumerate(schema.indexes):
         statements.append(f"create index if not exists {table_of(version)}_i{number} on {table} ({_list(index)})")
     if buffered:  # consumers read windows of cursors
@@ -90,10 +90,15 @@ def record_columns(schema: DatasetSchema) -> tuple[str, ...]:
     return (*(column.name for column in schema.writer_columns), *PRODUCER)
 
 
-def insert_incoming(version: UUID, schema: DatasetSchema) -> str:
+def clear_incoming(version: UUID) -> str:
+    return f"truncate {incoming_of(version)}"
+
+
+def insert_incoming(version: UUID, schema: DatasetSchema, *, late: bool = False) -> str:
     """The statement that moves records from the temporary table to that of a version. It returns how many rows of each
     cursor are new, and how many replace others. With `ignore` the first record of a key wins, with `update` the last;
-    a temporary table is read in the order in which it was written."""
+    a temporary table is read in the order in which it was written. `late`: the records are of one batch that was
+    published at $1, and rows of batches that were published after it stay as they are."""
     columns, key = record_columns(schema), _list(schema.unique_columns)
     listed = _list(columns)
     if schema.on_conflict is OnConflict.IGNORE:
@@ -102,9 +107,14 @@ def insert_incoming(version: UUID, schema: DatasetSchema) -> str:
         rows = f"select distinct on ({key}) {listed}, now() from {incoming_of(version)} order by {key}, ctid desc"
         changed = [name for name in (*columns, "ingested_at") if name not in schema.unique_columns]
         conflict = f"do update set {', '.join(f'{quoted(name)} = excluded.{quoted(name)}' for name in changed)}"
+        if late:
+            conflict += (
+                f" where not exists (select from {SCHEMA}.sink_commit c where c.dataset_version = '{version}' "
+                "and c.cursor = t.seq and c.published_at > $1::timestamptz)"
+            )
     return (
-        f"with written as (insert into {SCHEMA}.{table_of(version)} ({listed}, ingested_at) {rows} "
-        f"on conflict ({key}) {conflict} returning seq, xmax = 0 as new) "
+        f"with written as (insert into {SCHEMA}.{table_of(version)} as t ({listed}, ingested_at) {rows} "
+        f"on conflict ({key}) {conflict} returning t.seq, t.xmax = 0 as new) "
         "select w.seq, count(*) filter (where w.new), count(*) filter (where not w.new) from written w group by w.seq"
     )  # fmt: skip
 
