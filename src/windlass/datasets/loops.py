@@ -3,6 +3,7 @@ servers may run them. A server on a database without DAGs only asks now and then
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -24,6 +25,9 @@ from windlass.datasets.sink import Sink
 from windlass.engine.engine import Engine
 from windlass.engine.loops.runner import Loop
 from windlass.engine.notifications import Topic
+from windlass.errors import Unavailable
+
+Tick = Callable[[], Awaitable[int]]
 
 SELDOM_S, RECONCILE_S, WATCH_S, SINK_S = 60.0, 30.0, 5.0, 1.0
 
@@ -80,7 +84,7 @@ def _by_effect(engine: Engine, reconcile_s: float) -> list[Loop]:
     """The loops that have something to do when an effect is written."""
     router, build = engine.service(Router), Loop("deployments", engine.service(Deployments).tick, every_s=SELDOM_S)
 
-    def before_build(tick: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[int]]:
+    def before_build(tick: Tick) -> Tick:
         """A build may be complete after this tick has done something."""
 
         async def ticked() -> int:
@@ -96,12 +100,27 @@ def _by_effect(engine: Engine, reconcile_s: float) -> list[Loop]:
         Loop("reconcile", before_build(router.reconcile_tick), every_s=reconcile_s),
         Loop("backpressure", engine.service(Backpressure).tick, every_s=WATCH_S),
         Loop("always_on", engine.service(AlwaysOn).tick, every_s=SELDOM_S),
-        Loop("data_tables", before_build(engine.service(DataTables).tick), every_s=reconcile_s),
+        _tables_loop(engine, before_build, reconcile_s),
         Loop("purge", engine.service(Purge).tick, every_s=reconcile_s),
         Loop("backfills", engine.service(Backfills).tick, every_s=SELDOM_S),
         Loop("invalidations", engine.service(Invalidations).tick, every_s=SELDOM_S),
         build,
     ]
+
+
+def _tables_loop(engine: Engine, before_build: Callable[[Tick], Tick], every_s: float) -> Loop:
+    """Makes tables. It comes back soon while the data database is away, since deployments wait for their tables."""
+    tables = engine.service(DataTables)
+
+    async def tick() -> int:
+        try:
+            return await tables.tick()
+        except Unavailable:
+            asyncio.get_running_loop().call_later(WATCH_S, loop.wake)
+            raise
+
+    loop = Loop("data_tables", before_build(tick), every_s=every_s)
+    return loop
 
 
 @asynccontextmanager

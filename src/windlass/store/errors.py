@@ -74,6 +74,8 @@ def translate(error: BaseException) -> WindlassError | None:
         return StoreBusy(f"there is no such database: {error}")
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError | asyncpg.UndefinedFunctionError):
         return StoreBusy(f"the schema is missing or old ({error}): run `windlass migrate`")
+    if isinstance(error, asyncpg.DependentObjectsStillExistError):
+        return Conflict(f"other objects of the database depend on it: {error}")
     if isinstance(error, asyncpg.UniqueViolationError):
         return Duplicate(str(error))
     if isinstance(error, asyncpg.DataError | asyncpg.ProgramLimitExceededError):

@@ -17,7 +17,7 @@ from windlass.datasets.rules import table_sql
 from windlass.datasets.rules.dag import WriteMode
 from windlass.datasets.tables.sink import SinkTable, VersionWithoutTable
 from windlass.engine.engine import Engine
-from windlass.errors import Unavailable
+from windlass.errors import Conflict, Unavailable
 
 log = logging.getLogger("windlass.datasets")
 
@@ -77,17 +77,22 @@ class DataTables:
         return len(effects)
 
     async def _show_current(self, namespace: str, dag: str) -> None:
-        datasets = await self._current(namespace, dag)
-        for dataset_uuid in sorted(datasets):
-            async with self._data.begin() as session:
-                await session.fetch("lock_data", dataset_uuid)
-                version = (await self._current(namespace, dag)).get(dataset_uuid)
-                shown = await session.fetch("get_data_view", dataset_uuid)
-                if version is None or (shown and shown[0][0] == version):
-                    continue
-                for statement in table_sql.replace_view(dataset_uuid, version):
-                    await session.execute(statement)
-                await session.fetch("put_data_view", dataset_uuid, version)
+        for dataset_uuid in sorted(await self._current(namespace, dag)):
+            try:
+                await self._move_view(namespace, dag, dataset_uuid)
+            except Conflict as error:  # a person has built on the view
+                log.warning("the view of dataset %s stays on its version: %s", dataset_uuid, error)
+
+    async def _move_view(self, namespace: str, dag: str, dataset_uuid: UUID) -> None:
+        async with self._data.begin() as session:
+            await session.fetch("lock_data", dataset_uuid)
+            version = (await self._current(namespace, dag)).get(dataset_uuid)
+            shown = await session.fetch("get_data_view", dataset_uuid)
+            if version is None or (shown and shown[0][0] == version):
+                return
+            for statement in table_sql.replace_view(dataset_uuid, version):
+                await session.execute(statement)
+            await session.fetch("put_data_view", dataset_uuid, version)
 
     async def _current(self, namespace: str, dag: str) -> dict[UUID, UUID]:
         async with self._store.single() as tx:
@@ -97,15 +102,24 @@ class DataTables:
         """Drop the tables of purged versions. Returns their number. Raises Unavailable if the data database is away."""
         async with self._store.single() as tx:
             purged = await SinkTable(tx.session).purged_tables(BATCH)
+        dropped = 0
         for version in purged:
-            async with self._data.begin() as session:
-                await session.fetch("lock_data", version)
-                for row in await session.fetch("delete_data_view", version):
-                    await session.execute(table_sql.drop_view(row[0]))
-                await session.execute(table_sql.drop_table(version))
+            try:
+                await self._drop(version)
+            except Conflict as error:
+                log.warning("the table of the purged version %s stays: %s", version, error)
+                continue
             async with self._store.single() as tx:
                 await SinkTable(tx.session).forget_table(version)
-        return len(purged)
+            dropped += 1
+        return dropped
+
+    async def _drop(self, version: UUID) -> None:
+        async with self._data.begin() as session:
+            await session.fetch("lock_data", version)
+            for row in await session.fetch("delete_data_view", version):
+                await session.execute(table_sql.drop_view(row[0]))
+            await session.execute(table_sql.drop_table(version))
 
 
 def _statements(version: VersionWithoutTable) -> Sequence[str]:
