@@ -31,9 +31,11 @@ def _row(found: dict[str, Any]) -> list[object]:
 
 
 def replay_dead_letter(letter_id: DeadLetterId, *, api: ApiOptions = HERE) -> None:
-    """Send a dead letter again, to wake a worker for its task."""
+    """Send a dead letter again: to wake a worker for its task, or to let a sink try its batch again."""
     dead_letter = api.client().post(f"/letters/{letter_id}/replay")
-    api.show(dead_letter, f"Sent again for task {dead_letter['task_id']}.")
+    task_id = dead_letter["task_id"]
+    what = f"for task {task_id}" if task_id else f"for batch {dead_letter['message_id']}"
+    api.show(dead_letter, f"Sent again {what}.")
 
 
 def discard_dead_letter(letter_id: DeadLetterId, *, api: ApiOptions = HERE) -> None:

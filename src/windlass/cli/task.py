@@ -178,9 +178,10 @@ def task_events(task_id: TaskId, *, api: ApiOptions = HERE) -> None:
         for one in events
     ]  # fmt: skip
     rows += [
-        (instant(one["at"]), one["attempt"], one["dataset_uuid"], f"{one['record_count']} records", one["batch_uri"])
+        (instant(one["at"]), one["attempt"], one["dataset_uuid"], f"{one['record_count']} records",
+         f"{one['batch_uri']}: {one['problem']}" if one["problem"] else one["batch_uri"])
         for one in batches
-    ]
+    ]  # fmt: skip
     columns = ("time", "attempt", "dataset", "what", "")
     found = {"events": events, "publishes": batches}
     api.show_table(found, columns, rows, "The task has written no datasets.")

@@ -44,7 +44,9 @@ class EventForm(Struct, frozen=True, kw_only=True):
 
 
 class PublishForm(Struct, frozen=True, kw_only=True):
-    """A batch of records for the table of a dataset. `queued_at` is when the outbox processed its message."""
+    """A batch of records for the table of a dataset. `queued_at` is when the outbox processed its message, `sunk_at`
+    when a sink had written it to its table, with the task `sink_task_id`. `problem` is why no sink can write it; its
+    message is a dead letter then."""
 
     id: UUID
     attempt: int
@@ -55,6 +57,9 @@ class PublishForm(Struct, frozen=True, kw_only=True):
     caller: str
     at: datetime
     queued_at: datetime | None
+    sunk_at: datetime | None
+    sink_task_id: UUID | None
+    problem: str | None
 
 
 @table.add("GET", "/api/v1/tasks/{task_id}/events", Role.VIEWER)

@@ -42,9 +42,12 @@ class EventView(DatasetEvent, frozen=True):
 
 
 class PublishView(Publish, frozen=True):
-    """A batch, and when it was queued."""
+    """A batch, when it was queued, when the sink had written it to its table with which task, and why it could not."""
 
     queued_at: datetime | None
+    sunk_at: datetime | None
+    sink_task_id: UUID | None
+    problem: str | None
 
 
 class LockedVersions(NamedTuple):

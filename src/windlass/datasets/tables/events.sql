@@ -43,7 +43,7 @@ select e.id, e.namespace, e.task_id, e.attempt, e.dataset_uuid, e.dataset_versio
 -- name: task_publishes
 -- Returns one page of the batches of a task, in order (index publish_task).
 select p.id, p.namespace, p.task_id, p.attempt, p.dataset_uuid, p.dataset_version, p.batch_uri, p.record_count,
-       p.caller, p.at, p.queued_at
+       p.caller, p.at, p.queued_at, p.sunk_at, p.sink_task_id, p.problem
   from windlass.publish p where p.task_id = $1 and (p.at, p.id) > {from_position($2, $3)}
  order by p.at, p.id limit $4
 

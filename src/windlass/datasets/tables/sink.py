@@ -100,8 +100,15 @@ class SinkTable(Table):
         """Each batch with the task of its sink."""
         await self.session.fetch("mark_sunk", list(tasks), list(tasks.values()))
 
-    async def mark_problem(self, publish_id: UUID, problem: str | None) -> None:
-        await self.session.fetch("mark_problem", publish_id, problem)
+    async def revive(self, namespace: str, queue: str, message_id: str) -> Publish | None:
+        """A batch whose message is a dead letter, to be tried again. None if there is no such batch, or if it is in its
+        table."""
+        try:
+            publish_id = UUID(message_id)
+        except ValueError:
+            return None
+        rows = await self.session.fetch("revive_batch", publish_id, namespace, queue)
+        return Publish(*rows[0]) if rows else None
 
     async def publish_queued(self, publish_id: UUID) -> bool:
         rows = await self.session.fetch("publish_queued", publish_id)

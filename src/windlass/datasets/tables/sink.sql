@@ -53,9 +53,12 @@ update windlass.publish p set sunk_at = windlass.now(), sink_task_id = u.task_id
   from unnest($1::uuid[], $2::uuid[]) as u(id, task_id)
  where p.id = u.id and p.sunk_at is null
 
--- name: mark_problem
--- Records why a batch is not in its table yet, or null when it is tried again.
-update windlass.publish p set problem = $2 where p.id = $1 and p.sunk_at is null
+-- name: revive_batch
+-- Forgets the problem of a batch that is not in its table, and returns it.
+update windlass.publish p set problem = null
+ where p.id = $1 and p.namespace = $2 and 'buffer.' || p.dataset_uuid = $3 and p.buffered and p.sunk_at is null
+returning p.id, p.namespace, p.task_id, p.attempt, p.dataset_uuid, p.dataset_version, p.batch_uri, p.record_count,
+          p.caller, p.at
 
 -- name: receive_batches
 -- Receives the oldest visible message of a batch and more of the same dataset, at most $1, and hides them from other

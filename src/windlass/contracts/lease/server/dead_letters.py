@@ -52,7 +52,8 @@ async def list_letters(call: Call[DeadLetterFilter, None]) -> Listed[LetterForm]
 
 @table.add("POST", "/api/v1/letters/{letter_id}/replay", Role.OPERATOR)
 async def replay_letter(call: Call[None, Nothing]) -> LetterForm:
-    """Send a message for its task again, if the task still waits, and delete the dead letter."""
+    """Send a message for its task again, if the task still waits, or for its batch, if it is not in its table. Delete
+    the dead letter."""
     return _form(await call.engine.service(Wakeups).replay(await _reachable(call)))
 
 

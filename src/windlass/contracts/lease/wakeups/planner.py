@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+import msgspec
+
 from windlass.contracts.lease.delivery import Wakeup
 from windlass.contracts.lease.rules import with_started
 from windlass.contracts.lease.wakeups import rules
@@ -30,6 +32,7 @@ from windlass.core.position import Position
 from windlass.core.queue import QueueName, admit
 from windlass.core.states import Effect
 from windlass.core.validation import clean_text
+from windlass.datasets.tables.sink import SinkTable
 from windlass.engine.commit.committer import Committer
 from windlass.engine.engine import Engine
 from windlass.engine.loops.runner import Loop
@@ -246,15 +249,25 @@ class Wakeups(DirtyQueues):
         return found
 
     async def replay(self, dead: DeadMessage) -> DeadMessage:
-        """Send a message for its task again, if the task still waits. Returns the deleted dead letter."""
+        """Send a message for its task again, if the task still waits, or that of a batch to the sinks, if it is not
+        written. Returns the deleted dead letter."""
         if dead.task_id is None:
-            raise InvalidState("this message names no task, so it cannot be sent again: discard it")
+            return await self._replay_batch(dead)
         async with self._store.begin() as tx:
             wakeups = WakeupTable(tx.session)
             await wakeups.delete_dead_message(dead.id)
             woken = await wakeups.revive_wakeup(dead.task_id)
             if woken is not None:
                 tx.wakes.queues.add(woken)
+        return dead
+
+    async def _replay_batch(self, dead: DeadMessage) -> DeadMessage:
+        async with self._store.begin() as tx:
+            batch = await SinkTable(tx.session).revive(dead.namespace, dead.queue, dead.message_id)
+            if batch is None:
+                raise InvalidState("this message names neither a task nor a batch that waits: discard it")
+            await WakeupTable(tx.session).delete_dead_message(dead.id)
+            await put_messages(tx, dead.namespace, dead.queue, [(batch.id, msgspec.json.encode(batch.message))])
         return dead
 
     async def discard(self, dead: DeadMessage) -> DeadMessage:
