@@ -22,6 +22,7 @@ from windlass.datasets.freshness import DataGaugeReader, DataGauges
 from windlass.datasets.lake import Lake
 from windlass.datasets.pressure import PressureGauges, Pressures
 from windlass.datasets.router import Router
+from windlass.datasets.sink_metrics import SinkLag, SinkRows
 from windlass.engine.engine import Engine
 from windlass.engine.read.metrics import BUCKETS_S, Histogram, Snapshot, Tally
 from windlass.net.asgi import Response
@@ -35,16 +36,19 @@ async def metrics_text(engine: Engine) -> bytes:
     """The answer to GET /metrics. Without a tally it has only gauges."""
     families = [*gauges(await engine.parts.gauges.read()), *dataset_gauges(await engine.service(Pressures).read())]
     families += data_gauges(await engine.service(DataGaugeReader).read())
+    families.append(sink_gauge(await engine.service(SinkLag).read()))
     if engine.tally is not None:
         families += [*counters(engine.tally), *dataset_counters(engine.service(Router), engine.service(Lake))]
+        families.append(sink_counter(engine.service(SinkRows)))
     return generate_latest(_Families(families))
 
 
-def tally_app(tally: Tally) -> Application:
-    """Serves only the counters of one engine, for workers, of which there are many on one database."""
+def tally_app(tally: Tally, sink: SinkRows | None = None) -> Application:
+    """Serves only the counters of one engine, for workers and sinks, of which there are many on one database."""
 
     async def scrape(_request: Request[None, None]) -> Response:
-        return Response(generate_latest(_Families(counters(tally))), media=CONTENT_TYPE)
+        more = () if sink is None else (sink_counter(sink),)
+        return Response(generate_latest(_Families([*counters(tally), *more])), media=CONTENT_TYPE)
 
     return Application([Route("GET", "/metrics", scrape, "metrics", "")], tally, PROBLEMS, log=log)
 
@@ -139,6 +143,21 @@ def dataset_counters(router: Router, lake: Lake) -> Iterable[Metric]:
     )
     commits.add_metric([], _buckets(lake.commits), lake.commits.sum_s)
     return events, tasks, commits
+
+
+def sink_gauge(lag_s: float) -> Metric:
+    lag = GaugeMetricFamily("windlass_dataset_sink_lag_seconds", "For how long the oldest batch has waited for a sink.")
+    lag.add_metric([], lag_s)
+    return lag
+
+
+def sink_counter(sink: SinkRows) -> Metric:
+    rows = CounterMetricFamily(
+        "windlass_dataset_sink_rows", "Rows of buffered datasets by what became of them.", labels=["dataset", "outcome"]
+    )
+    for labels, count in sink.rows.copy().items():
+        rows.add_metric(labels, count)
+    return rows
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

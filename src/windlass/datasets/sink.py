@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from uuid import UUID
 
 import msgspec
@@ -21,6 +22,7 @@ from windlass.core.ids import derived_id
 from windlass.core.states import Instant, Transition
 from windlass.core.submission import Submission
 from windlass.core.task import Task
+from windlass.datasets.columnar import decode, ending_of
 from windlass.datasets.data.batches import Batch, BatchCommit, find_commits, write_batches
 from windlass.datasets.data.database import DataDatabase
 from windlass.datasets.data.tables import DataTables
@@ -28,6 +30,7 @@ from windlass.datasets.rules.batch import BatchInvalid, BatchReader
 from windlass.datasets.rules.events import DatasetContext, EventReport, record_events
 from windlass.datasets.rules.writer import BUFFERED, OutputPlace, Production, Writer
 from windlass.datasets.scratch import Scratch
+from windlass.datasets.sink_metrics import DUPLICATE, REFUSED, WRITTEN, SinkRows
 from windlass.datasets.tables.events import load_context
 from windlass.datasets.tables.sink import SinkTable, WaitingBatch
 from windlass.engine.engine import Engine
@@ -38,7 +41,7 @@ from windlass.store.transaction import Transaction
 log = logging.getLogger("windlass.sink")
 
 KIND = QUEUE = CALLER = "windlass.sink"
-RECEIVE_MAX, READ_MAX_BYTES = 100, 64 * 1024 * 1024
+RECEIVE_MAX, GROUP_BYTES = 100, 2 * 1024 * 1024
 VISIBILITY_S = 120.0
 DELIVERIES_MAX = 10
 AGAIN_FIRST_S, AGAIN_MAX_S = 1.0, 60.0  # before an object that cannot be read is tried again
@@ -46,14 +49,35 @@ UNAVAILABLE_FIRST_S, UNAVAILABLE_MAX_S = 0.5, 10.0  # before the data database i
 LOST_S = 60.0
 KEEP_S = 3600.0
 REMOVE_BATCH = 200
+DECODED_SHARE = 4  # Parquet and Arrow may decode to this many times the size that an object may have
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """What became of batches: in their table, wrong for good, or not readable now. The last two with the reason."""
 
-    commits: dict[UUID, BatchCommit] = {}
-    wrong: dict[UUID, str] = {}
-    unread: dict[UUID, str] = {}
+    commits: dict[UUID, BatchCommit]
+    wrong: dict[UUID, str]
+    unread: dict[UUID, str]
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """The first batches of a line, which are written together: their number, and those that are to be written."""
+
+    taken: int
+    read: list[Batch]
+    outcome: Outcome
+
+
+class _DataUnavailable(Exception):
+    """The data database does not answer. An error of its own: the state database may be there."""
+
+
+@contextmanager
+def _data_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except Unavailable as error:
+        raise _DataUnavailable(str(error)) from error
 
 
 def sink_task_id(publish_id: UUID) -> UUID:
@@ -71,6 +95,7 @@ class Sink:
         self._data, self._tables = engine.service(DataDatabase), engine.service(DataTables)
         self._engine, self._scratch, self._keep_s = engine, scratch, keep_s
         self._unavailable_s, self._ask_at_s = 0.0, 0.0
+        self._rows = engine.service(SinkRows)
         self._readers: dict[UUID, BatchReader] = {}
 
     # ----------------------------------------------------------------------------------------- batches
@@ -92,28 +117,43 @@ class Sink:
         return len(held)
 
     async def _sink(self, held: Mapping[UUID, int], batches: Sequence[WaitingBatch]) -> None:
-        """Write batches of one version, as many at a time as fit into memory."""
-        left = list(batches)
-        while left:
-            try:
-                taken, outcome = await self._write(left)
-            except Unavailable as error:  # of the data database: objects are handled where they are read
-                self._left(error)
-                return await self._delay(held, left, UNAVAILABLE_FIRST_S, counted=False)
-            await self._record(held, {one.id: one for one in left[:taken]}, outcome)
-            left = left[taken:]
-        return None
+        """Write batches of one version, as many at a time as fit into memory. The next ones are read meanwhile."""
+        left, ahead = list(batches), None
+        try:
+            known = await self._commits(batches)
+            while left:
+                group = await (ahead or self._read_group(left, known))
+                rest = left[group.taken :]
+                ahead = asyncio.create_task(self._read_group(rest, known)) if rest else None
+                if group.read:
+                    await self._insert(left[0], group.read, group.outcome)
+                await self._record(held, {one.id: one for one in left[: group.taken]}, group.outcome)
+                left = rest
+                if left:  # the first ones may have taken long
+                    await self._delay(held, left, VISIBILITY_S)
+        except _DataUnavailable as error:
+            self._left(error)
+            await self._delay(held, left, UNAVAILABLE_FIRST_S, counted=False)
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.wait([ahead])
 
-    async def _write(self, batches: Sequence[WaitingBatch]) -> tuple[int, Outcome]:
-        """Read and write the first of these batches. Returns their number."""
-        if not batches[0].has_table:
-            await self._tables.make()
-        outcome = Outcome(await find_commits(self._data, [one.id for one in batches]))
-        read: list[Batch] = []
+    async def _commits(self, batches: Sequence[WaitingBatch]) -> dict[UUID, BatchCommit]:
+        """Make the table of the version if it is missing. Returns those of the batches that are in it."""
+        with _data_unavailable():
+            if not batches[0].has_table:
+                await self._tables.make()
+            return await find_commits(self._data, [one.id for one in batches])
+
+    async def _read_group(self, batches: Sequence[WaitingBatch], known: Mapping[UUID, BatchCommit]) -> _Group:
+        """Read the first of these batches, and check them. What is in its table is not read again."""
+        outcome, read = Outcome({}, {}, {}), []
         size = taken = 0
         for one in batches:
             taken += 1
-            if one.id in outcome.commits:
+            if one.id in known:
+                outcome.commits[one.id] = known[one.id]
                 continue
             try:
                 batch, length = await self._read(one)
@@ -125,27 +165,30 @@ class Sink:
             else:
                 read.append(batch)
                 size += length
-            if size >= READ_MAX_BYTES:
+            if size >= GROUP_BYTES:
                 break
-        if read:
-            await self._insert(batches[0], read, outcome)
-        return taken, outcome
+        return _Group(taken, read, outcome)
 
     async def _read(self, one: WaitingBatch) -> tuple[Batch, int]:
         """Read a batch and check all of it. Returns it with the size of its object."""
         if one.purged:
             raise BatchInvalid("the version of the dataset was purged")
         content = await self._scratch.read(one.batch_uri)
+        size = len(content)
+        if (ending := ending_of(one.batch_uri)) is not None:
+            limit = DECODED_SHARE * self._scratch.batch_max_bytes
+            content = await decode(content, ending, one.schema, one.record_count, limit)
         reader = self._readers.get(one.dataset_version)
         if reader is None:
             reader = self._readers[one.dataset_version] = BatchReader(one.schema)
         records = await asyncio.to_thread(reader.read, content, one.record_count)
-        return Batch(one.id, one.namespace, one.task_id, one.attempt, records), len(content)
+        return Batch(one.id, one.namespace, one.task_id, one.attempt, one.at, records), max(size, len(content))
 
     async def _insert(self, one: WaitingBatch, read: Sequence[Batch], outcome: Outcome) -> None:
         """Write batches together. If the database does not store a value, alone, so that only its batch is refused."""
         try:
-            outcome.commits.update(await write_batches(self._data, one.dataset_version, one.schema, read))
+            with _data_unavailable():
+                outcome.commits.update(await write_batches(self._data, one.dataset_version, one.schema, read))
         except Invalid as error:
             if len(read) == 1:
                 outcome.wrong[read[0].publish_id] = error.message
@@ -164,11 +207,14 @@ class Sink:
                 table = SinkTable(tx.session)
                 await table.mark_sunk({id_: sink_task_id(id_) for id_ in commits})
                 await table.ack(list(commits))
+            for id_, commit in commits.items():
+                self._rows.add(batches[id_].dataset, WRITTEN, commit.rows_new)
+                self._rows.add(batches[id_].dataset, DUPLICATE, commit.rows_in - commit.rows_new)
         for id_, reason in outcome.wrong.items():
-            await self._dead_letter(id_, held[id_], reason)
+            await self._dead_letter(batches[id_], held[id_], reason)
         for id_, reason in outcome.unread.items():
             if held[id_] >= DELIVERIES_MAX:
-                await self._dead_letter(id_, held[id_], f"after {held[id_]} deliveries: {reason}")
+                await self._dead_letter(batches[id_], held[id_], f"after {held[id_]} deliveries: {reason}")
             else:
                 again_s = min(AGAIN_FIRST_S * 2.0 ** (held[id_] - 1), AGAIN_MAX_S)
                 log.warning("batch %s is tried again in %.0f s: %s", id_, again_s, reason)
@@ -195,11 +241,14 @@ class Sink:
             if task is not None:
                 await tx.apply(_run(task, token, events[task.id], commits[id_], context, now))
 
-    async def _dead_letter(self, id_: UUID, deliveries: int, reason: str) -> None:
+    async def _dead_letter(self, one: WaitingBatch, deliveries: int, reason: str) -> None:
         """Keep the message of a batch that cannot be written, until a person replays it."""
         async with self._store.begin() as tx:
-            await SinkTable(tx.session).dead_letter(self._randomness.new_id(), id_, deliveries, reason[:2000])
-        log.error("batch %s is a dead letter: %s", id_, reason)
+            new_id = self._randomness.new_id()
+            if not await SinkTable(tx.session).dead_letter(new_id, one.id, deliveries, reason[:2000]):
+                return  # another sink has received it since
+        self._rows.add(one.dataset, REFUSED, one.record_count)
+        log.error("batch %s is a dead letter: %s", one.id, reason)
 
     async def _delay(
         self, held: Mapping[UUID, int], batches: Sequence[WaitingBatch], delay_s: float, *, counted: bool = True
