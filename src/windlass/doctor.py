@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from windlass.blobs.address import read_address
 from windlass.core.delivery import type_of
-from windlass.datasets.doctor import examine_builds, examine_lake
+from windlass.datasets.doctor import examine_builds, examine_data, examine_lake
 from windlass.engine.payloads.blob_port import Blobs
 from windlass.engine.payloads.objects import examine_objects
 from windlass.engine.read.doctor import Finding, diagnose
@@ -31,6 +31,7 @@ async def examine(
     blobs: str | None = None,
     lake: str | None = None,
     secret_keys: str | None = None,
+    data_database_url: str | None = None,
 ) -> list[Finding]:
     """Returns the findings, each with advice. `local_s` is the clock of this machine."""
     vitals = await read_vitals(checked_url(database_url))
@@ -42,6 +43,7 @@ async def examine(
         if "lease" in CONTRACTS:
             found += await _examine_carriers(store, carriers)
         found += await examine_builds(store)
+        found += await examine_data(store, data_database_url or database_url, pooled=pooled and not data_database_url)
         cipher = read_cipher(secret_keys)
         secrets = examine_secrets(await Secrets(store, cipher).count(), encrypted=cipher is not None)
         kept = [

@@ -25,9 +25,9 @@ MARKS = {Level.OK: "[green]ok[/green]     ", Level.NOTE: "[yellow]note[/yellow] 
 
 def doctor(*, database: DatabaseOptions = NO_DATABASE) -> int:
     """Check the database (connection, version, schema, LISTEN, clock, dead rows, leases), the carriers of wake-ups, the
-    functions that queues call, the blob store, the lake, the encryption of secrets, and the certificates of the
-    internal port. Print advice for each finding. Changes nothing, but writes an object to the lake and deletes it. Exit
-    code 1 if something is wrong."""
+    functions that queues call, the data database and its sinks, the blob store, the lake, the encryption of secrets,
+    and the certificates of the internal port. Print advice for each finding. Changes nothing, but writes an object to
+    the lake and deletes it. Exit code 1 if something is wrong."""
     settings = database.settings()
     findings = run_async(_examine(settings))
     if settings.internal is not None:
@@ -51,6 +51,7 @@ async def _examine(settings: Settings) -> list[Finding]:
             blobs=settings.blobs_url,
             lake=settings.lake_url,
             secret_keys=settings.secret_keys,
+            data_database_url=settings.data_database_url,
         )
 
 

@@ -1,10 +1,11 @@
-"""Checks the deployments of DAGs and the lake, for `windlass doctor`."""
+"""Checks the deployments of DAGs, the lake, the data database and the sinks, for `windlass doctor`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
 
+from windlass.datasets.data.database import check_data
 from windlass.datasets.lake import LAKE_MARKER, OWN_PLACE, SET_LAKE, try_writing
 from windlass.datasets.tables.health import HealthTable, StuckBuild
 from windlass.datasets.tables.lake import LakeTable
@@ -15,6 +16,7 @@ from windlass.errors import Rejected, Unavailable
 from windlass.store.store import Store
 
 PROGRESS = timedelta(minutes=10)
+SINK_DUE = timedelta(minutes=1)
 
 
 async def examine_builds(store: Store) -> list[Finding]:
@@ -22,6 +24,30 @@ async def examine_builds(store: Store) -> list[Finding]:
     async with store.begin() as tx:
         builds = await HealthTable(tx.session).stuck_builds(PROGRESS)
     return [_finding(build) for build in builds]
+
+
+async def examine_data(store: Store, data_dsn: str, *, pooled: bool) -> list[Finding]:
+    """Findings on the data database, and on batches that no sink receives."""
+    found = []
+    try:
+        await check_data(data_dsn, pooled=pooled)
+    except Unavailable as error:
+        advice = "sinks wait and deploys of PostgreSQL datasets stay building until it answers; all else goes on"
+        found.append(Finding("data_database", Level.WRONG, f"the data database does not answer: {error}", advice))
+    except Rejected as error:
+        found.append(Finding("data_database", Level.WRONG, str(error), "`windlass migrate` applies what is missing"))
+    else:
+        found.append(Finding("data_database", Level.OK, "its schema is the one of this version"))
+    async with store.begin() as tx:
+        waiting = await HealthTable(tx.session).unreceived_batches(SINK_DUE)
+    if waiting:
+        found.append(
+            Finding(
+                "sinks", Level.WRONG, f"{waiting} batches of buffered datasets wait, and no sink receives them",
+                "start `windlass sink`, or servers with --sink; if one runs, read its log",
+            )
+        )  # fmt: skip
+    return found
 
 
 def _finding(build: StuckBuild) -> Finding:

@@ -69,11 +69,28 @@ class DataDatabase:
     async def check(self) -> None:
         """Raise Unavailable if it is away, and Rejected unless it has the schema of this version."""
         async with self.begin() as session:
-            if not await session.fetchval("has_data_ledger"):
-                raise Rejected("the data database has no schema: run `windlass migrate`", reason="missing")
-            applied = [(row[0], row[1]) for row in await session.fetch("data_ledger")]
-        if applied != [(VERSION, checksum())]:
-            raise Rejected("the schema of the data database is not the one of this version", reason="other")
+            await _check(session)
+
+
+async def check_data(dsn: str, *, pooled: bool = False) -> None:
+    """Raise Unavailable if a data database is away, and Rejected unless it has the schema of this version."""
+    pool = Pool(dsn, pooled=pooled, size=1)
+    try:
+        session = await pool.acquire()
+        try:
+            await _check(session)
+        finally:
+            pool.release(session)
+    finally:
+        await pool.close()
+
+
+async def _check(session: Session) -> None:
+    if not await session.fetchval("has_data_ledger"):
+        raise Rejected("the data database has no schema: run `windlass migrate`", reason="missing")
+    applied = [(row[0], row[1]) for row in await session.fetch("data_ledger")]
+    if applied != [(VERSION, checksum())]:
+        raise Rejected("the schema of the data database is not the one of this version", reason="other")
 
 
 @cache

@@ -29,3 +29,7 @@ class HealthTable(Table):
     async def dataset_ages(self, limit: int) -> dict[str, float]:
         """Seconds since the newest event of each dataset, by name."""
         return {row[0]: row[1] for row in await self.session.fetch("dataset_ages", limit)}
+
+    async def unreceived_batches(self, after: timedelta) -> int:
+        count: int = await self.session.fetchval("unreceived_batches", after)
+        return count

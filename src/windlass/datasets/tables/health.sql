@@ -21,3 +21,9 @@ select s.name, max(extract(epoch from windlass.now() - e.at))::double precision
                       order by o.at desc limit 1) e
  where s.name is not null and s.retired_at is null
  group by s.name order by s.name limit $1
+
+-- name: unreceived_batches
+-- Returns the number of messages of batches that have been visible for $1 (an interval), so that no sink receives them
+-- (index message_buffer).
+select count(*) from windlass.message m
+ where m.queue like 'buffer.%' and m.visible_at < windlass.now() - $1::interval
