@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,23 @@ class SinkWorld:
         [output] = holder.reply["task"]["outputs"]
         ids = {name: output[name] for name in ("dataset_uuid", "dataset_version")}
         return await holder.publish(**{**ids, "batch_uri": uri, "record_count": count, **more})
+
+    async def deliver_again(self) -> None:
+        """Make all messages visible, as if their time was over."""
+        await self.state("update windlass.message set visible_at = windlass.now() returning id")
+
+    @asynccontextmanager
+    async def other_data(self, dsn: str = "postgresql://nobody@127.0.0.1:9/nothing") -> AsyncIterator[None]:
+        """Another data database: one that does not answer."""
+        data = self.world.engine.service(DataDatabase)
+        before = data.dsn
+        await data.close()
+        data.use(dsn)
+        try:
+            yield
+        finally:
+            await data.close()
+            data.use(before)
 
     async def send(self) -> None:
         """Carry out the effects of publishes."""
