@@ -1,8 +1,9 @@
-"""Rows D1, D2, D3 and D6: routing, what is owed, plans and cutovers, each in a process of its own.
+"""Rows D1, D2, D3, D4 and D6: routing, what is owed, sinks, plans and cutovers, each in a process of its own.
 
     python -m bench.datasets chain URL          tasks of a chain of jobs, beside plain tasks, through one server process
     python -m bench.datasets fan_out URL        one event to a thousand jobs, beside `submit` in batches
     python -m bench.datasets partitions URL     what takes how long with many partitions
+    python -m bench.datasets sink URL           rows of batches that a sink writes, beside COPY into the same table
     python -m bench.datasets plan URL           the plan of a long file
 
 Each prints one line of JSON, after it has counted the rows in the database.
@@ -15,11 +16,14 @@ import asyncio
 import json
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import uvloop
@@ -33,7 +37,11 @@ from windlass.datasets.catalog import Catalog
 from windlass.datasets.dags import Dags
 from windlass.datasets.deployments import Deployments
 from windlass.datasets.router import Router
+from windlass.datasets.rules.table_sql import table_of
+from windlass.datasets.scratch import Scratch
+from windlass.datasets.sink import Sink
 from windlass.datasets.sources import Sources
+from windlass.serve import open_blobs
 from windlass.store.store import Store
 
 if TYPE_CHECKING:
@@ -53,6 +61,29 @@ with given as (select i, i * 10 || '-' || i * 10 + 9 as key from generate_series
                    select $1, key, 1, gen_random_uuid(), 1, '[]', now() from given)
 insert into windlass.partition (dataset_version, key, first, last, revision, committed_at)
 select $1, key, i * 10, i * 10 + 9, 1, now() from given"""
+SINK_TURNS = 3
+SUNK = """\
+name: sunk
+jobs:
+  - {name: write, activation: source, runtime: ecs_platform, operator: write, source: {kind: manual}, outputs: 1,
+     update_strategy: append, unique_key: [dedupe_key]}
+publish:
+  sunk:
+    from: {job: write}
+    storage: postgres
+    write_mode: buffered
+    schema:
+      columns: [{name: dedupe_key, type: text, nullable: false}, {name: severity, type: text},
+                {name: amount, type: bigint}, {name: event_time, type: timestamptz, nullable: false},
+                {name: payload, type: jsonb, nullable: false}]
+      unique: [dedupe_key]
+"""
+PUBLISHED = """
+with made as (insert into windlass.publish (id, namespace, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
+                                            record_count, caller, at, buffered)
+              values ($1, 'default', gen_random_uuid(), 1, $2, $3, $4, $5, 'bench', now(), true))
+insert into windlass.message (id, namespace, queue, body, visible_at, created_at)
+values ($1, 'default', 'buffer.' || $2::uuid, '', now(), now())"""
 CONSUMPTIONS = """
 insert into windlass.consumption (job_id, input_index, dataset_version, key, revision, task_id)
 select j.id, 0, $1, i * 10 || '-' || i * 10 + 9, 1, gen_random_uuid()
@@ -99,7 +130,7 @@ async def version_of(connection: asyncpg.Connection[Any], dag: str, name: str) -
     found = await connection.fetchrow(
         """select s.id, p.dataset_version from windlass.dataset s join windlass.dag g on g.name = s.dag
              join windlass.deployment_pointer p on p.deployment_id = g.active_version and p.dataset_uuid = s.id
-            where s.dag = $1 and s.job = $2""",
+            where s.dag = $1 and $2 in (s.job, s.name)""",
         dag, name,
     )  # fmt: skip
     assert found is not None, name
@@ -319,6 +350,74 @@ async def cut_over(engine: Engine, file: str) -> dict[str, float]:
     return {"cutover_ms": 1e3 * statistics.median(there), "rollback_ms": 1e3 * statistics.median(back)}
 
 
+async def sink(url: str, rows: int) -> dict[str, float]:
+    """Rows a second of a sink, with batches of 10,000 and of 1,000 rows, and of COPY into a table with the same key."""
+    figures: dict[str, float] = {}
+    async with opened(url) as engine:
+        await deployed(engine, SUNK, "sunk")
+        connection = await asyncpg.connect(url)
+        dataset, version = await version_of(connection, "sunk", "sunk")
+        with tempfile.TemporaryDirectory() as folder:
+            tried = Sink(engine, Scratch(f"file://{folder}", open_blobs(f"file://{folder}")))
+            for size in (1000, 10_000):
+                ours, copies = [], []
+                for turn in range(SINK_TURNS):
+                    await connection.execute(f"truncate windlass_data.{table_of(version)}")
+                    given = [
+                        [sunk_row(f"{size}-{turn}-{first + place}") for place in range(size)]
+                        for first in range(0, rows, size)
+                    ]
+                    copies.append(rows / await copied(connection, version, given))
+                    for number, batch in enumerate(given):
+                        await written(connection, Path(folder), dataset, version, f"{size}-{turn}-{number}", batch)
+                    ours.append(rows / await seconds(lambda: drained(tried)))
+                    count = await connection.fetchval(f"select count(*) from windlass_data.{table_of(version)}")
+                    if count != rows:
+                        raise RuntimeError(f"{count} of {rows} rows are in the table")
+                figures |= {f"rate_{size}": statistics.median(ours), f"copy_rate_{size}": statistics.median(copies)}
+        await connection.close()
+    return figures
+
+
+async def drained(tried: Sink) -> None:
+    while await tried.tick():
+        pass
+
+
+def sunk_row(key: str) -> dict[str, Any]:
+    return {"dedupe_key": key, "severity": "high", "amount": len(key) * 1000, "event_time": "2026-01-01T00:00:00Z",
+            "payload": {"rule": "large transfer", "block": 17, "seen": True}}  # fmt: skip
+
+
+async def written(
+    connection: asyncpg.Connection[Any], folder: Path, dataset: UUID, version: UUID, name: str, rows: Sequence[Any]
+) -> None:
+    """Publish a batch, as the server does when a worker reports it."""
+    (folder / f"{name}.jsonl").write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    await connection.execute(PUBLISHED, uuid4(), dataset, version, f"file://{folder}/{name}.jsonl", len(rows))
+
+
+async def copied(connection: asyncpg.Connection[Any], version: UUID, batches: Sequence[Sequence[Any]]) -> float:
+    """Seconds of COPY into a table with the same columns, key and indexes."""
+    await connection.execute(
+        f"drop table if exists copied; create table copied (like windlass_data.{table_of(version)} including all)"
+    )
+    at, task_id = datetime(2026, 1, 1, tzinfo=UTC), uuid4()
+    columns = ("dedupe_key", "severity", "amount", "event_time", "payload", "org_id", "producer_task_id",
+               "producer_attempt", "ingested_at", "seq")  # fmt: skip
+    records = [
+        [(row["dedupe_key"], row["severity"], row["amount"], at, json.dumps(row["payload"]), "default", task_id, 1, at,
+          number) for row in batch]
+        for number, batch in enumerate(batches)
+    ]  # fmt: skip
+
+    async def copy() -> None:
+        for batch in records:
+            await connection.copy_records_to_table("copied", columns=columns, records=batch)
+
+    return await seconds(copy)
+
+
 async def plan(url: str) -> dict[str, float]:
     """The plan of a file of 500 jobs in which one has changed, against the version that is active."""
     jobs = [job("j0"), *(job(f"j{number}", f"j{(number - 1) // 3}") for number in range(1, PLANNED))]
@@ -357,6 +456,10 @@ def many_partitions(stage: Stage, contestant: Contestant) -> Figures:
     return _child(stage, contestant, "partitions", partitions=stage.scale.many)
 
 
+def sink_batches(stage: Stage, contestant: Contestant) -> Figures:
+    return _child(stage, contestant, "sink", rows=max(20_000, int(200_000 * stage.scale.share)))
+
+
 def plan_jobs(stage: Stage, contestant: Contestant) -> Figures:
     return _child(stage, contestant, "plan")
 
@@ -368,10 +471,11 @@ def _child(stage: Stage, contestant: Contestant, command: str, **options: float)
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.datasets")
-    parser.add_argument("command", choices=("serve", "chain", "fan_out", "partitions", "plan"))
+    parser.add_argument("command", choices=("serve", "chain", "fan_out", "partitions", "sink", "plan"))
     parser.add_argument("url")
     parser.add_argument("--tasks", type=int, default=4000)
     parser.add_argument("--partitions", type=int, default=30_000)
+    parser.add_argument("--rows", type=int, default=50_000)
     options = parser.parse_args()
     match options.command:
         case "serve":
@@ -382,6 +486,8 @@ def main() -> int:
             print(json.dumps(uvloop.run(fan_out(options.url))))
         case "partitions":
             print(json.dumps(uvloop.run(partitions(options.url, options.partitions))))
+        case "sink":
+            print(json.dumps(uvloop.run(sink(options.url, options.rows))))
         case "plan":
             print(json.dumps(uvloop.run(plan(options.url))))
     return 0

@@ -17,7 +17,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 
 from bench import process, recorder
-from bench.datasets import many_partitions, plan_jobs, routed_chain, routed_wide
+from bench.datasets import many_partitions, plan_jobs, routed_chain, routed_wide, sink_batches
 from bench.export import export_mods
 from bench.harness import Contestant, Crew, Failed, Figures, Place, Query, Stage
 from bench.idle_many import idle_polls, idle_sessions
@@ -307,7 +307,7 @@ def stdio(stage: Stage, contestant: Contestant) -> Figures:
 KINDS: dict[str, Callable[[Stage, Contestant], Figures]] = {measure.__name__: measure for measure in (
     submit_one, submit_crowd, submit_batch, drain_1, drain_2, drain_pooled, drain_remote, flow_1, latency, hand_off,
     idle, idle_polls, idle_sessions, few_queued, many_queued, many_snapshot, many_finished, heartbeats, leases,
-    importing, stdio, export_mods, routed_chain, routed_wide, many_partitions, plan_jobs, commit_files,
+    importing, stdio, export_mods, routed_chain, routed_wide, many_partitions, sink_batches, plan_jobs, commit_files,
 )}  # fmt: skip
 
 

@@ -148,6 +148,12 @@ ROWS = (
               ourselves=("many_partitions", "idle_few_ms"), at_most=2.0),
         Check("a page of partitions ≤ 50 ms", ("many_partitions", "page_ms"), at_most=50.0),
     )),
+    Row("D4", "rows of buffered batches, written by one sink", "rows/s", (
+        Check("batches of 10,000 ≥ 0.4 × COPY", ("sink_batches", "rate_10000"),
+              ourselves=("sink_batches", "copy_rate_10000"), at_least=0.4),
+        Check("batches of 1,000 ≥ 0.2 × COPY", ("sink_batches", "rate_1000"),
+              ourselves=("sink_batches", "copy_rate_1000"), at_least=0.2),
+    )),
     Row("D6", "plan of 500 jobs; cutover and rollback with many partitions", "ms", (
         Check("plan ≤ 1 s", ("plan_jobs", "plan_ms"), at_most=1000.0),
         Check("cutover ≤ 100 ms", ("many_partitions", "cutover_ms"), at_most=100.0),
