@@ -43,6 +43,7 @@ app.command("windlass.cli.worker:worker", group=RUN, help="Run the handlers of a
 app.command("windlass.cli.wrapper:wrapper", group=RUN, help="Run operators for queues with wake-ups, over mTLS.")
 app.command("windlass.cli.sink:sink", group=RUN, help="Write the batches of buffered datasets to their tables.")
 app.command("windlass.cli.migrate:migrate", group=RUN, help="Migrate the database to the schema of this version.")
+app.command("windlass.cli.psql:psql", group=RUN, help="Run SQL on the tables of datasets, with psql.")
 app.command("windlass.cli.doctor:doctor", group=RUN, help="Diagnose the database and the configuration.")
 app.command("windlass.cli.check:check", group=RUN, help="Check changed workflow code against unfinished runs.")
 

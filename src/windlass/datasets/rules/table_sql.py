@@ -23,7 +23,7 @@ def incoming_of(version: UUID) -> str:
     return f"incoming_{version.hex}"
 
 
-def view_of(dataset_uuid: UUID) -> str:
+def view_of(dataset_uuid: UUID | str) -> str:
     return f"dataset_{dataset_uuid}"
 
 
@@ -66,14 +66,19 @@ def drop_table(version: UUID) -> str:
     return f"drop table if exists {SCHEMA}.{table_of(version)}"
 
 
+def view_name(dataset_uuid: UUID | str) -> str:
+    """The view of the current version of a dataset, as SQL names it."""
+    return f"{SCHEMA}.{quoted(view_of(dataset_uuid))}"
+
+
 def replace_view(dataset_uuid: UUID, version: UUID) -> list[str]:
     """The statements that make a view show another version, whose columns may be others."""
-    view = f"{SCHEMA}.{quoted(view_of(dataset_uuid))}"
+    view = view_name(dataset_uuid)
     return [f"drop view if exists {view}", f"create view {view} as select * from {SCHEMA}.{table_of(version)}"]
 
 
 def drop_view(dataset_uuid: UUID) -> str:
-    return f"drop view if exists {SCHEMA}.{quoted(view_of(dataset_uuid))}"
+    return f"drop view if exists {view_name(dataset_uuid)}"
 
 
 def create_incoming(version: UUID, schema: DatasetSchema) -> str:
