@@ -179,6 +179,17 @@ def test_records_are_published_in_batches(root: str) -> None:
     assert data.reports == []
 
 
+def test_a_record_that_does_not_fit_the_schema_fails_the_task_and_is_not_published(root: str) -> None:
+    schema = {"columns": [{"name": "n", "type": "integer", "nullable": False}], "unique": ["n"]}
+    task = task_of(root, storage="postgres", write_mode="buffered", staging_uri=None, schema=schema)
+    data, messages = data_of(task)
+
+    with pytest.raises(Invalid, match="line 2, column extra: is not a column of the dataset"):
+        data.output(0).publish([{"n": 1}, {"n": 2, "extra": 3}])
+    assert messages == []
+    assert data.output(0).publish([{"n": 1}, {"n": 2}]) == 2
+
+
 def test_an_output_without_storage_is_reported_without_files(tmp_path: Path) -> None:
     data, _ = data_of(task_of(f"file://{tmp_path}", storage="none", staging_uri=None))
 

@@ -17,8 +17,10 @@ from uuid import UUID
 import msgspec
 
 from windlass.contracts.lease.worker.folder import open_folder
+from windlass.datasets.rules.batch import BatchInvalid, BatchReader
 from windlass.datasets.rules.manifest import MANIFEST, MARKER, SUFFIX, Manifest, ManifestFile, digest, path_problem
 from windlass.datasets.rules.predicate import Where
+from windlass.datasets.rules.schema import DatasetSchema
 from windlass.errors import Invalid
 
 Row = Mapping[str, Any]
@@ -149,18 +151,32 @@ class Output:
 
     def publish(self, rows: Iterable[Row]) -> int:
         """Publish records of a buffered output. They are in its table soon after, each once, also if this task is
-        cancelled later. Returns their number."""
+        cancelled later. Returns their number. Raises Invalid for a record that does not fit the schema."""
         if self._given.get("write_mode") != "buffered":
             raise Invalid(f"output {self.index} is not buffered: write it")
         folder = open_folder(self._task["scratch_uri"])
         total = 0
         for lines in _batches(rows):
-            path = f"output-{self.index}-{next(self._batches):05}.jsonl"
-            folder.write(path, b"".join(lines))
+            path, content = f"output-{self.index}-{next(self._batches):05}.jsonl", b"".join(lines)
+            self._check(content, len(lines))
+            folder.write(path, content)
             uri = f"{self._task['scratch_uri'].rstrip('/')}/{path}"
             self._send({"say": "publish", **self._ids, "batch_uri": uri, "record_count": len(lines)})
             total += len(lines)
         return total
+
+    def _check(self, content: bytes, number: int) -> None:
+        """Refuse a batch here, where its task can fail, that the sink would refuse later."""
+        if self._reader is not None:
+            try:
+                self._reader.read(content, number)
+            except BatchInvalid as error:
+                raise Invalid(f"{self.dataset or f'output {self.index}'} does not take this batch: {error}") from None
+
+    @cached_property
+    def _reader(self) -> BatchReader | None:
+        schema = self._given.get("schema")
+        return None if schema is None else BatchReader(msgspec.convert(schema, DatasetSchema))
 
     @property
     def _ids(self) -> dict[str, str]:
