@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.cli import serve
-from windlass.cli.dev import with_certificates
+from windlass.cli.dev_wrapper import with_certificates
 from windlass.serve import open_engine
 from windlass.settings import Address, Settings
 

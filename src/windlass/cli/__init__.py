@@ -12,9 +12,9 @@ def main() -> None:
 
         return work()
     if sys.argv[1:2] == ["wrapper"]:  # works without the server extra
-        from windlass.contracts.lease.worker.command import main as wrap
+        from windlass.cli.wrapper_file import start_wrapper
 
-        return wrap(sys.argv[2:])
+        return start_wrapper(sys.argv[2:])
     try:
         from windlass.cli.commands import run
     except ModuleNotFoundError as error:

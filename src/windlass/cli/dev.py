@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -21,6 +22,14 @@ from rich.markup import escape
 from windlass import __version__
 from windlass.cli.api import key_file
 from windlass.cli.database import open_url
+from windlass.cli.dev_wrapper import (
+    dev_wrapper,
+    find_operators,
+    with_certificates,
+    with_internal_port,
+    wrapper_config,
+    write_wrapper_file,
+)
 from windlass.cli.logs import set_up_logs
 from windlass.cli.options import NO_DATABASE, NO_LOG, DatabaseOptions, LogOptions
 from windlass.cli.output import command_to_type, print_json, say
@@ -28,6 +37,7 @@ from windlass.cli.process import run_async
 from windlass.cli.serve import DEFAULT_SERVER, ServerOptions, check_ports, engine_options, print_addresses, servers
 from windlass.cli.shutdown import stop_signal
 from windlass.cli.worker import export_settings, find_app
+from windlass.datasets.dags import Dags
 from windlass.engine.engine import Engine
 from windlass.sdk import App
 from windlass.serve import migrate_data_database, open_engine
@@ -44,19 +54,25 @@ def dev(
         str | None, Parameter(help="App to run a worker for, such as `shop.tasks:app`. Default: no worker.")
     ] = None,
     *,
+    operators: Annotated[
+        str | None,
+        Parameter(help="Also run the operators of DAGs: a Python module with a function for each, or a TOML file."),
+    ] = None,
     server: ServerOptions = DEFAULT_SERVER,
     database: DatabaseOptions = NO_DATABASE,
     log: LogOptions = NO_LOG,
 ) -> None:
-    """Run PostgreSQL, the API, an engine and, if an app is given, a worker on this machine, until Ctrl-C."""
-    settings = database.settings(**asdict(server), **asdict(log))
+    """Run everything on this machine, until Ctrl-C: PostgreSQL, the API, the internal port, an engine, the sink of
+    buffered datasets, and, if they are given, a worker for an app and a wrapper with operators."""
+    settings = with_internal_port(database.settings(**asdict(server), **asdict(log)))
     check_ports(settings)
     set_up_logs(settings)
     app = None if target is None else find_app(target)
-    run_async(run_dev(settings, app, as_json=database.json))
+    found = None if operators is None else find_operators(operators)
+    run_async(run_dev(settings, app, found, as_json=database.json))
 
 
-async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None:
+async def run_dev(settings: Settings, app: App | None, operators: Path | str | None, *, as_json: bool) -> None:
     stop = stop_signal()
     if not as_json:
         say(f"[bold]Windlass[/bold] {__version__} is starting …")
@@ -70,15 +86,19 @@ async def run_dev(settings: Settings, app: App | None, *, as_json: bool) -> None
         settings = with_certificates(
             replace(settings, api_key=key, push_loopback=True, stdio=True, launchers=launchers, sink=True)
         )
-        async with servers(engine, settings) as addresses, dev_worker(app, engine) as worker:
+        async with (
+            servers(engine, settings) as addresses,
+            dev_operators(engine, settings, operators, addresses["internal"]) as names,
+            dev_worker(app, engine) as worker,
+        ):
             store_key(settings, key)
             summary = {**addresses, "key": key, "database": without_password(url)}
-            if settings.internal is not None and settings.internal_ca is not None:
+            if settings.internal_ca is not None:
                 summary["certs"] = str(settings.internal_ca.parent)
             if as_json:
-                print_json({**summary, "version": __version__, "worker": worker})
+                print_json({**summary, "version": __version__, "worker": worker, "operators": names})
             else:
-                print_summary(summary, app, worker)
+                print_summary(summary, app, worker, names)
             await stop.wait()
             if not as_json:
                 say("Stopping: finishing running tasks …")
@@ -95,13 +115,15 @@ def on_this_machine(settings: Settings) -> Settings:
     return replace(settings, blobs=blobs, lake=lake, scratch_uri=scratch_uri)
 
 
-def print_summary(summary: dict[str, str], app: App | None, worker: str | None) -> None:
+def print_summary(summary: dict[str, str], app: App | None, worker: str | None, operators: list[str]) -> None:
     print_addresses(summary)
     handlers = {} if app is None else app.handlers
     if app is None:
         say("  worker    none; start one with `windlass dev module:app`")
     else:
         say(f"  worker    {worker}, runs {', '.join(sorted(handlers))}")
+    if operators:
+        say(f"  operators {', '.join(operators)}")
     command = escape(command_to_type())
     say("In another terminal, in this folder:")
     for kind in sorted(handlers)[:1]:
@@ -130,16 +152,19 @@ def _value(schema: dict[str, Any], known: dict[str, Any]) -> object:
     return EXAMPLES.get(str(schema.get("type")), {})
 
 
-def with_certificates(settings: Settings) -> Settings:
-    """Adds certificates for the internal port, if it is on and none are set. They are kept in the data folder."""
-    if settings.internal is None or settings.internal_certificate is not None:
-        return settings
-    from windlass.cli.certs import dev_certificates
-
-    authority, server, _ = dev_certificates(settings.data_dir / "certs")
-    return replace(
-        settings, internal_certificate=server.certificate, internal_key=server.key, internal_ca=authority.certificate
-    )
+@asynccontextmanager
+async def dev_operators(
+    engine: Engine, settings: Settings, operators: Path | str | None, internal: str
+) -> AsyncIterator[list[str]]:
+    """Lets wrappers on this machine find the internal port at `internal`, and runs the operators that are given. Yields
+    their names."""
+    await engine.service(Dags).make_queues()
+    write_wrapper_file(settings, internal)
+    if operators is None:
+        yield []
+        return
+    async with dev_wrapper(wrapper_config(settings, operators)) as names:
+        yield names
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from windlass.contracts.lease.worker.command import main
+from windlass.cli.wrapper_file import start_wrapper
 
 
 def wrapper(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
@@ -14,11 +14,12 @@ def wrapper(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]) ->
     wrapper wrapper.toml`, or with flags alone. `windlass wrapper --help` lists the flags.
 
     Same as `python -m windlass.wrapper`, which does not need the server extra. Ctrl-C or SIGTERM drains the wrapper; a
-    second signal stops it at once.
+    second signal stops it at once. In the folder of a running `windlass dev`, it needs no address and no certificate:
+    `windlass wrapper --operators shop.operators`. With `--reload`, it starts again when a source file changes.
 
     Parameters
     ----------
     arguments
         TOML file with settings and operators, and flags, which override it.
     """
-    main(arguments)
+    start_wrapper(arguments)

@@ -399,6 +399,11 @@ class Dags:
             return set()
         return wanted - (await self._engine.queues.settings(namespace, sorted(wanted))).keys()
 
+    async def make_queues(self, namespace: str = "default") -> None:
+        """Make the queues of all runtimes that have none yet, so that wrappers can wait for the first deploy."""
+        known = await self._engine.queues.settings(namespace, sorted(QUEUES_MADE))
+        await self._make_queues(QUEUES_MADE - known.keys(), namespace)
+
     async def _make_queues(self, names: Collection[str], namespace: str) -> None:
         """Make queues of runtimes, carried by PostgreSQL."""
         for name in sorted(names):

@@ -10,7 +10,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from windlass.contracts.lease.worker.control_group import Groups, open_groups
 from windlass.contracts.lease.worker.dispatcher import Dispatcher, TlsFiles, tls_context
 from windlass.contracts.lease.worker.identity import Identity
 from windlass.contracts.lease.worker.isolation import Isolation, find_isolation
+from windlass.contracts.lease.worker.operator import functions_of
 from windlass.contracts.lease.worker.retry import until_answered
 from windlass.contracts.lease.worker.wrapper import Line, Wrapper
 from windlass.errors import Invalid, WindlassError
@@ -34,12 +36,13 @@ USAGE, INTERRUPTED = 2, 130
 CALLS_AT_ONCE = 8
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Ends with code 0 when drained, 2 for wrong use, 130 when stopped at once."""
+def main(arguments: Sequence[str] | None = None, defaults: Path | None = None) -> None:
+    """Ends with code 0 when drained, 2 for wrong use, 130 when stopped at once. `defaults` is a TOML file for settings
+    that neither the file nor a flag sets, if it exists."""
     flags = parser().parse_args(arguments)
     logging.basicConfig(level=flags.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        config = read_config(flags.config, settings_of(flags))
+        config = read_config(flags.config, settings_of(flags), defaults)
         tls_context(config.certificate, config.key, config.ca)  # report unusable files first
         isolation = find_isolation(config.secret_files, config.isolation)
         code = 0 if flags.check else asyncio.run(run(config, isolation))
@@ -66,6 +69,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--key", help="PEM file with its key")
     made.add_argument("--ca", help="PEM file with the CA of the server's certificate")
     made.add_argument(
+        "--operators", metavar="MODULE",
+        help="run each operator with the function of its name in this Python module, such as shop.operators",
+    )  # fmt: skip
+    made.add_argument(
         "--function", action="append", metavar="NAME=MODULE:FUNCTION", default=[],
         help="run tasks of this operator with a Python function; NAME may be * (repeatable)",
     )  # fmt: skip
@@ -91,14 +98,16 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-NOT_SETTINGS = {"config", "function", "command", "untrusted", "read", "log_level", "check"}
+NOT_SETTINGS = {"config", "operators", "function", "command", "untrusted", "read", "log_level", "check"}
 
 
 def settings_of(flags: argparse.Namespace) -> dict[str, Any]:
     """The flags in the form of the file."""
     read = [str(Path(path).resolve()) for path in flags.read]
     common: dict[str, Any] = {"trusted": not flags.untrusted, "read": read}
-    operators = {name: {**common, "function": target} for name, target in map(_named, flags.function)}
+    targets = functions_of(flags.operators) if flags.operators else {}
+    targets |= dict(map(_named, flags.function))
+    operators = {name: {**common, "function": target} for name, target in targets.items()}
     operators |= {name: {**common, "command": shlex.split(line)} for name, line in map(_named, flags.command)}
     plain = {name: value for name, value in vars(flags).items() if name not in NOT_SETTINGS}
     return {**plain, "operators": operators}
@@ -112,33 +121,54 @@ def _named(text: str) -> tuple[str, str]:
 
 
 async def run(config: Config, isolation: Isolation) -> int:
-    identity = Identity(config.state_dir, config.name)
-    calls = CALLS_AT_ONCE + len(config.queues) + config.concurrency
-    files = config.certificate, config.key, config.ca
-    dispatcher = Dispatcher(config.server, tls_context(*files), threads=calls, tls_files=TlsFiles(*files))
-    groups = open_groups()
-    programs = Programs(isolation, groups if isinstance(groups, Groups) else None)
-    wrapper = Wrapper(
-        dispatcher, config.operators, programs, worker_id=identity.worker_id, concurrency=config.concurrency,
-        environment=os.environ,
-    )  # fmt: skip
-    try:
-        stop = Stop(wrapper)
-        lines = await _unless(
-            stop, asyncio.gather(*(open_line(config, queue, dispatcher.call) for queue in config.queues))
-        )
+    async with open_wrapper(config, isolation) as opened:
+        stop = Stop(opened.wrapper)
+        lines = await _unless(stop, opened.open_lines())
         if lines is not None:
-            # what bounds the memory of all processes of an untrusted program
-            memory = "control group" if isinstance(groups, Groups) else f"watched: {groups}"
-            write_line(ready=identity.worker_id, queues=config.queues, **isolation_info(isolation), memory=memory)
-            await wrapper.run(lines)
+            write_line(
+                ready=opened.identity.worker_id, queues=config.queues, **isolation_info(isolation), memory=opened.memory
+            )
+            await opened.wrapper.run(lines)
             for line in lines:
                 await line.consumer.close()
         return INTERRUPTED if stop.interrupted else 0
+
+
+class OpenWrapper:
+    """A wrapper that is connected, and what it needs to run. `memory` says what bounds the memory of all processes of
+    an untrusted program."""
+
+    def __init__(self, config: Config, isolation: Isolation) -> None:
+        self._config = config
+        self.identity = Identity(config.state_dir, config.name)
+        calls = CALLS_AT_ONCE + len(config.queues) + config.concurrency
+        files = config.certificate, config.key, config.ca
+        self._dispatcher = Dispatcher(config.server, tls_context(*files), threads=calls, tls_files=TlsFiles(*files))
+        groups = open_groups()
+        self.memory = "control group" if isinstance(groups, Groups) else f"watched: {groups}"
+        self._programs = Programs(isolation, groups if isinstance(groups, Groups) else None)
+        self.wrapper = Wrapper(
+            self._dispatcher, config.operators, self._programs, worker_id=self.identity.worker_id,
+            concurrency=config.concurrency, environment=os.environ,
+        )  # fmt: skip
+
+    def open_lines(self) -> asyncio.Future[list[Line]]:
+        """The queues of the wrapper. Raises as `open_line` does."""
+        return asyncio.gather(*(open_line(self._config, queue, self._dispatcher.call) for queue in self._config.queues))
+
+    def close(self) -> None:
+        self._programs.close()
+        self._dispatcher.close()
+        self.identity.close()
+
+
+@asynccontextmanager
+async def open_wrapper(config: Config, isolation: Isolation) -> AsyncIterator[OpenWrapper]:
+    opened = OpenWrapper(config, isolation)
+    try:
+        yield opened
     finally:
-        programs.close()
-        dispatcher.close()
-        identity.close()
+        opened.close()
 
 
 async def open_line(config: Config, queue: str, call: Call) -> Line:

@@ -41,10 +41,19 @@ class Config(CarrierOptions, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return (self.certificate, self.key, *self.credential_files)
 
 
-def read_config(file: Path | None, flags: Mapping[str, Any]) -> Config:
-    """Raises Invalid, which names the setting that is wrong. A flag that is None was not set."""
+MISSING = {
+    "server": "is missing: set it in the file or with --server, or start `windlass dev` in this folder",
+    "operators": "are missing: name the module of your functions with --operators, or list them in the file",
+}
+
+
+def read_config(file: Path | None, flags: Mapping[str, Any], defaults: Path | None = None) -> Config:
+    """Raises Invalid, which names the setting that is wrong. A flag that is None was not set. `defaults` is a file of a
+    server on this machine: it is used if neither the file nor a flag names a server."""
     table = {} if file is None else _table(file)
     overrides = {name: value for name, value in flags.items() if value is not None}
+    if "server" not in table | overrides and defaults is not None and defaults.exists():
+        table = _table(defaults) | table
     operators = {**table.get("operators", {}), **overrides.pop("operators", {})}
     settings = {**table, **overrides, "operators": operators}
     for name in settings:
@@ -53,7 +62,7 @@ def read_config(file: Path | None, flags: Mapping[str, Any]) -> Config:
             raise Invalid(f"{name} in {file} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
     for name in ("server", "queues", "certificate", "key", "ca", "operators"):
         if not settings.get(name):
-            raise Invalid("is missing: set it in the file or with a flag", field=name)
+            raise Invalid(MISSING.get(name, "is missing: set it in the file or with a flag"), field=name)
     try:
         config = msgspec.convert(settings, Config, dec_hook=_path, strict=True)
     except msgspec.ValidationError as error:

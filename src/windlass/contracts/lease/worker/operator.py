@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction
+from importlib import import_module
+from inspect import isawaitable, iscoroutinefunction, isfunction
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -142,10 +143,26 @@ def checked(name: str, operator: Operator) -> Operator:
     return operator
 
 
-def load(target: str) -> Callable[..., Any]:
-    """Import `module:function`, with the current folder on the path as for `python -m`."""
+def functions_of(module: str) -> dict[str, str]:
+    """The functions that a module defines, as `module:function` by name. Names that begin with `_` are left out."""
+    _add_current_folder()
+    try:
+        found = vars(import_module(module))
+    except ImportError as error:
+        raise Invalid(f"{module} cannot be imported: {error}", field="operators") from None
+    names = [name for name, value in found.items() if isfunction(value) and value.__module__ == module]
+    return {name: f"{module}:{name}" for name in names if not name.startswith("_")}
+
+
+def _add_current_folder() -> None:
+    """Let modules of the current folder be imported, as `python -m` does."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
+
+
+def load(target: str) -> Callable[..., Any]:
+    """Import `module:function`."""
+    _add_current_folder()
     try:
         found = call.find(target)
     except (ImportError, AttributeError) as error:
