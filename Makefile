@@ -2,13 +2,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-as-user lint format sim sim-bugs soak-registry bench soak-callback soak-lease docs protos clean
+.PHONY: help dev demo demo-datasets test test-as-user lint format sim sim-bugs soak-registry bench soak-callback soak-lease docs protos clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then echo $$p; break; fi; done)
 BIN := .venv/bin
 READY := .venv/.ready
 RUNS := .venv/.runs
+RUNS_DATASETS := .venv/.runs-datasets
 comma := ,
 ON_OLDER := tests/kernel/store/test_claim.py tests/kernel/store/test_plan.py tests/kernel/store/test_sql_submit.py
 # What behaves differently for root: processes, sandboxes, rights, embedded PostgreSQL, homes.
@@ -55,11 +56,17 @@ $(READY): pyproject.toml
 $(RUNS): pyproject.toml
 	$(call set_up,-e '.[server$(comma)embedded]')
 
+$(RUNS_DATASETS): pyproject.toml
+	$(call set_up,-e '.[server$(comma)embedded$(comma)arrow]')
+
 dev: $(or $(wildcard $(READY)),$(RUNS)) ## Embedded PostgreSQL, API, engine and a sample worker, until Ctrl-C
 	@$(BIN)/windlass dev examples.greet:app
 
 demo: $(or $(wildcard $(READY)),$(RUNS)) ## Submit work, kill a worker in the middle, show that everything finished once
 	@$(BIN)/windlass demo
+
+demo-datasets: $(or $(wildcard $(READY)),$(RUNS_DATASETS)) ## Deploy a DAG, kill a worker and a sink, count every row, partition and event
+	@$(BIN)/windlass demo --datasets
 
 test: $(READY) ## All tests on the embedded PostgreSQL (FAST=1: under a minute; ARGS=... for pytest; JOBS=1: one by one)
 	@$(GUARDED) -m pytest $(if $(ARGS),,$(PARALLEL)) $(if $(FAST),-m "not slow") $(ARGS)

@@ -375,15 +375,18 @@ async def open_sink(
     scratch_uri: str = settings.Settings().scratch_uri,
     batch_max_bytes: int = settings.Settings().buffer_batch_max_bytes,
     keep_s: float = settings.Settings().buffer_keep_s,
+    visibility_s: float | None = None,
 ) -> AsyncIterator[None]:
     """Writes the batches of buffered datasets to their tables, until the block ends. It reads them under `scratch_uri`,
-    and deletes them `keep_s` seconds after they were written."""
+    and deletes them `keep_s` seconds after they were written. If this process dies, other sinks get its batches after
+    `visibility_s`."""
     from windlass.datasets.loops import sinking
     from windlass.datasets.scratch import Scratch
-    from windlass.datasets.sink import Sink
+    from windlass.datasets.sink import VISIBILITY_S, Sink
 
     scratch = Scratch(scratch_uri, open_blobs(scratch_uri), batch_max_bytes=batch_max_bytes)
-    async with sinking(engine, Sink(engine, scratch, keep_s=keep_s)):
+    sink = Sink(engine, scratch, keep_s=keep_s, visibility_s=visibility_s or VISIBILITY_S)
+    async with sinking(engine, sink):
         yield
 
 

@@ -15,8 +15,11 @@ import termios
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_commands import ROOT, SOON_S, environment
+from rich.console import Console
+from tests.e2e.test_commands import ROOT, SOON_S, WINDLASS, environment
 from tests.kit.database import temporary_folder
+
+from windlass.cli.demo import CheckFailed, Story, play
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +96,46 @@ def test_the_demo_cleans_up_when_it_is_interrupted() -> None:
         assert list(folder.iterdir()) == []
 
 
+# --------------------------------------------------------------------------------------------- datasets
+
+
+def test_the_demo_of_datasets_counts_every_row_after_a_worker_and_a_sink_were_killed() -> None:
+    with temporary_folder() as folder:
+        done = subprocess.run(
+            [str(WINDLASS), "demo", "--datasets"], env=environment(TMPDIR=str(folder), COLUMNS="80", NO_COLOR="1"),
+            capture_output=True, text=True, timeout=250, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert list(folder.iterdir()) == [], "it leaves nothing behind"
+    assert max(map(len, done.stdout.splitlines())) <= COLUMNS
+    assert re.findall(r"kill -9 (\S+)", done.stdout) == ["wrapper-1", "sink-1"]
+    found = {what: int(number.replace(",", "")) for number, what in
+             re.findall(r"^ +ok +([\d,]+)  (.*?) *$", done.stdout, re.MULTILINE)}  # fmt: skip
+    assert len(found) == 10, "two lines have the same words"
+    assert found["partitions of readings, each committed once"] == found["events of readings"] == 40
+    assert found["rows are in their Parquet files"] == 4000
+    assert found["rows are in the table of alerts"] == 396
+    assert found["batches are in it"] == found["events of alerts, one for each batch"] >= 100
+    assert found["tasks of wrapper-1 finished by wrapper-2"] >= 1
+
+
+def test_a_count_that_is_wrong_fails_the_demo_with_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    async def miscount(console: Console, _folder: Path, _log: Path) -> None:
+        story = Story(console, 0.0)
+        assert story.show_checks([("rows", 7, 7), ("events", 5, 6)]) == ["events"]
+        raise CheckFailed("failed checks: events")
+
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        assert play(miscount, as_json=False) == 1
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    shown = capsys.readouterr().out
+    assert re.search(r"ok +7 +rows", shown)
+    assert re.search(r"NO, 6 +5 +events", shown)
+    assert "The demo failed: failed checks: events" in shown
+
+
 # --------------------------------------------------------------------------------------------- what is installed
 
 PIP = """#!/bin/bash
@@ -134,6 +177,8 @@ def test_make_demo_installs_no_tools_of_developers_and_shows_what_it_fetches(tmp
     assert "dev" not in asked
     assert make("demo") == "ran\n", "the second time nothing is installed"
     assert log.read_text() == asked
+    assert make("demo-datasets").endswith("ran\n")
+    assert ".[server,embedded,arrow]" in log.read_text().removeprefix(asked), "Parquet files need pyarrow"
     make("docs")
     assert "--group dev" in log.read_text()
     after = log.read_text()

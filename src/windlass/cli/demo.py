@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -132,16 +132,40 @@ class CheckFailed(Exception):
     """A check of the demo failed."""
 
 
-class Demo:
-    """Submits the tasks, kills a worker and checks the outcome. `began` is when the demo began, by the monotonic
-    clock."""
+class Story:
+    """What a demo prints. `began` is when it began, by the monotonic clock."""
 
-    def __init__(self, console: Console, engine: Engine, database: asyncpg.Connection, began: float) -> None:
-        self.console, self.engine, self.database, self.began = console, engine, database, began
-        self.run_id, self.total_id = uuid4(), uuid4()
+    def __init__(self, console: Console, began: float, deadline_s: float = DEADLINE_S) -> None:
+        self.console, self.began, self._deadline_s = console, began, deadline_s
 
     def say(self, text: str) -> None:
         self.console.print(f"[dim]{time.monotonic() - self.began:5.1f} s[/dim]  {text}", highlight=False)
+
+    async def wait_for(self, what: str, reached: Callable[[], Awaitable[object]]) -> None:
+        while not await reached():
+            if time.monotonic() - self.began > self._deadline_s:
+                raise CheckFailed(f"{what}: not within {self._deadline_s:.0f} s")
+            await asyncio.sleep(0.1)
+
+    def show_checks(self, checks: Sequence[tuple[str, int, int]]) -> list[str]:
+        """Prints what was found beside what must be. Returns the checks that failed."""
+        rows = Table.grid(padding=(0, 2, 0, 0))
+        rows.add_column(justify="right")
+        rows.add_column(justify="right")
+        for what, found, wanted in checks:
+            verdict = "[green]ok[/green]" if found == wanted else f"[red]NO[/red], {wanted:,}"
+            rows.add_row(f"  {verdict}", f"{found:,}", what)
+        self.console.print(rows)
+        return [what for what, found, wanted in checks if found != wanted]
+
+
+class Demo(Story):
+    """Submits the tasks, kills a worker and checks the outcome."""
+
+    def __init__(self, console: Console, engine: Engine, database: asyncpg.Connection, began: float) -> None:
+        super().__init__(console, began)
+        self.engine, self.database = engine, database
+        self.run_id, self.total_id = uuid4(), uuid4()
 
     async def submit(self) -> None:
         """Submits all orders and one task that waits for all of them, in one transaction."""
@@ -162,12 +186,6 @@ class Demo:
 
     async def succeeded(self) -> int:
         return (await self.engine.tasks.run_totals(self.run_id)).get(State.SUCCEEDED, 0)
-
-    async def wait_for(self, what: str, reached: Callable[[], Awaitable[bool]]) -> None:
-        while not await reached():
-            if time.monotonic() - self.began > DEADLINE_S:
-                raise CheckFailed(f"{what}: not within {DEADLINE_S:.0f} s")
-            await asyncio.sleep(0.1)
 
     async def kill_one(self, processes: dict[str, subprocess.Popen[bytes]]) -> tuple[str, list[UUID]]:
         """Kills a worker that has running tasks. Returns its name and the tasks."""
@@ -210,19 +228,12 @@ class Demo:
             ("tasks are still running", await fetch("select count(*) from windlass.task where state = 'running'"), 0),
         ]
         self.console.print("[bold]Did everything happen once?[/bold]", highlight=False)
-        rows = Table.grid(padding=(0, 2, 0, 0))
-        rows.add_column(justify="right")
-        rows.add_column(justify="right")
-        for what, found, wanted in checks:
-            verdict = "[green]ok[/green]" if found == wanted else f"[red]NO[/red], {wanted:,}"
-            rows.add_row(f"  {verdict}", f"{found:,}", what)
-        self.console.print(rows)
+        broken = self.show_checks(checks)
         self.console.print(
             f"Handlers started {executions:,} times for {ORDERS} orders: {retried} failed once and were retried,\n"
             f"and other workers redid what {victim} left unfinished.",
             highlight=False,
         )
-        broken = [what for what, found, wanted in checks if found != wanted]
         if broken:
             raise CheckFailed("failed checks: " + "; ".join(broken))
 
@@ -300,23 +311,38 @@ async def kill_and_check(demo: Demo, processes: dict[str, subprocess.Popen[bytes
     await demo.show_timeline(held)
 
 
-def demo(*, json: Json = False) -> int:
+def demo(*, datasets: bool = False, json: Json = False) -> int:
     """Submit tasks, kill a worker while it runs some, and show that every task finished once. Takes about 15 seconds
     and leaves nothing behind.
 
     Parameters
     ----------
+    datasets
+        Deploy a DAG instead, kill a worker and a sink, and count rows, partitions and events. Takes about 30 seconds.
     json
         Print only `{"ok": true}`, or the failed checks.
     """
+    if not datasets:
+        return play(run, json)
+    from windlass.cli.demo_datasets import run as run_datasets
+
+    return play(run_datasets, json)
+
+
+Run = Callable[[Console, Path, Path], Coroutine[None, None, None]]
+
+
+def play(run: Run, as_json: bool) -> int:
+    """Runs a demo in a folder of its own, with a file for its log. Returns the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    console = Console(quiet=json)
+    console = Console(quiet=as_json)
     report: dict[str, object] = {"ok": True}
     try:
         with tempfile.TemporaryDirectory(prefix="windlass-demo-") as name:
             folder = Path(name)
             folder.chmod(0o711)  # started as root, PostgreSQL runs as another user, which must enter the folder
             log = folder / "log.txt"
+            log.touch()
             logging.basicConfig(filename=log)
             try:
                 asyncio.run(run(console, folder / "data", log))
@@ -328,7 +354,7 @@ def demo(*, json: Json = False) -> int:
     except KeyboardInterrupt:
         console.print("Interrupted. Everything was stopped and removed.")
         return Exit.INTERRUPTED
-    if json:
+    if as_json:
         print_json(report)
     return Exit.OK if report["ok"] else Exit.FAILED
 

@@ -86,14 +86,16 @@ def sink_task_id(publish_id: UUID) -> UUID:
 
 
 class Sink:
-    """Writes batches, for one engine."""
+    """Writes batches, for one engine. After `visibility_s`, another sink gets the batches of one that has died."""
 
-    def __init__(self, engine: Engine, scratch: Scratch, *, keep_s: float = KEEP_S) -> None:
+    def __init__(
+        self, engine: Engine, scratch: Scratch, *, keep_s: float = KEEP_S, visibility_s: float = VISIBILITY_S
+    ) -> None:
         self._store, self._randomness, self._stopwatch = (
             engine.parts.store, engine.parts.randomness, engine.parts.stopwatch,
         )  # fmt: skip
         self._data, self._tables = engine.service(DataDatabase), engine.service(DataTables)
-        self._engine, self._scratch, self._keep_s = engine, scratch, keep_s
+        self._engine, self._scratch, self._keep_s, self._visibility_s = engine, scratch, keep_s, visibility_s
         self._unavailable_s, self._ask_at_s = 0.0, 0.0
         self._rows = engine.service(SinkRows)
         self._readers: dict[UUID, BatchReader] = {}
@@ -106,7 +108,7 @@ class Sink:
             return 0
         async with self._store.begin() as tx:
             table = SinkTable(tx.session)
-            held = await table.receive(RECEIVE_MAX, VISIBILITY_S)
+            held = await table.receive(RECEIVE_MAX, self._visibility_s)
             if not held:
                 return 0
             found = await table.batches(held)
