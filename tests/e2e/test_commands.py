@@ -333,6 +333,7 @@ EXAMPLES = {
 }  # fmt: skip
 ELSEWHERE = {
     "callback_worker.py",
+    "clocks.py",
     "csv_export.py",
     "demo.py",
     "lease_operators.py",

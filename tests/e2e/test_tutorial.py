@@ -23,7 +23,7 @@ from tests.kit.ports import free_port
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/tutorial.md"
+PAGE, DATASETS_PAGE = ROOT / "docs/tutorial.md", ROOT / "docs/tutorial-datasets.md"
 BESIDE = ("windlass dev", "windlass worker ")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SOON_S = 120.0
@@ -136,6 +136,38 @@ def test_the_tutorial_works_word_by_word_and_the_killed_workers_workflow_goes_on
         else:
             printed = reader.type(code)
     assert (reader.folder / "effects.txt").read_text().count("charged for A-17") == 1
+
+
+def test_the_tutorial_of_datasets_works_word_by_word(reader: Reader) -> None:
+    typed: dict[str, str] = {}
+    compared = 0
+    for language, code in BLOCK.findall(DATASETS_PAGE.read_text(encoding="utf-8")):
+        if language in ("yaml", "python"):
+            assert code in (ROOT / f"examples/clocks.{'py' if language == 'python' else 'yaml'}").read_text()
+        elif language == "text":
+            repeat_until_printed(reader, typed, of_any_release(code))
+            compared += 1
+        elif code.startswith(BESIDE):
+            reader.start(code.strip())
+        else:
+            typed = {line: reader.type(line) for line in code.replace("CLONE", str(ROOT)).splitlines()}
+    assert compared == 10
+
+
+def repeat_until_printed(reader: Reader, typed: dict[str, str], expected: str) -> None:
+    """Data may come a moment later: the last command is repeated, if it only shows something."""
+    deadline = time.monotonic() + SOON_S
+    while not matches(expected, printed := "".join(typed.values())):
+        last = list(typed)[-1]
+        shows = last.startswith(("windlass datasets partitions", "windlass psql"))
+        assert shows, f"the page says\n{expected}\nand it printed\n{printed}"
+        assert time.monotonic() < deadline, f"the page says\n{expected}\nand it printed\n{printed}"
+        typed[last] = reader.type(last)
+
+
+def of_any_release(shown: str) -> str:
+    """The time zone database is corrected now and then: how many rows a decade has may differ."""
+    return re.sub(r"^((?:\d{4}-\d{4} +committed +)?\d +)\d{2,3} .*$", r"\1…", shown, flags=re.MULTILINE)
 
 
 def test_the_commands_of_the_readme_work_word_by_word(reader: Reader) -> None:
