@@ -137,7 +137,7 @@ async def test_a_change_is_planned_deployed_activated_and_rolled_back(dev: Dev, 
     lines = [line.rstrip() for line in changed.stdout.splitlines()]
     assert lines[:5] == [
         f"{flow.name}: from version 1 (active)",
-        "  ~ tables changed: config.range_size",
+        "  ~ tables changed: config.range_size 10 → 5",
         "           1 partition to build",
         f"           {flow.dataset} → new version",
         "  = ticks: unchanged",

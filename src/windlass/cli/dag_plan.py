@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -16,6 +16,8 @@ MARKS = {
     "changed": ("~", "yellow"), "affected": ("~", "yellow"), "renamed": ("~", "yellow"), "schema": ("~", "yellow"),
     "settings": ("~", "dim"), "unchanged": ("=", "dim"),
 }  # fmt: skip
+VALUE_MAX = 60  # characters of a value that are shown
+Values = Mapping[str, Mapping[str, str]]  # by job and field: the value before and after
 WORDS = {"affected": "affected, since an input changes"}
 
 
@@ -28,15 +30,15 @@ def problem_lines(file: str, found: dict[str, Any]) -> Iterator[str]:
             yield f"{place}: {prefix}{problem['message']}{hint} [{problem['code']}]"
 
 
-def show_plan(plan: dict[str, Any], before: int | None) -> None:
-    """Prints a plan. `before` is the number of the active version."""
+def show_plan(plan: dict[str, Any], before: int | None, values: Values) -> None:
+    """Prints a plan. `before` is the number of the active version; `values` are those of the fields that change."""
     name, start = plan["dag"], "new" if before is None else f"from version {before} (active)"
     console.print(Text.assemble((name, "bold"), ": ", "no changes, " * plan["noop"], start))
     made = Table.grid(padding=(0, 1, 0, 0))
     made.add_column(width=1)
     for style in ("no_wrap", "fold"):
         made.add_column(overflow="fold", no_wrap=style == "no_wrap")
-    for change, subject, lines in _rows(plan):
+    for change, subject, lines in _rows(plan, values):
         mark, style = MARKS[change]
         made.add_row("", Text(f"{mark} {subject}", style), Text("\n".join(lines)))
     if made.row_count:
@@ -45,11 +47,37 @@ def show_plan(plan: dict[str, Any], before: int | None) -> None:
         console.print(line, soft_wrap=False)
 
 
-def _rows(plan: dict[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
+def changed_values(plan: dict[str, Any], before: str, after: str) -> Values:
+    """The values of the fields that differ between two files, as `1000 → 500`. Lists and mappings are left out."""
+    from windlass.datasets.read_yaml import read  # only a plan with changes needs it
+    from windlass.datasets.rules.difference import job_fields, value_at
+
+    old, new = read(before).dag, read(after).dag
+    if old is None or new is None:
+        return {}
+    jobs = {job.name: job for job in old.jobs}, {job.name: job for job in new.jobs}
+    found: dict[str, dict[str, str]] = {}
+    for name in (job["job"] for job in plan["jobs"] if job["change"] != "added" and job["fields"]):
+        if name not in jobs[0] or name not in jobs[1]:
+            continue
+        fields = job_fields(old, jobs[0][name], new), job_fields(new, jobs[1][name], new)
+        for path in next(job["fields"] for job in plan["jobs"] if job["job"] == name):
+            pair = [value_at(each, path) for each in fields]
+            if all(isinstance(value, str | int | float | None) for value in pair):
+                found.setdefault(name, {})[path] = " → ".join(map(_shown, pair))
+    return found
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= VALUE_MAX else f"{text[: VALUE_MAX - 1]}…"
+
+
+def _rows(plan: dict[str, Any], values: Values) -> Iterator[tuple[str, str, list[str]]]:
     """What changes: how, what, and in what way."""
     for job in plan["jobs"]:
         if job["change"] != "unchanged":
-            yield job["change"], job["job"], list(_job_lines(job))
+            yield job["change"], job["job"], list(_job_lines(job, values.get(job["job"], {})))
     for dataset in plan["datasets"]:
         if dataset["change"] != "unchanged":
             yield dataset["change"], dataset["name"], [_dataset_line(dataset)]
@@ -57,9 +85,10 @@ def _rows(plan: dict[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
             yield "settings", dataset["name"], [f"dataset, settings: {', '.join(dataset['fields'])}"]
 
 
-def _job_lines(job: dict[str, Any]) -> Iterator[str]:
-    fields, change = ", ".join(job["fields"]), WORDS.get(job["change"], job["change"])
-    yield f"{change}: {fields}" if fields and job["change"] != "added" else change
+def _job_lines(job: dict[str, Any], values: Mapping[str, str]) -> Iterator[str]:
+    change = WORDS.get(job["change"], job["change"])
+    fields = [f"{name} {values[name]}" if name in values else name for name in job["fields"]]
+    yield f"{change}: {', '.join(fields)}" if fields and job["change"] != "added" else change
     owed = job["owed"]
     if owed["partitions"]:
         yield f"{count(owed['partitions'], 'partition')} to build"

@@ -11,7 +11,7 @@ from rich.prompt import Confirm
 
 from windlass.api.client import ApiClient
 from windlass.cli.api import HERE, ApiOptions
-from windlass.cli.dag_plan import count, is_plan, problem_lines, short, show_plan
+from windlass.cli.dag_plan import changed_values, count, is_plan, problem_lines, short, show_plan
 from windlass.cli.follow import follow_version
 from windlass.cli.options import Duration, Limit, Payload, without_none
 from windlass.cli.output import Exit, Unusable, console, errors, instant, pairs, print_json, table
@@ -157,9 +157,16 @@ def _planned(client: ApiClient, api: ApiOptions, file: str, yaml: str, rebuild: 
     order = {"yaml": yaml, "rebuild": list(rebuild)}
     plan: dict[str, Any] = client.post(f"/dags/{found['name']}/plan", order, query=api.space)
     if not api.json:
-        before = None if plan["from_version"] is None else _number(client, api, plan["dag"], plan["from_version"])
-        show_plan(plan, before)
+        _show(client, api, plan, yaml)
     return plan
+
+
+def _show(client: ApiClient, api: ApiOptions, plan: dict[str, Any], yaml: str) -> None:
+    if plan["from_version"] is None:
+        show_plan(plan, None, {})
+        return
+    active = client.get(f"/dags/{plan['dag']}/versions/{plan['from_version']}", {**api.space, "yaml": "true"})
+    show_plan(plan, active["number"], {} if plan["noop"] else changed_values(plan, active["yaml"], yaml))
 
 
 def _number(client: ApiClient, api: ApiOptions, dag: str, version: str | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from windlass.datasets.rules.dag import Dag, Input, Job, Output, Publication
 
 _LIMITS = {"max_concurrency": "scaling", "max_queue_age_s": "max_queue_age", "idle_timeout_s": "idle_timeout"}
+
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 Fields = dict[str, object]
 
@@ -43,6 +46,16 @@ def publication_fields(publication: Publication) -> Fields:
 def changed_fields(before: object, after: object) -> tuple[str, ...]:
     """The paths whose values differ, in order. Lists of the same length are compared item by item."""
     return tuple(sorted(_differences(before, after, "")))
+
+
+def value_at(fields: object, path: str) -> object:
+    """The value at a path of `changed_fields`. None if there is none, also if a key has a dot in it."""
+    for name, index in _STEP.findall(path):
+        if index:
+            fields = fields[int(index)] if isinstance(fields, list | tuple) and int(index) < len(fields) else None
+        else:
+            fields = fields.get(name) if isinstance(fields, dict) else None
+    return fields
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[str]:
