@@ -59,7 +59,7 @@ def test_every_move_is_in_the_table_or_refused(before: DeploymentState | None) -
         if allowed:
             check_move(before, after, by)
         else:
-            with pytest.raises(InvalidState, match=f"cannot make it {after}"):
+            with pytest.raises(InvalidState, match=f"cannot become {after}"):
                 check_move(before, after, by)
 
 
@@ -137,7 +137,7 @@ def test_the_active_deployment_does_not_keep_its_own_tasks() -> None:
 
 @pytest.mark.parametrize("state", [S.BUILDING, S.FAILED, S.ABANDONED])
 def test_only_what_is_built_becomes_active(state: DeploymentState) -> None:
-    with pytest.raises(InvalidState, match=f"the deployment is {state}"):
+    with pytest.raises(InvalidState, match=f"the version is {state}"):
         cutover(deployment(2, state), OLD, by=A.PERSON)
 
 

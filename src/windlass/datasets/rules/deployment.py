@@ -92,7 +92,7 @@ def may_move(before: DeploymentState | None, after: DeploymentState, by: Actor) 
 def check_move(before: DeploymentState | None, after: DeploymentState, by: Actor) -> None:
     """Raise InvalidState unless the table has this move."""
     if not may_move(before, after, by):
-        raise InvalidState(f"the deployment is {before or 'new'}: {by} cannot make it {after}", state=before)
+        raise InvalidState(f"the version is {before or 'new'}, and cannot become {after}", state=before)
 
 
 def deployment_id(namespace: str, dag: str, yaml_sha256: str, rebuild: Mapping[str, str]) -> UUID:
