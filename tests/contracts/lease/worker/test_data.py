@@ -76,7 +76,7 @@ def test_an_output_is_written_with_a_manifest_that_the_server_accepts(root: str)
 
     folder = open_folder(task["outputs"][0]["staging_uri"])
     found = read_manifest(folder.read("_manifest.json"), folder.read("_SUCCESS"), expected_of(task, 2))
-    check_sizes(found, {"part-00000.parquet": len(folder.read("part-00000.parquet"))})
+    check_sizes(found, {"readings_1871_1880.parquet": len(folder.read("readings_1871_1880.parquet"))})
     ids = {name: task["outputs"][0][name] for name in ("dataset_uuid", "dataset_version")}
     assert data.reports == [
         {**ids, "output_index": 0, "partition_key": "1871-1880", "start": 1871, "end": 1880,
@@ -97,6 +97,23 @@ def test_rows_tables_and_files_are_read_as_they_were_written(root: str, form: st
     location = task["outputs"][0]["staging_uri"]
     assert list(reader(location).rows()) == ROWS
     assert list(reader(location, where="flow > 1120").rows()) == ROWS[1:]
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ({}, "readings_1871_1880.parquet"),
+        ({"partition_key": "-20--11", "start": -20, "end": -11}, "readings_-20_-11.parquet"),
+        ({"partition_key": "2026-01-31"}, "readings.parquet"),
+        ({"cursor": 7}, "readings.parquet"),
+    ],
+)
+def test_the_name_of_a_file_shows_the_range_of_its_partition(root: str, place: dict[str, Any], name: str) -> None:
+    task = task_of(root)
+    data_of(task)[0].output(0).write(ROWS, **place)
+
+    manifest = json.loads(open_folder(task["outputs"][0]["staging_uri"]).read("_manifest.json"))
+    assert [file["path"] for file in manifest["files"]] == [name]
 
 
 def test_an_output_without_rows_has_no_files(root: str) -> None:
@@ -131,7 +148,7 @@ def test_a_window_or_a_snapshot_is_read_from_all_of_its_folders(root: str, mode:
 
 
 @pytest.mark.parametrize(
-    "path", ["../f1/part-00000.parquet", "/etc/secret.parquet", "a/../../f1/x.parquet", "x\0.parquet"]
+    "path", ["../f1/readings_1871_1880.parquet", "/etc/secret.parquet", "a/../../f1/x.parquet", "x\0.parquet"]
 )
 def test_a_manifest_that_was_replaced_leads_to_no_file_outside_of_its_folder(root: str, path: str) -> None:
     own, _ = written(root, "f0", ROWS), written(root, "f1", ROWS)
@@ -146,7 +163,7 @@ def test_a_manifest_that_was_replaced_leads_to_no_file_outside_of_its_folder(roo
 
 def test_a_file_that_was_replaced_by_one_of_another_size_is_not_read(root: str) -> None:
     own = written(root, "f0", ROWS)
-    open_folder(own).write("part-00000.parquet", b"PAR1")
+    open_folder(own).write("readings_1871_1880.parquet", b"PAR1")
 
     with pytest.raises(Invalid, match="it has changed"):
         list(reader(own).rows())

@@ -125,17 +125,20 @@ class Output:
         place = {"partition_key": partition_key, "start": start, "end": end} if cursor is None else {"cursor": cursor}
         report = {**self._ids, "output_index": self.index, **place}
         if self._given.get("storage") == "s3":
-            file_rows = self._write_files(rows, partition_key)
+            span = None if start is None or end is None else (start, end)
+            file_rows = self._write_files(rows, partition_key, span)
             report |= {"location": self._given["staging_uri"], "row_count": file_rows}
         self.report = report
 
-    def _write_files(self, rows: Any, partition_key: str | None) -> int:
-        """Write file, manifest and marker, in this order. Returns the number of rows."""
+    def _write_files(self, rows: Any, partition_key: str | None, span: tuple[int, int] | None) -> int:
+        """Write file, manifest and marker, in this order. Returns the number of rows. The name of the file shows the
+        range of its partition, for other tools."""
         folder = open_folder(self._given["staging_uri"])
         content, number = _parquet(rows)
         files = []
         if number:
-            path = f"part-00000{SUFFIX}"
+            name = self.dataset or "part"
+            path = f"{name}{SUFFIX}" if span is None else f"{name}_{span[0]}_{span[1]}{SUFFIX}"
             folder.write(path, content)
             files.append(ManifestFile(path, len(content), number))
         ids = {name: UUID(value) for name, value in self._ids.items()}
