@@ -132,7 +132,7 @@ class Sink:
                 await self._record(held, {one.id: one for one in left[: group.taken]}, group.outcome)
                 left = rest
                 if left:  # the first ones may have taken long
-                    await self._delay(held, left, VISIBILITY_S)
+                    await self._delay(held, left, self._visibility_s)
         except _DataUnavailable as error:
             self._left(error)
             await self._delay(held, left, UNAVAILABLE_FIRST_S, counted=False)
