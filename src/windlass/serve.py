@@ -355,15 +355,17 @@ async def open_carriers(
     scratch_uri: str = settings.Settings().scratch_uri,
     lake: str | None = None,
     staging_keep_s: float = settings.Settings().staging_keep_s,
+    reconcile_s: float = settings.Settings().reconcile_s,
     targets: str = PUBLIC,
     loopback: bool = False,
 ) -> AsyncIterator[None]:
     """Wakes workers by messages, calls functions and routes the events of lease holders, until the block ends. Messages
     go through PostgreSQL and the given carriers. Functions are URLs that `targets` allows (see the setting
-    `push_targets`), and AWS Lambda functions. What attempts leave in the lake is deleted after `staging_keep_s`."""
+    `push_targets`), and AWS Lambda functions. What attempts leave in the lake is deleted after `staging_keep_s`.
+    An event whose effect was lost is routed within `reconcile_s`."""
     use_lake(engine, lake, staging_keep_s)
     allowed = read_targets(targets, loopback=loopback)
-    options = {"carriers": carriers, "scratch_uri": scratch_uri, "targets": allowed}
+    options = {"carriers": carriers, "scratch_uri": scratch_uri, "targets": allowed, "reconcile_s": reconcile_s}
     async with _running(_mounts(engine, {"lease": options})):
         yield
 

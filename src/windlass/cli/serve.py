@@ -194,7 +194,8 @@ async def servers(engine: Engine, settings: Settings) -> AsyncIterator[dict[str,
         await stack.enter_async_context(
             open_carriers(
                 engine, CarrierOptions.of(settings), scratch_uri=settings.scratch_uri, lake=settings.lake_url,
-                staging_keep_s=settings.staging_keep_s, targets=settings.push_targets, loopback=settings.push_loopback,
+                staging_keep_s=settings.staging_keep_s, reconcile_s=settings.reconcile_s, targets=settings.push_targets,
+                loopback=settings.push_loopback,
             )
         )  # fmt: skip
         if settings.sink:

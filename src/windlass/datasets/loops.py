@@ -37,6 +37,7 @@ async def routing(engine: Engine, *, reconcile_s: float = RECONCILE_S) -> AsyncI
     """Make the tasks of jobs, and bring deployments forward, until the block ends."""
     router, server_jobs = engine.service(Router), engine.service(ServerJobs)
     owned = engine.service(OwnedDatasets)
+    router.lost_s = reconcile_s / 2
     by_effect = _by_effect(engine, reconcile_s)
     operators = Loop("operators", server_jobs.tick, every_s=SELDOM_S)
 
@@ -97,7 +98,7 @@ def _by_effect(engine: Engine, reconcile_s: float) -> list[Loop]:
     return [
         Loop("route", before_build(router.route_tick), every_s=SELDOM_S),
         Loop("advance", before_build(router.advance_tick), every_s=SELDOM_S),
-        Loop("reconcile", before_build(router.reconcile_tick), every_s=reconcile_s),
+        Loop("reconcile", before_build(router.reconcile_tick), every_s=reconcile_s / 2),
         Loop("backpressure", engine.service(Backpressure).tick, every_s=WATCH_S),
         Loop("always_on", engine.service(AlwaysOn).tick, every_s=SELDOM_S),
         _tables_loop(engine, before_build, reconcile_s),

@@ -36,7 +36,6 @@ log = logging.getLogger("windlass.datasets")
 
 BATCH = 200
 BEHIND_BATCH, OWED_MAX = 20, 500
-EFFECT_LOST_S = 30.0  # an event that is not routed for so long has lost its effect
 
 
 class Made(NamedTuple):
@@ -65,6 +64,7 @@ class Router:
 
     def __init__(self, engine: Engine) -> None:
         self._store = engine.parts.store
+        self.lost_s = 15.0  # an event that is not routed for so long has lost its effect
         self.routed: Counter[str] = Counter()  # events by what became of them, for metrics
         self.tasks_made = 0
         self.has_dags = False  # without DAGs there is nothing to do, and notifications of others mean nothing
@@ -334,7 +334,7 @@ class Router:
 
     async def _route_lost(self) -> int:
         async with self._store.begin() as tx:
-            lost, routed = await JobTable(tx.session).unrouted_events(EFFECT_LOST_S, BATCH), Routed()
+            lost, routed = await JobTable(tx.session).unrouted_events(self.lost_s, BATCH), Routed()
             if lost:
                 log.warning("routing %d events whose effect was lost", len(lost))
                 routed = await self._route(tx, lost)

@@ -157,6 +157,12 @@ class Settings:
         "Seconds for which the lake keeps what an attempt wrote and did not commit, after the attempt is over.",
         check=value.seconds(0.0),
     )
+    reconcile_s: float = option(
+        30.0,
+        "Seconds between two comparisons of what is committed with what jobs were given. An event that was lost makes "
+        "its task after so long.",
+        check=value.seconds(0.1, most=3600.0),
+    )
     open: str | None = option(
         None,
         "Contracts that need no key, separated by commas: registry, machine. Only on loopback, for experiments.",

@@ -48,7 +48,7 @@ def make_tls(**files: Path | None) -> Guard:
 
 @asynccontextmanager
 async def sending(
-    engine: Engine, carriers: CarrierOptions | None, scratch_uri: str, targets: Targets
+    engine: Engine, carriers: CarrierOptions | None, scratch_uri: str, targets: Targets, reconcile_s: float
 ) -> AsyncIterator[None]:
     """Until the block ends, send wake-ups, call functions, route the events and queue the batches of lease holders."""
     holders, outgoing = engine.service(Holders), engine.parts.outgoing
@@ -61,7 +61,7 @@ async def sending(
         invoker = Invoker(engine, scratch_uri=scratch_uri, targets=targets, call_function=call_function)
         await engine.listen()
         await stack.enter_async_context(engine.service(Wakeups).carrying(senders))
-        await stack.enter_async_context(routing(engine))
+        await stack.enter_async_context(routing(engine, reconcile_s=reconcile_s))
         for effect, handler in ((INVOKE, invoker.invoke), (BUFFER, holders.queue_batch)):
             await stack.enter_async_context(outgoing.carrying(effect, handler))
         yield
