@@ -9,6 +9,7 @@ from tests.datasets.world import CHAIN, World, output
 from tests.kit.world import ok
 
 from windlass import errors
+from windlass.core.access import Principal, Role
 from windlass.datasets.doctor import PROGRESS, examine_builds
 from windlass.datasets.router import Router
 from windlass.datasets.tables.dags import DagTable
@@ -224,6 +225,31 @@ async def test_a_build_task_that_fails_for_good_fails_the_deployment_and_leaves_
     assert (await world.dags.deployment("chain", second.id)).state == "active"
 
 
+async def test_a_build_task_that_a_person_cancels_fails_the_deployment_until_it_is_retried(world: World) -> None:
+    first = await world.deploy()
+    await world.report(await world.emit(), cursor=150)
+    [old] = await world.tasks("compact", "queued")
+    second = await world.deploy(CHANGED)
+    [built] = set(await world.tasks("compact", "queued")) - {old}
+
+    await world.engine.cancel(built, "not now")
+    await world.settle()
+
+    failed = await world.dags.deployment("chain", second.id)
+    assert (failed.state, failed.reason) == ("failed", f"a task of compact: {built} was cancelled")
+    assert (await world.dags.get("chain")).active_version == first.id
+    retried = await world.engine.parts.repair.retry(built)
+    await world.settle()
+    assert (await world.dags.deployment("chain", second.id)).state == "building"
+    await world.engine.cancel(retried, "again")
+    await world.settle()
+    assert (await world.dags.deployment("chain", second.id)).reason == f"a task of compact: {retried} was cancelled"
+    last = await world.engine.parts.repair.retry(retried)
+    await world.settle()
+    await world.report(await world.leases.hold(last), partition_key="0-99", start=0, end=99)
+    assert (await world.dags.deployment("chain", second.id)).state == "active"
+
+
 async def test_the_doctor_finds_a_build_without_progress(world: World) -> None:
     await world.deploy()
     await world.report(await world.emit(), cursor=150)
@@ -382,7 +408,7 @@ jobs:
     runtime: ecs_platform
     operator: reporter
     execution_strategy: PerPartition
-    inputs: [{from: {dataset: ranges}}]
+    inputs: [{from: {dataset: ranges}, on_upgrade: reprocess}]
     outputs: 0
 """
 
@@ -411,6 +437,73 @@ async def test_a_dataset_that_is_not_there_is_a_problem_of_the_file(world: World
 
     [problem] = refused.value.details["problems"]
     assert (problem["code"], problem["line"]) == ("unknown_dataset", 8)
+
+
+KEYED = PRODUCER.replace(
+    "ranges: {from: {job: ranges}, storage: postgres, write_mode: direct}",
+    "ranges: {from: {job: ranges}, storage: postgres, write_mode: direct, read_roles: [analysts],\n"
+    "           schema: {columns: [{name: size, type: integer}, {name: kind, type: text}]}}",
+)
+
+
+async def test_a_plan_names_the_readers_in_other_dags_and_what_breaks(world: World) -> None:
+    await world.deploy(KEYED)
+    reader = READER.replace("dataset: ranges}", "dataset: ranges}, where: kind = 'x'")
+    await world.deploy(reader, "reader")
+    await world.deploy(READER.replace("reader", "other").replace("reprocess", "continue"), "other")
+
+    plan = await world.dags.plan("chain", KEYED.replace(", {name: kind, type: text}", ""))
+
+    other, broken = plan.consumers
+    assert (other.dag, other.job, other.on_upgrade, other.breaks) == ("other", "report", "continue", ())
+    assert (broken.dag, broken.on_upgrade) == ("reader", "reprocess")
+    [found] = broken.breaks
+    assert (found.code, found.message) == (
+        "where_unknown_column", "its where names kind, which ranges no longer has",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("role", "groups", "reads"),
+    [
+        (Role.OPERATOR, (), False),
+        (Role.OPERATOR, ("sales",), False),
+        (Role.OPERATOR, ("sales", "analysts"), True),
+        (Role.VIEWER, ("analysts",), True),
+        (Role.ADMIN, (), True),
+    ],
+)
+async def test_a_dataset_that_the_deployer_may_not_read_is_unknown(
+    world: World, role: Role, groups: tuple[str, ...], reads: bool
+) -> None:
+    await world.deploy(KEYED)
+    caller = Principal("ana", role, None, groups)
+
+    found = await world.dags.validate(READER, caller=caller)
+
+    assert [problem.code for problem in found.report.problems] == ([] if reads else ["unknown_dataset"])
+    if not reads:
+        for call in (world.dags.plan, world.dags.deploy):
+            with pytest.raises(errors.DagInvalid):
+                await call("reader", READER, caller=caller)  # type: ignore[operator]
+        taken = "publish:\n  ranges: {from: {job: report}, storage: s3}\n"
+        own = READER.replace("{dataset: ranges}, on_upgrade: reprocess", "{dataset: mine}").replace(
+            "outputs: 0", "outputs: 1"
+        )
+        problems = (await world.dags.validate(own + taken, caller=caller)).report.problems
+        assert "dataset_taken" in [problem.code for problem in problems], "its name is taken all the same"
+
+
+async def test_partitions_of_another_dag_that_do_not_fit_are_a_problem_of_the_file(world: World) -> None:
+    await world.deploy(PRODUCER)
+
+    with pytest.raises(errors.DagInvalid) as refused:
+        await world.dags.deploy("reader", READER + "    partitions: {kind: range, size: 1000}\n")
+
+    [problem] = refused.value.details["problems"]
+    assert problem["code"] == "partition_mismatch"
+    assert "(range 100)" in problem["message"]
+    assert "(range 1000)" in problem["message"]
 
 
 # ------------------------------------------------------------------------------------------------- sources

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
-from tests.datasets.world import World, output
+from tests.contracts.lease.world import WORKER, Holder
+from tests.datasets.world import CHAIN, World, output
 from tests.kit.world import ok
 
 from windlass.datasets.router import Router
+from windlass.datasets.why import Reasons
 
 pytestmark = pytest.mark.slow
 
@@ -227,3 +231,174 @@ async def test_a_replayed_window_that_was_read_meanwhile_is_not_given_to_a_worke
 
     assert (await world.leases.claim(again))["reason"] == "Completed"
     assert (await world.leases.task(again)).result == b'{"noop":true}'
+
+
+# ------------------------------------------------------------------------------------------------- coalesce
+
+COALESCE = CHAIN.replace("config: {limit: 7}", "config: {limit: 7}\n    coalesce: true")
+
+
+def window(holder: Holder) -> tuple[int | None, int]:
+    [given] = holder.reply["task"]["inputs"]
+    return given["cursor_from"], given["cursor_to"]
+
+
+async def test_a_job_that_coalesces_has_one_task_that_takes_all_that_waits(world: World) -> None:
+    await world.deploy(COALESCE)
+    for cursor in (10, 20, 30):
+        await world.report(await world.emit(), cursor=cursor)
+    assert len(await world.tasks("alert")) == 1
+
+    first = await world.hold("alert")
+    for cursor in (40, 50):
+        await world.report(await world.emit(), cursor=cursor)
+
+    assert window(first) == (None, 30)
+    assert len(await world.tasks("alert")) == 2, "one runs, and one waits"
+    ok(await first.complete())
+    await world.settle()
+    second = await world.hold("alert")
+    assert window(second) == (30, 50)
+    ok(await second.complete())
+    await world.settle()
+    assert await world.tasks("alert", "queued", "blocked", "running") == []
+    assert len(await world.tasks("alert")) == 2
+
+
+async def test_a_retry_of_a_job_that_coalesces_takes_what_came_meanwhile(world: World) -> None:
+    await world.deploy(COALESCE)
+    await world.report(await world.emit(), cursor=10)
+    first = await world.hold("alert")
+    ok(await first.complete("Failed", error_message="no", error={"category": "USER_CODE", "retryable": True}))
+    await world.report(await world.emit(), cursor=20)
+
+    [task_id] = await world.tasks("alert")
+    await world.leases.clock.advance(600)
+    again = await world.leases.hold(task_id)
+
+    assert window(again) == (None, 20)
+    ok(await again.complete())
+    await world.settle()
+    await world.report(await world.emit(), cursor=30)
+    assert window(await world.hold("alert")) == (20, 30)
+
+
+async def test_a_repeated_claim_of_a_job_that_coalesces_gets_the_same_window(world: World) -> None:
+    await world.deploy(COALESCE)
+    await world.report(await world.emit(), cursor=10)
+    [task_id] = await world.tasks("alert", "queued")
+    claim = {"task_id": str(task_id), "worker_id": WORKER, "claim_id": str(uuid4())}
+    first = ok(await world.leases.post("task-claim", claim))
+    await world.report(await world.emit(), cursor=20)
+
+    again = ok(await world.leases.post("task-claim", claim))
+
+    assert [reply["task"]["inputs"][0]["cursor_to"] for reply in (first, again)] == [10, 10]
+    assert first["lease_token"] == again["lease_token"]
+
+
+async def test_what_a_late_report_has_not_read_is_owed_though_its_task_was_to_read_it(world: World) -> None:
+    await world.deploy(COALESCE)
+    await world.report(await world.emit(), cursor=10)
+    late = await world.hold("alert")
+    await world.leases.expire()
+    assert (await world.leases.task(late.task_id)).state == "queued"
+    await world.report(await world.emit(), cursor=20)
+    assert len(await world.tasks("alert")) == 1, "the task that waits will read it"
+
+    ok(await late.complete())
+    await world.settle()
+
+    assert window(await world.hold("alert")) == (10, 20)
+
+
+async def test_a_job_of_the_server_coalesces_too(world: World) -> None:
+    ranges = "config: {range_size: 100, start: 0}"
+    await world.deploy(CHAIN.replace(ranges, f"coalesce: true\n    {ranges}"))
+    source = await world.emit()
+    for cursor in (120, 250):
+        ok(await source.events({**output(source), "cursor": cursor}))
+    await world.settle()
+
+    assert len(await world.tasks("compact", "queued")) == 2
+    assert len(await world.tasks("ranges")) == 1
+    await world.report(await world.emit(), cursor=300)
+    assert len(await world.tasks("compact", "queued")) == 3
+
+
+# ------------------------------------------------------------------------------------------------- when: all
+
+JOIN = """\
+name: join
+jobs:
+  - {name: left, activation: source, runtime: ecs_platform, operator: l, source: {kind: manual}, outputs: 1,
+     update_strategy: replace}
+  - {name: right, activation: source, runtime: ecs_platform, operator: r, source: {kind: manual}, outputs: 1,
+     update_strategy: replace}
+  - name: both
+    activation: reactive
+    runtime: ecs_platform
+    operator: joiner
+    execution_strategy: PerPartition
+    when: all
+    inputs: [{from: {job: left}}, {from: {job: right}}]
+    outputs: 1
+    update_strategy: replace
+"""
+
+
+async def part(world: World, job: str, key: str) -> None:
+    await world.report(await world.emit(job, "join"), partition_key=key)
+
+
+async def given(world: World) -> list[list[tuple[str, int]]]:
+    """What the tasks of the job were given: key and revision of each input."""
+    found = []
+    for task_id in await world.tasks("both", "queued"):
+        holder = await world.leases.hold(task_id)
+        found.append([(each["partition_key"], each["revision"]) for each in holder.reply["task"]["inputs"]])
+        await world.report(holder, partition_key=found[-1][0][0])
+    return sorted(found)
+
+
+async def test_a_job_that_waits_for_all_inputs_gets_one_task_for_a_partition_that_all_have(world: World) -> None:
+    await world.deploy(JOIN, "join")
+    await part(world, "left", "a")
+    assert await world.tasks("both") == []
+    found = await world.engine.service(Reasons).why("join", "both", partition_key="a")
+    assert (found.because, [each.name for each in found.missing]) == ("waiting_for_input", ["right"])
+
+    await part(world, "right", "b")
+    await part(world, "right", "a")
+
+    assert await given(world) == [[("a", 1), ("a", 1)]]
+    await part(world, "left", "a")
+    assert await given(world) == [[("a", 2), ("a", 1)]]
+    await part(world, "left", "b")
+    assert await given(world) == [[("b", 1), ("b", 1)]]
+
+
+async def test_a_new_job_that_waits_for_all_inputs_is_built_from_what_all_have(world: World) -> None:
+    await world.deploy(JOIN, "join")
+    for key in ("a", "b", "c"):
+        await part(world, "left", key)
+    for key in ("b", "c", "d"):
+        await part(world, "right", key)
+    assert await given(world) == [[("b", 1), ("b", 1)], [("c", 1), ("c", 1)]]
+
+    second = await world.deploy(JOIN.replace("operator: joiner", "operator: other"), "join")
+
+    assert second.state == "building"
+    assert await given(world) == [[("b", 1), ("b", 1)], [("c", 1), ("c", 1)]]
+    assert (await world.dags.deployment("join", second.id)).state == "active"
+
+
+async def test_events_of_both_inputs_that_are_routed_together_make_one_task(world: World) -> None:
+    await world.deploy(JOIN, "join")
+    left, right = await world.emit("left", "join"), await world.emit("right", "join")
+    for holder in (left, right):
+        ok(await holder.complete(events=[{**output(holder), "partition_key": "a"}]))
+
+    await world.settle()
+
+    assert len(await world.tasks("both")) == 1

@@ -21,7 +21,7 @@ from windlass.contracts.lease.wakeups.planner import Wakeups
 from windlass.contracts.registry.commands import StepBegin
 from windlass.contracts.registry.rules import AttemptState, RunCredential, StepAttempt
 from windlass.contracts.registry.server.work import run_command
-from windlass.core.access import Role
+from windlass.core.access import Principal, Role
 from windlass.core.queue import QueueConfig
 from windlass.core.schedule import ScheduleSpec
 from windlass.core.states import Effect, Instant
@@ -150,7 +150,9 @@ async def populated(engine: Engine) -> Victim:
 
 async def _deployed(engine: Engine) -> UUID:
     """An active version of a DAG, with tasks of its sources."""
-    deployment, _ = await engine.service(Dags).deploy("flow", f"{DAG}# {SECRET}\n", namespace=VICTIM, created_by=SECRET)
+    deployment, _ = await engine.service(Dags).deploy(
+        "flow", f"{DAG}# {SECRET}\n", namespace=VICTIM, caller=Principal(SECRET, Role.ADMIN)
+    )
     await settle(engine)
     await engine.service(Sources).emit("flow", "read", namespace=VICTIM, key=SECRET, payload=SECRET)
     return deployment.id

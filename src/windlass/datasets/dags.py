@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from windlass.core.access import Principal, Role
 from windlass.core.delivery import decode_delivery, type_of
 from windlass.core.queue import QueueConfig
 from windlass.core.states import Effect
@@ -21,7 +22,7 @@ from windlass.datasets.read_yaml import read
 from windlass.datasets.router import Router
 from windlass.datasets.rules import deployment as rules
 from windlass.datasets.rules.check import Report, check
-from windlass.datasets.rules.dag import QUEUES_MADE, Dag, ExecutionStrategy, Storage
+from windlass.datasets.rules.dag import QUEUES_MADE, Dag, ExecutionStrategy, OnUpgrade, Storage
 from windlass.datasets.rules.dag_form import Reading
 from windlass.datasets.rules.deployed import Deployed, deploy, job_id_of
 from windlass.datasets.rules.deployment import Actor, Cutover, Deployment, DeploymentState, deployment_id
@@ -31,13 +32,14 @@ from windlass.datasets.rules.plan import Definition, Owed, Plan, Stored, counts,
 from windlass.datasets.rules.schema import DatasetSchema
 from windlass.datasets.sources import locked_dag, no_dag, take_over_sources
 from windlass.datasets.tables.dags import DagRow, DagTable, DagView, DeploymentRow, NewDeployment
-from windlass.datasets.tables.jobs import JobTable
+from windlass.datasets.tables.jobs import JobTable, decode_job
 from windlass.datasets.tables.purge import PurgeTable
 from windlass.engine.engine import Engine
 from windlass.errors import DagInvalid, Invalid, InvalidState, NotFound, PlanChanged
 from windlass.store.notify import PendingNotifications
 from windlass.store.transaction import Transaction
 
+OWNER = Principal("windlass", Role.ADMIN)  # the caller of a program that has the database
 LEAVE = "leave_jobs"  # the effect that cancels the tasks of jobs that no live deployment has
 PAGE_DEFAULT = 50
 
@@ -72,20 +74,28 @@ class Dags:
 
     # ----------------------------------------------------------------------------------------- files
 
-    async def validate(self, yaml: str, *, namespace: str = "default") -> Validation:
-        """Check a file against its namespace. Writes nothing."""
+    async def validate(self, yaml: str, *, namespace: str = "default", caller: Principal = OWNER) -> Validation:
+        """Check a file against its namespace. Writes nothing. A dataset that the caller may not read is unknown."""
         reading = read(yaml)
         name = "" if reading.draft is None else reading.draft.name
         async with self._store.begin() as tx:
-            facts = await self._facts(tx, namespace, name)
+            facts = await self._facts(tx, namespace, name, caller)
         return Validation(name, check(reading, facts))
 
-    async def plan(self, dag: str, yaml: str, *, namespace: str = "default", rebuild: Sequence[str] = ()) -> Plan:
+    async def plan(
+        self,
+        dag: str,
+        yaml: str,
+        *,
+        namespace: str = "default",
+        rebuild: Sequence[str] = (),
+        caller: Principal = OWNER,
+    ) -> Plan:
         """What a deploy of this file would do. Writes nothing."""
         reading = read(yaml)
         async with self._store.begin() as tx:
             known = await DagTable(tx.session).get(namespace, dag) or DagRow(namespace, dag)
-            return (await self._candidate(tx, known, yaml, reading, rebuild)).plan
+            return (await self._candidate(tx, known, yaml, reading, rebuild, caller)).plan
 
     async def deploy(
         self,
@@ -96,27 +106,27 @@ class Dags:
         plan_hash: str | None = None,
         auto_cutover: bool = True,
         rebuild: Sequence[str] = (),
-        created_by: str = "",
+        caller: Principal = OWNER,
     ) -> tuple[DeploymentRow, bool]:
         """Deploy a file. Returns the deployment, and whether it is new: the same file is the same deployment, which is
         brought back if another one is active. Raises DagInvalid and PlanChanged."""
         reading = read(yaml)
         missing = await self._missing_queues(reading, namespace)
         if missing:  # a deploy that is refused leaves no queues
-            planned = await self.plan(dag, yaml, namespace=namespace, rebuild=rebuild)
+            planned = await self.plan(dag, yaml, namespace=namespace, rebuild=rebuild, caller=caller)
             if plan_hash in (None, planned.plan_hash):
                 await self._make_queues(missing, namespace)
         async with self._store.begin() as tx:
             dags = DagTable(tx.session)
             row = await dags.lock(namespace, dag, make=True)
             assert row is not None, dag
-            candidate = await self._candidate(tx, row, yaml, reading, rebuild, missing)
+            candidate = await self._candidate(tx, row, yaml, reading, rebuild, caller, missing)
             known = candidate.known
             live = known is not None and known.state in rules.LIVE
             if not live and plan_hash not in (None, candidate.plan.plan_hash):
                 raise PlanChanged(f"the plan is {candidate.plan.plan_hash} now", plan_hash=candidate.plan.plan_hash)
             if known is None:
-                await self._insert(tx, row, candidate, yaml, auto_cutover, created_by)
+                await self._insert(tx, row, candidate, yaml, auto_cutover, caller.name)
             else:
                 await self._deploy_again(tx, row, known, auto_cutover)
             await self._revive(tx, candidate)
@@ -220,6 +230,9 @@ class Dags:
         await take_over_sources(tx, row, target, dag, paused=row.paused)
         await dags.retire_datasets(row.namespace, row.name, pointed)
         kept = {job_id_of(row.namespace, row.name, *consumer) for consumer in decided.untouched}
+        if row.active_version is not None:
+            changed = {id_: version for id_, version in before.items() if pointed.get(id_) != version}
+            kept -= await dags.upgrade(row.active_version, target.id, changed)
         await dags.mark_behind({job.job_id for job in await dags.jobs(target.id)} - kept)
         await dags.mark_readers_behind([id_ for id_, version in pointed.items() if before.get(id_) != version])
         left = {job_id_of(row.namespace, row.name, *consumer) for consumer in decided.cancelled}
@@ -278,12 +291,13 @@ class Dags:
         yaml: str,
         reading: Reading,
         rebuild: Sequence[str],
+        caller: Principal,
         made: Collection[str] = (),
     ) -> _Candidate:
         """All that follows from a file. `made` are queues that this deploy makes: the plan is that of before. Raises
         DagInvalid."""
         dags = DagTable(tx.session)
-        facts = await self._facts(tx, row.namespace, row.name)
+        facts = await self._facts(tx, row.namespace, row.name, caller)
         facts = replace(facts, queues={name: known for name, known in facts.queues.items() if name not in made})
         report = check(reading, facts)
         dag = reading.dag
@@ -358,13 +372,15 @@ class Dags:
         await dags.insert_parts(candidate.id, row.namespace, row.name, candidate.deployed)
         await self._fall_behind(dags, row, candidate.id)
 
-    async def _facts(self, tx: Transaction, namespace: str, dag: str) -> Facts:
-        """What a file is checked against."""
+    async def _facts(self, tx: Transaction, namespace: str, dag: str, caller: Principal) -> Facts:
+        """What a file is checked against, as far as its deployer may read it."""
         dags = DagTable(tx.session)
         queues = await tx.queues.get_settings(namespace, None)
         edges: dict[tuple[str, str], list[OtherInput]] = {}
         for edge in await dags.outside_edges(namespace, dag):
-            edges.setdefault((edge.dag, edge.job), []).append(OtherInput(edge.dataset_uuid, edge.condition))
+            on_upgrade = OnUpgrade.CONTINUE if edge.continues else OnUpgrade.REPROCESS
+            given = OtherInput(edge.dataset_uuid, edge.condition, edge.trigger, on_upgrade)
+            edges.setdefault((edge.dag, edge.job), []).append(given)
         writes: dict[tuple[str, str], list[UUID]] = {}
         for other, job, dataset_uuid in await dags.outside_writes(namespace, dag):
             writes.setdefault((other, job), []).append(dataset_uuid)
@@ -374,8 +390,10 @@ class Dags:
                 known.name: KnownDataset(
                     known.dag, known.id, Storage(known.storage),
                     None if known.schema is None else msgspec.json.decode(known.schema, type=DatasetSchema),
+                    None if known.definition is None else decode_job(known.definition).output_partitions,
+                    known.readable,
                 )
-                for known in await dags.named_datasets(namespace)
+                for known in await dags.named_datasets(namespace, caller)
             },
             tuple(
                 OtherJob(*place, tuple(edges.get(place, ())), tuple(writes.get(place, ())))

@@ -62,7 +62,7 @@ class Deployments:
         built = {
             jobs[job_id]: Built(
                 owed=int(one.behind), unfinished=one.owed - one.done, done=one.done - one.failed, failed=one.failed,
-                reason="" if one.failed_task is None else f"{one.failed_task} failed",
+                reason=one.reason,
             )
             for job_id, one in (await dags.progress(jobs)).items()
         }  # fmt: skip

@@ -20,14 +20,16 @@ from msgspec.structs import replace
 from windlass.core.states import Effect, State, Transition, Verb, move
 from windlass.core.submission import Submission
 from windlass.core.task import JOB, Task
+from windlass.datasets.owed import by_job, owed_data, owed_to_all
 from windlass.datasets.rules.backpressure import held
 from windlass.datasets.rules.events import ROUTE
 from windlass.datasets.rules.job import LEFT, JobRef, owed_task, queue_limits, room, with_given
-from windlass.datasets.rules.owed import BUILD, EVENT, Given, Owed, TaskKey, merged, next_task_id
-from windlass.datasets.rules.route import route, task_key
+from windlass.datasets.rules.owed import BUILD, EVENT, Owed, TaskKey, Trigger, coalesced, merged, next_task_id
+from windlass.datasets.rules.route import Event, Route, route
 from windlass.datasets.tables.backfills import BackfillTable
 from windlass.datasets.tables.backpressure import BackpressureTable
 from windlass.datasets.tables.jobs import Consumption, JobTable, JobTask, LiveEdge, Load
+from windlass.datasets.upgrades import carry_over
 from windlass.engine.commit.lock_waits import LONG_MS
 from windlass.engine.engine import Engine
 from windlass.store.transaction import Transaction
@@ -35,7 +37,7 @@ from windlass.store.transaction import Transaction
 log = logging.getLogger("windlass.datasets")
 
 BATCH = 200
-BEHIND_BATCH, OWED_MAX = 20, 500
+BEHIND_BATCH = 20
 
 
 class Made(NamedTuple):
@@ -106,11 +108,28 @@ class Router:
         for edge in edges:
             by_dataset.setdefault(edge.dataset_uuid, []).append(edge)
         routes = {event.id: route(event, by_dataset.get(event.dataset_uuid, ()), live, unfed) for event in events}
-        made = await self._make(tx, [one for found in routes.values() for one in found.owed], edges)
+        owed = [one for found in routes.values() for one in found.owed]
+        owed += await self._complete(jobs, events, routes, edges)
+        made = await self._make(tx, owed, edges)
         await jobs.mark_behind({job_id for found in routes.values() for job_id in found.blocked} | made.full)
         routing = {event_id: found.routing(made.new, made.later) for event_id, found in routes.items()}
         await jobs.mark_routed(routing)
         return Routed(tuple(routing.values()), len(made.new))
+
+    async def _complete(
+        self, jobs: JobTable, events: Sequence[Event], routes: Mapping[UUID, Route], edges: Sequence[LiveEdge]
+    ) -> list[Owed]:
+        """The tasks of jobs that wait for all of their inputs, if these events were the last that they needed."""
+        found, inputs, seen = [], by_job(edges), set[TaskKey]()
+        for event in events:
+            trigger = Trigger(EVENT, event_id=event.id)
+            for candidate in routes[event.id].candidates:
+                key = candidate.partitions
+                if not isinstance(key, str) or (candidate.job_id, key) in seen:
+                    continue
+                seen.add((candidate.job_id, key))
+                found += await owed_to_all(jobs, inputs[candidate.job_id], [key], 1, trigger, event.trace)
+        return found
 
     # ----------------------------------------------------------------------------------------- tasks
 
@@ -149,6 +168,7 @@ class Router:
         owed = merged(one for one in seen if _is_live(one, versions.get(one.job_id, {})))
         taken = await self._give_to_backfills(tx, owed)
         owed = {key: one for key, one in owed.items() if key not in taken}
+        owed = await self._coalesce(tx, owed, {edge.job_id for edge in edges if edge.coalesces})
         if not owed:
             return Made(taken)
         jobs = JobTable(tx.session)
@@ -165,6 +185,17 @@ class Router:
         submissions = [owed_task(refs[one.job_id], one, versions.get(one.job_id, {})) for one in fresh]
         renamed = await self._add(tx, submissions, blocked)
         return Made({one.key: renamed.get(one.task_id, one.task_id) for one in fresh} | taken, later)
+
+    async def _coalesce(
+        self, tx: Transaction, owed: Mapping[TaskKey, Owed], jobs: Collection[UUID]
+    ) -> dict[TaskKey, Owed]:
+        """Leave out the windows of jobs that coalesce, if a task waits which will read them too: it reads up to the
+        newest cursor when it starts."""
+        kept, newest = coalesced(owed, jobs)
+        table = JobTable(tx.session)
+        waiting = await table.waiting_windows(newest)
+        await table.raise_windows({task_id: newest[place].cursor for place, task_id in waiting.items()})
+        return kept | {newest[place].key: newest[place].owed for place in newest if place not in waiting}
 
     async def _give_to_backfills(self, tx: Transaction, owed: Mapping[TaskKey, Owed]) -> dict[TaskKey, UUID]:
         """Give partitions to the tasks of backfills that wait for them, under the lock of their job. What is given so
@@ -265,7 +296,7 @@ class Router:
         ids = {UUID(str(effect.body["job_id"])) for effect in effects}
         await tx.limit_waits(LONG_MS)
         await jobs.lock_jobs(ids)
-        await jobs.mark_behind(await jobs.forget_tasks(ids, LEFT))
+        await jobs.mark_behind(await jobs.forget_tasks(ids, LEFT) | await jobs.cut_windows(ids))
         loads = await self._loads(jobs, ids)
         waiting = {job_id for job_id, load in loads.items() if load.waiting}
         if waiting:
@@ -299,38 +330,18 @@ class Router:
             if not behind:
                 return 0
             edges = await jobs.edges_of(behind)
-            owed: list[Owed] = []
-            unfinished: set[UUID] = set()
-            for edge in edges:
-                if not edge.trigger:
-                    continue
-                if not edge.is_fed:  # since its row was locked
-                    unfinished.add(edge.job_id)
-                    continue
-                found = await self._owed_on(jobs, edge)
-                owed += found
-                if len(found) >= OWED_MAX:
-                    unfinished.add(edge.job_id)
+            unfinished = {edge.job_id for edge in edges if not edge.is_fed}  # since its row was locked
+            upgrading, changed = await carry_over(jobs, [edge for edge in edges if edge.is_fed])
+            if changed:
+                edges = await jobs.edges_of(behind)
+            unfinished |= upgrading
+            owed, more = await owed_data(jobs, [edge for edge in edges if edge.job_id not in unfinished])
             await tx.limit_waits(LONG_MS)
             made = await self._make(tx, owed, edges)
-            unfinished |= made.full
+            unfinished |= made.full | more
             await jobs.caught_up(set(behind) - unfinished)
         self._count(Routed(tasks=len(made.new)))
-        return max(len(made.new), len(behind) - len(unfinished))
-
-    async def _owed_on(self, jobs: JobTable, edge: LiveEdge) -> list[Owed]:
-        version = edge.dataset_version
-        if version is None:
-            return []
-        if edge.by_partition:
-            found = await jobs.owed_partitions(edge.job_id, version, edge.input_index, OWED_MAX)
-            given = [Given(edge.input_index, version, partition=part) for part in found]
-        else:
-            cursor = await jobs.owed_cursor(edge.job_id, version)
-            given = [] if cursor is None else [Given(edge.input_index, version, cursor)]
-        return [
-            Owed(edge.job_id, edge.deployment_id, task_key(edge.dataset_uuid, each), BUILD, (each,)) for each in given
-        ]
+        return max(len(made.new), len(behind) - len(unfinished), int(changed))
 
     async def _route_lost(self) -> int:
         async with self._store.begin() as tx:

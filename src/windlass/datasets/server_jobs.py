@@ -4,7 +4,6 @@ with its events: it needs no lease, and a server that dies in between has done n
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from windlass.core.delivery import PULL, type_of
 from windlass.core.failure import Category, Failure
 from windlass.core.states import Instant, Transition
 from windlass.core.task import Task
+from windlass.datasets.inputs import fix_window
 from windlass.datasets.operators import OPERATORS
 from windlass.datasets.operators.call import Call
 from windlass.datasets.rules.events import EventReport, record_events
@@ -82,7 +82,8 @@ class ServerJobs:
         operator = OPERATORS.get(task.kind)
         if operator is None or task.job_id is None or claimed.wire is None:
             raise Invalid(f"{task.kind!r} does not run in the server: queue {SERVER_QUEUE} is for jobs of DAGs")
-        fields: Mapping[str, Any] = msgspec.json.decode(claimed.wire)
+        fields: dict[str, Any] = msgspec.json.decode(claimed.wire)
+        await fix_window(tx, task, fields)
         cursor_from = None
         if (window := fields.get("window")) is not None:
             version = UUID(window["dataset_version"])

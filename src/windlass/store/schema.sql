@@ -637,7 +637,9 @@ create index deployment_job_always_on on windlass.deployment_job (deployment_id)
     where definition #>> '{source,kind}' = 'always_on';
 
 -- The inputs of the jobs of a deployment. `dataset_version` is null for a dataset of another DAG: then it is the one
--- that the active deployment of that DAG points to.
+-- that the active deployment of that DAG points to. `continues`: of a new version, the job is owed only what it was not
+-- given of the old one (`job_upgrade`). `coalesces`: one task takes all that waits. `needs_all`: a partition is owed when
+-- every triggering input has it.
 create table windlass.deployment_edge (
     deployment_id    uuid     not null,
     job_id           uuid     not null,
@@ -647,9 +649,26 @@ create table windlass.deployment_edge (
     condition        text,
     trigger          boolean  not null,
     by_partition     boolean  not null,
+    continues        boolean  not null default false,
+    coalesces        boolean  not null default false,
+    needs_all        boolean  not null default false,
     primary key (deployment_id, job_id, input_index)
 );
 create index deployment_edge_dataset on windlass.deployment_edge (dataset_uuid);
+
+-- Inputs of jobs that continue, whose version has changed. Until the reconcile loop has carried over what the job was
+-- given, the job reads the version before. `from_index` is the place that the input had, `mark` the last partition that
+-- was carried over, and `at` is when the version changed: what is committed later is owed.
+create table windlass.job_upgrade (
+    job_id        uuid        not null,
+    input_index   smallint    not null,
+    dataset_uuid  uuid        not null,
+    from_index    smallint    not null,
+    from_version  uuid        not null,
+    mark          text collate "C" not null default '',
+    at            timestamptz not null,
+    primary key (job_id, input_index)
+);
 
 -- Paths of the webhooks of active deployments.
 create table windlass.webhook (

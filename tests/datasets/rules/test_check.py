@@ -200,6 +200,34 @@ PROBLEMS: list[tuple[Code, str, str]] = [
         ),
     ),
     (
+        Code.PARTITION_MISMATCH,  # of another size
+        "jobs[1].inputs[0].from",
+        file(
+            source("a", more=", partitions: {kind: range, size: 10}"),
+            per_partition("b", "{from: ¦{job: a}}", more=", partitions: {kind: range, size: 500}"),
+        ),
+    ),
+    (
+        Code.PARTITION_MISMATCH,  # that begin elsewhere
+        "jobs[1].inputs[0].from",
+        file(
+            source("a", more=", partitions: {kind: range, size: 10}"),
+            per_partition("b", "{from: ¦{job: a}}", more=", partitions: {kind: range, size: 10, start: 5}"),
+        ),
+    ),
+    (
+        Code.PARTITION_MISMATCH,  # of ranges that the server makes
+        "jobs[2].inputs[0].from",
+        file(
+            A,
+            job(
+                "name: r;activation: reactive;runtime: dispatcher;operator: range_aggregator;source: null;"
+                "execution_strategy: PerUpdate;inputs: [{from: {job: a}}];config: {range_size: 100}"
+            ).replace(", source: null", ""),
+            per_partition("b", "{from: ¦{job: r}}", more=", partitions: {kind: range, size: 1000}"),
+        ),
+    ),
+    (
         Code.PARTITION_MISMATCH,
         "jobs[1].inputs[1].from",
         file(
@@ -345,7 +373,7 @@ def test_no_hint_tells_of_a_dataset_that_may_not_be_read() -> None:
         file(job("partitions: {kind: time, every: 1h, start: 2026-01-31T05, timezone: Europe/Paris}")),
         file(
             source("a", more=", partitions: {kind: range, size: 10}"),
-            per_partition("b", "{from: {job: a}}", more=", when: all, partitions: {kind: range, size: 500}"),
+            per_partition("b", "{from: {job: a}}", more=", when: all, partitions: {kind: range, size: 10, start: 500}"),
         ),
         file(
             A,

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.datasets.files import CHAIN, FACTS, dag_of, file, reactive, report, source
 
@@ -413,6 +413,7 @@ def test_data_that_arrives_does_not_make_a_plan_stale() -> None:
     assert before.plan_hash == after.plan_hash
 
 
+@settings(deadline=None)
 @given(st.permutations(range(6)))
 def test_the_order_of_jobs_does_not_make_work(order: list[int]) -> None:
     dag = Dag(CHAIN_DAG.name, tuple(CHAIN_DAG.jobs[index] for index in order), CHAIN_DAG.publish)

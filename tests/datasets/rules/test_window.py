@@ -9,30 +9,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.datasets.rules.window import CursorTask, Window, blocker, owed, raised, reached, wakes, window
+from windlass.datasets.rules.window import CursorTask, Window, blocker, owed, raised, reached, wakes, widen, window
 
 INPUT, OTHER = UUID(int=100), UUID(int=101)
 
 
 @pytest.mark.parametrize(
-    ("stored", "cursor", "high_water", "expected"),
+    ("stored", "cursor", "expected"),
     [
-        (None, 5, None, Window(None, 5)),
-        (None, -5, None, Window(None, -5)),
-        (3, 5, None, Window(3, 5)),
-        (5, 5, None, None),
-        (7, 5, None, None),
-        (3, 5, 9, Window(3, 9)),
-        (5, 5, 9, Window(5, 9)),
-        (9, 5, 9, None),
-        (3, 5, 4, Window(3, 5)),
-        (0, 0, None, None),
+        (None, 5, Window(None, 5)),
+        (None, -5, Window(None, -5)),
+        (3, 5, Window(3, 5)),
+        (5, 5, None),
+        (7, 5, None),
+        (0, 0, None),
     ],
 )
 def test_a_window_reaches_from_the_stored_cursor_to_that_of_the_task(
-    stored: int | None, cursor: int, high_water: int | None, expected: Window | None
+    stored: int | None, cursor: int, expected: Window | None
 ) -> None:
-    assert window(stored, cursor, high_water) == expected
+    assert window(stored, cursor) == expected
+
+
+@pytest.mark.parametrize(("cursor", "high_water", "to"), [(5, None, 5), (5, 9, 9), (5, 4, 5), (5, 5, 5)])
+def test_a_window_that_coalesces_ends_at_the_high_water_and_is_fixed_once_for_an_attempt(
+    cursor: int, high_water: int | None, to: int
+) -> None:
+    version, other = str(INPUT), str(OTHER)
+    inputs = [{"mode": "cursor", "dataset_version": version, "cursor_to": cursor},
+              {"mode": "snapshot", "dataset_version": other}]  # fmt: skip
+    fields = {"window": {"dataset_version": version, "cursor": cursor, "coalesce": True}, "inputs": inputs}
+
+    assert widen(fields, "a/1", high_water)
+    assert not widen(fields, "a/1", 1000), "a repeated claim of the same attempt"
+
+    assert fields["window"]["cursor"] == inputs[0]["cursor_to"] == to  # type: ignore[call-overload]
+    assert "cursor_to" not in inputs[1]
+    assert widen(fields, "a/2", 1000)
+    assert inputs[0]["cursor_to"] == 1000
 
 
 @pytest.mark.parametrize(("stored", "to", "expected"), [(None, 5, 5), (3, 5, 5), (9, 5, 9)])
@@ -117,7 +131,7 @@ class Consumer:
         if not ready:
             return
         chosen = ready[pick % len(ready)]
-        found = window(self.stored, chosen.cursor, self.high_water if self.coalesce else None)
+        found = window(self.stored, raised(self.high_water, chosen.cursor) if self.coalesce else chosen.cursor)
         if found is None:
             self.ended[chosen.cursor] = self.tasks.pop(chosen.cursor)
             return

@@ -59,7 +59,8 @@ NUMBER_MAX = 2**31 - 1
 @table.add("POST", "/api/v1/dags/validate", Role.VIEWER)
 async def validate_dag(call: Call[In, DagFile]) -> ValidationForm:
     """Check a DAG file. All of its problems are returned, each with its place; nothing is written."""
-    found = await _dags(call).validate(call.body.yaml, namespace=call.namespace(call.query.namespace))
+    namespace = call.namespace(call.query.namespace)
+    found = await _dags(call).validate(call.body.yaml, namespace=namespace, caller=call.principal)
     report = found.report
     return ValidationForm(found.valid, found.name, problem_forms(report.problems), problem_forms(report.warnings))
 
@@ -68,7 +69,10 @@ async def validate_dag(call: Call[In, DagFile]) -> ValidationForm:
 async def plan_dag(call: Call[In, PlanOrder]) -> PlanForm:
     """Plan the deploy of a DAG file: what it would change, and what would be built. Nothing is written."""
     namespace, dag = _place(call)
-    return plan_form(await _dags(call).plan(dag, call.body.yaml, namespace=namespace, rebuild=call.body.rebuild))
+    order = call.body
+    return plan_form(
+        await _dags(call).plan(dag, order.yaml, namespace=namespace, rebuild=order.rebuild, caller=call.principal)
+    )
 
 
 @table.add("POST", "/api/v1/dags/{dag}/versions", Role.OPERATOR, status=201, known_status=200)
@@ -84,7 +88,7 @@ async def deploy_dag(call: Call[In, DeployOrder]) -> DeploymentForm | Response:
         plan_hash=order.plan_hash,
         auto_cutover=order.cutover == "auto",
         rebuild=order.rebuild,
-        created_by=call.principal.name,
+        caller=call.principal,
     )
     form = await _deployment_form(call, deployment)
     return form if new else Response(msgspec.json.encode(form), 200, headers=(NO_STORE,))

@@ -253,8 +253,8 @@ class _Checker:
         return schema.names(postgres=storage is Storage.POSTGRES) if schema else None
 
     def _partitions(self, job: Job, path: Path) -> None:
-        """Partitions of another size are mapped by cover, those of another kind cannot be. Without a scheme of its own,
-        a job takes that of its inputs, which must then be one."""
+        """The partitions of a job are those of its inputs, by their keys. Partitions of another size would have to be
+        mapped by cover, which is not supported yet."""
         if job.execution_strategy is not ExecutionStrategy.PER_PARTITION:
             return
         scheme = job.partitions
@@ -264,15 +264,19 @@ class _Checker:
                 continue
             if scheme is None:
                 scheme = found
-            elif found.kind is not scheme.kind or (job.partitions is None and found != scheme):
-                message = f"its partitions ({_scheme_text(found)}) do not fit those of the job ({_scheme_text(scheme)})"
+            elif not found.fits(scheme):
+                of = "of the job" if job.partitions is not None else "of its first input"
+                message = (
+                    f"its partitions ({_scheme_text(found)}) are not those {of} ({_scheme_text(scheme)}): an input "
+                    "that triggers a job has the same partitions as the job"
+                )
                 self._findings.value((*path, "inputs", number, "from"), Code.PARTITION_MISMATCH, message)
 
     def _scheme(self, source: Input) -> Partitioning | None:
         writers = self._dag.writers(source)
         if writers:
             writer = self._dag.job.get(writers[0].job)
-            return writer.partitions if writer else None
+            return writer.output_partitions if writer else None
         known = self._facts.readable(self._dag.name, source.dataset or "")
         return known.partitions if known else None
 
@@ -304,5 +308,5 @@ def check_output(dag: Dag, findings: Findings, job: str, output: int, path: Path
 
 
 def _scheme_text(scheme: Partitioning) -> str:
-    size = scheme.size or scheme.every
-    return f"{scheme.kind} {size}" if size else str(scheme.kind)
+    parts = [scheme.kind, scheme.size or scheme.every, scheme.start and f"from {scheme.start}", scheme.timezone]
+    return " ".join(str(part) for part in parts if part)

@@ -132,12 +132,13 @@ QUEUES: Mapping[Runtime, str | None] = {
     Runtime.DISPATCHER: None,
 }
 QUEUES_MADE = frozenset({"platform", "udf"})  # a deploy makes them if they are missing
+RANGE_AGGREGATOR = "range_aggregator"
 # The operators of `dispatcher`, with the kind of source that each serves; None is for reactive jobs.
 BUILT_IN: Mapping[str, SourceKind | None] = {
     "cron_source": SourceKind.CRON,
     "manual_source": SourceKind.MANUAL,
     "webhook_source": SourceKind.WEBHOOK,
-    "range_aggregator": None,
+    RANGE_AGGREGATOR: None,
     "range_splitter": None,
 }
 
@@ -159,14 +160,15 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Input(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An input of a job: an output of a job in the same file, or a dataset by its name."""
+    """An input of a job: an output of a job in the same file, or a dataset by its name. `on_upgrade` is what the file
+    says; see `Dag.on_upgrade`."""
 
     job: str | None = None
     output: int = 0
     dataset: str | None = None
     where: str | None = None
     trigger: bool = True
-    on_upgrade: OnUpgrade = OnUpgrade.REPROCESS
+    on_upgrade: OnUpgrade | None = None
 
 
 class Partitioning(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -178,6 +180,17 @@ class Partitioning(msgspec.Struct, frozen=True, omit_defaults=True):
     every: str | None = None
     start: int | str | None = None
     timezone: str | None = None
+
+    def fits(self, other: Partitioning) -> bool:
+        """Whether a partition of one has the same key as that of the other. Where they start does not matter, if it is
+        a whole number of partitions apart."""
+        same = (self.kind, self.size, self.every, self.timezone or "UTC")
+        if same != (other.kind, other.size, other.every, other.timezone or "UTC"):
+            return False
+        starts = self.start or 0, other.start or 0
+        if self.size is None or not all(isinstance(start, int) for start in starts):
+            return True
+        return (int(starts[0]) - int(starts[1])) % self.size == 0
 
     def scheme(self, zone: tzinfo | None = None) -> Scheme:
         """The scheme that it describes; `zone` is the zone that `timezone` names. Raises Invalid with the field that is
@@ -232,6 +245,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def trusted(self) -> bool:
         """Whether its code may hold credentials."""
         return self.runtime is not Runtime.ECS_UDF
+
+    @property
+    def output_partitions(self) -> Partitioning | None:
+        """The partitions that its outputs have, as far as the file says it."""
+        size, start = self.config.get("range_size"), self.config.get("start", 0)
+        if self.operator == RANGE_AGGREGATOR and self.runtime is Runtime.DISPATCHER and isinstance(size, int):
+            return Partitioning(PartitionKind.RANGE, size=size, start=start if isinstance(start, int) else 0)
+        return self.partitions
 
 
 class DataCheck(msgspec.Struct, frozen=True):
@@ -330,6 +351,13 @@ class Dag(msgspec.Struct, frozen=True, dict=True):
             return job.on_change
         outputs = (self.published.get(Output(job.name, index)) for index in range(job.outputs))
         return OnChange.FORWARD if all(output and output.buffered for output in outputs) else OnChange.REBUILD
+
+    def on_upgrade(self, job: Job, source: Input) -> OnUpgrade:
+        """What a new version of an input means. What the file says; else a job that goes forward continues, so that
+        nobody is told of everything again, and any other reprocesses."""
+        if source.on_upgrade is not None:
+            return source.on_upgrade
+        return OnUpgrade.CONTINUE if self.on_change(job) is OnChange.FORWARD else OnUpgrade.REPROCESS
 
     def datasets(self, namespace: str) -> tuple[Dataset, ...]:
         """Every dataset that the jobs make: the outputs in the order of the file, then the buffered datasets."""

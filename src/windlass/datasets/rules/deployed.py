@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.ids import derived_id
-from windlass.datasets.rules.dag import Dag, Dataset, ExecutionStrategy, Input, Job, Output
+from windlass.datasets.rules.dag import Dag, Dataset, ExecutionStrategy, Input, Job, OnUpgrade, Output, When
 from windlass.datasets.rules.fact import Facts
 from windlass.datasets.rules.job import SERVER_QUEUE
 
@@ -28,7 +28,9 @@ class DeployedJob(msgspec.Struct, frozen=True):
 
 
 class DeployedEdge(msgspec.Struct, frozen=True):
-    """An input of a job. `dataset_version` is None for the current version of another DAG's dataset."""
+    """An input of a job. `dataset_version` is None for the current version of another DAG's dataset. `continues`: of a
+    new version, the job is owed only what it was not given of the old one. `coalesces`: one task takes all that waits.
+    `needs_all`: a partition is owed when every triggering input has it."""
 
     job_id: UUID
     input_index: int
@@ -37,6 +39,9 @@ class DeployedEdge(msgspec.Struct, frozen=True):
     condition: str | None
     trigger: bool
     by_partition: bool
+    continues: bool
+    coalesces: bool
+    needs_all: bool
 
 
 class DeployedDataset(msgspec.Struct, frozen=True):
@@ -85,8 +90,9 @@ def deploy(dag: Dag, facts: Facts, fingerprints: Mapping[str, str], versions: Ma
             DeployedEdge(
                 job_id, given["index"], given["dataset_uuid"], given["dataset_version"], given["where"],
                 given["trigger"], job.execution_strategy is ExecutionStrategy.PER_PARTITION,
+                dag.on_upgrade(job, source) is OnUpgrade.CONTINUE, job.coalesce, job.when is When.ALL,
             )
-            for given in inputs
+            for source, given in zip(job.inputs, inputs, strict=True)
         ]  # fmt: skip
     rows = tuple(_dataset(dataset) for dataset in datasets.values())
     return Deployed(tuple(jobs), tuple(edges), rows, {id_: versions[id_] for id_ in datasets})

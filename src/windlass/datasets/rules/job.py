@@ -58,9 +58,11 @@ def queue_limits(job: Job) -> QueueLimits:
 
 def owed_task(ref: JobRef, owed: Owed, versions: Mapping[int, UUID | None]) -> Submission:
     """The task for something owed. `versions` are those that the inputs of the job read now."""
-    window = None
+    window: dict[str, object] | None = None
     if owed.window is not None:
         window = {"dataset_version": owed.window.dataset_version, "cursor": owed.window.cursor}
+        if ref.job.coalesce:
+            window["coalesce"] = True
     inputs = [_input(fields, owed, versions.get(fields["index"])) for fields in ref.inputs]
     return task_of(ref, owed.task_id, owed.trigger, inputs=inputs, window=window, trace=owed.trace)
 

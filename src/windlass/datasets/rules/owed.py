@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -96,6 +97,35 @@ def merged(owed: Iterable[Owed]) -> dict[TaskKey, Owed]:
             one = replace(known, given=(*known.given, *more))
         found[one.key] = one
     return found
+
+
+class NewestWindow(NamedTuple):
+    """The newest of several windows of one version that a job is owed."""
+
+    owed: Owed
+    cursor: int
+
+    @property
+    def key(self) -> TaskKey:
+        return self.owed.key
+
+
+def coalesced(
+    owed: Mapping[TaskKey, Owed], jobs: Collection[UUID]
+) -> tuple[dict[TaskKey, Owed], dict[tuple[UUID, UUID], NewestWindow]]:
+    """Of the windows of these jobs only the newest, by job and version: one task reads all that waits. What is owed
+    otherwise is returned first."""
+    kept: dict[TaskKey, Owed] = {}
+    newest: dict[tuple[UUID, UUID], NewestWindow] = {}
+    for key, one in owed.items():
+        window = one.window
+        if window is None or window.cursor is None or one.job_id not in jobs:
+            kept[key] = one
+            continue
+        known = newest.get((one.job_id, window.dataset_version))
+        if known is None or window.cursor > known.cursor:
+            newest[one.job_id, window.dataset_version] = NewestWindow(one, window.cursor)
+    return kept, newest
 
 
 def task_id_of(job_id: UUID, dedupe_key: str) -> UUID:

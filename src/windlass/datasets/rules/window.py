@@ -8,7 +8,7 @@ windows of accepted completions are disjoint and leave no gap, whatever fails, r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -32,12 +32,24 @@ class CursorTask(msgspec.Struct, frozen=True):
     running: bool = False
 
 
-def window(stored: int | None, cursor: int, high_water: int | None = None) -> Window | None:
+def window(stored: int | None, cursor: int) -> Window | None:
     """The window of an attempt that begins now. `stored` is the cursor that the consumer has reached, None at first.
-    A consumer that coalesces passes the high water of the input and takes all that there is. None if nothing is left
-    to read; the task then completes at once, with `NOOP`."""
-    to = cursor if high_water is None else max(cursor, high_water)
-    return None if stored is not None and to <= stored else Window(stored, to)
+    None if nothing is left to read; the task then completes at once, with `NOOP`."""
+    return None if stored is not None and cursor <= stored else Window(stored, cursor)
+
+
+def widen(fields: dict[str, Any], attempt: str, high_water: int | None) -> bool:
+    """Let the window of a task that coalesces (its `wire`) end at the high water. That is fixed once for an attempt,
+    also if its claim is repeated: the cursor of the consumer moves there when the attempt succeeds. Returns whether it
+    was not fixed yet."""
+    window = fields["window"]
+    if window.get("attempt") == attempt:
+        return False
+    window |= {"cursor": raised(high_water, window["cursor"]), "attempt": attempt}
+    for given in fields["inputs"]:
+        if given.get("mode") == "cursor" and given["dataset_version"] == window["dataset_version"]:
+            given["cursor_to"] = window["cursor"]
+    return True
 
 
 def reached(stored: int | None, window: Window) -> int:

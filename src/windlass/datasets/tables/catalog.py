@@ -9,13 +9,14 @@ from uuid import UUID
 
 import msgspec
 
-from windlass.core.access import Principal, Role
+from windlass.core.access import Principal
 from windlass.core.position import NOWHERE, Position
 from windlass.core.states import State
 from windlass.datasets.rules.dag import Job
 from windlass.datasets.rules.lineage import JobName, Link
 from windlass.datasets.rules.partition import Span
 from windlass.datasets.rules.status import Place
+from windlass.datasets.tables.dags import rights_of
 from windlass.datasets.tables.events import EventView
 from windlass.store.queries import register_queries
 from windlass.store.table import Table
@@ -145,13 +146,13 @@ class CatalogTable(Table):
     # ----------------------------------------------------------------------------------------- datasets
 
     async def page(self, caller: Principal, namespace: str, after: str | None, limit: int) -> list[DatasetView]:
-        rows = await self.session.fetch("get_datasets", None, None, *_rights(caller), after, limit, namespace)
+        rows = await self.session.fetch("get_datasets", None, None, *rights_of(caller), after, limit, namespace)
         return [DatasetView(*row) for row in rows]
 
     async def find(self, caller: Principal, which: UUID | str, namespace: str | None) -> DatasetView | None:
         """A dataset that the caller may read, by its id or name. By id in any namespace if none is given."""
         id_, name = (which, None) if isinstance(which, UUID) else (None, which)
-        rows = await self.session.fetch("get_datasets", id_, name, *_rights(caller), None, 1, namespace)
+        rows = await self.session.fetch("get_datasets", id_, name, *rights_of(caller), None, 1, namespace)
         return DatasetView(*rows[0]) if rows else None
 
     async def versions(self, datasets: Collection[UUID], *, sums: bool) -> dict[UUID, list[VersionView]]:
@@ -235,10 +236,5 @@ class CatalogTable(Table):
         ]
 
     async def lineage_datasets(self, caller: Principal, datasets: Collection[UUID]) -> dict[UUID, LineageDataset]:
-        rows = await self.session.fetch("lineage_datasets", list(datasets), *_rights(caller))
+        rows = await self.session.fetch("lineage_datasets", list(datasets), *rights_of(caller))
         return {row[0]: LineageDataset(*row) for row in rows}
-
-
-def _rights(caller: Principal) -> tuple[bool, bool, list[str]]:
-    """What decides which datasets a caller may read: whether it is an admin, an operator, and its groups."""
-    return caller.may(Role.ADMIN), caller.may(Role.OPERATOR), list(caller.groups)

@@ -1,8 +1,3 @@
--- part: readable
--- Whether a caller may read a dataset: an admin ($1); any caller if its roles are `*`; one with a group ($3) that they
--- name; an operator ($2) if they name none.
-($1::boolean or '*' = any(s.read_roles) or s.read_roles && $3::text[] or ($2::boolean and s.read_roles = '{}'))
-
 -- part: dataset_label
 -- By which datasets are listed: those with a name first.
 coalesce(s.name, '~' || s.dag || '/' || coalesce(s.job, '') || '/' || coalesce(s.output_index::text, s.id::text))

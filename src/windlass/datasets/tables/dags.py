@@ -9,7 +9,9 @@ from uuid import UUID
 
 import msgspec
 
+from windlass.core.access import Principal, Role
 from windlass.datasets.rules.deployed import Deployed, DeployedDataset, DeployedJob
+from windlass.datasets.rules.job import LEFT
 from windlass.store.queries import register_queries
 from windlass.store.table import Table
 
@@ -71,39 +73,51 @@ class NewDeployment(msgspec.Struct, frozen=True):
 
 
 class NamedDataset(msgspec.Struct, frozen=True):
-    """A dataset with a name, and the version that is current. The schema is JSON."""
+    """A dataset with a name, and whether the caller may read it. The schema is JSON, and so is the definition of the
+    job that writes it; None if several do."""
 
     id: UUID
     name: str
     dag: str
     storage: str
-    write_mode: str | None
     schema: str | None
-    read_roles: list[str]
-    dataset_version: UUID | None
-    location: str | None
+    readable: bool
+    definition: str | None
 
 
 class OutsideEdge(msgspec.Struct, frozen=True):
-    """An input of a job in the active deployment of another DAG. The definition is JSON."""
+    """An input of a job in the active deployment of another DAG. `continues` is of `rules.deployed.DeployedEdge`."""
 
     dag: str
     job: str
-    job_id: UUID
-    input_index: int
     dataset_uuid: UUID
     condition: str | None
-    definition: str
+    trigger: bool
+    continues: bool
 
 
 class BuildProgress(NamedTuple):
-    """The tasks of a job: all, those that ended, those that failed; whether more is owed; the newest that failed."""
+    """The tasks of a job: all, those that ended, those that failed; whether more is owed; the newest that failed, and
+    whether a person cancelled it."""
 
     owed: int
     done: int
     failed: int
     behind: bool
     failed_task: UUID | None
+    cancelled: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why it is not built."""
+        if self.failed_task is None:
+            return ""
+        return f"{self.failed_task} {'was cancelled' if self.cancelled else 'failed'}"
+
+
+def rights_of(caller: Principal) -> tuple[bool, bool, list[str]]:
+    """What decides which datasets a caller may read: whether it is an admin, an operator, and its groups."""
+    return caller.may(Role.ADMIN), caller.may(Role.OPERATOR), list(caller.groups)
 
 
 class DagTable(Table):
@@ -190,7 +204,8 @@ class DagTable(Table):
         await self.session.fetch(
             "insert_deployment_edges", deployment_id, [e.job_id for e in edges], [e.input_index for e in edges],
             [e.dataset_uuid for e in edges], [e.dataset_version for e in edges], [e.condition for e in edges],
-            [e.trigger for e in edges], [e.by_partition for e in edges],
+            [e.trigger for e in edges], [e.by_partition for e in edges], [e.continues for e in edges],
+            [e.coalesces for e in edges], [e.needs_all for e in edges],
         )  # fmt: skip
         await self.session.fetch("insert_deployment_pointers", deployment_id, list(pointers), list(pointers.values()))
         await self.session.fetch(
@@ -206,7 +221,8 @@ class DagTable(Table):
         return {row[0]: row[1] for row in await self.session.fetch("deployment_pointers", deployment_id)}
 
     async def progress(self, jobs: Collection[UUID]) -> dict[UUID, BuildProgress]:
-        return {row[0]: BuildProgress(*row[1:]) for row in await self.session.fetch("build_progress", list(jobs))}
+        rows = await self.session.fetch("build_progress", list(jobs), LEFT)
+        return {row[0]: BuildProgress(*row[1:]) for row in rows}
 
     async def open_tasks(self, jobs: Collection[UUID], limit: int) -> list[UUID]:
         return [row[0] for row in await self.session.fetch("open_job_tasks", list(jobs), limit)]
@@ -214,6 +230,15 @@ class DagTable(Table):
     async def mark_behind(self, jobs: Collection[UUID]) -> None:
         await self.session.fetch("lock_jobs", list(jobs))
         await self.session.fetch("mark_behind", list(jobs))
+
+    async def upgrade(self, before: UUID, after: UUID, changed: Mapping[UUID, UUID]) -> set[UUID]:
+        """Note what the jobs have read that continue, when a deployment is replaced by another. `changed` are datasets
+        that other DAGs may read, with the version that was current. Returns the jobs of the new deployment that it
+        shares with the old one, and whose inputs are other versions or datasets."""
+        await self.session.fetch("insert_upgrades", before, after)
+        if changed:
+            await self.session.fetch("insert_reader_upgrades", list(changed), list(changed.values()))
+        return {row[0] for row in await self.session.fetch("changed_readers", before, after)}
 
     async def mark_readers_behind(self, datasets: Collection[UUID]) -> None:
         await self.session.fetch("mark_readers_behind", list(datasets))
@@ -241,8 +266,9 @@ class DagTable(Table):
     async def count_partitions(self, versions: Collection[UUID]) -> dict[UUID, int]:
         return {row[0]: row[1] for row in await self.session.fetch("count_partitions", list(versions))}
 
-    async def named_datasets(self, namespace: str) -> list[NamedDataset]:
-        return [NamedDataset(*row) for row in await self.session.fetch("named_datasets", namespace)]
+    async def named_datasets(self, namespace: str, caller: Principal) -> list[NamedDataset]:
+        rows = await self.session.fetch("named_datasets", namespace, *rights_of(caller))
+        return [NamedDataset(*row) for row in rows]
 
     async def outside_edges(self, namespace: str, dag: str) -> list[OutsideEdge]:
         return [OutsideEdge(*row) for row in await self.session.fetch("outside_edges", namespace, dag)]

@@ -1,3 +1,8 @@
+-- part: readable
+-- Whether a caller may read a dataset: an admin ($1); any caller if its roles are `*`; one with a group ($3) that they
+-- name; an operator ($2) if they name none.
+($1::boolean or '*' = any(s.read_roles) or s.read_roles && $3::text[] or ($2::boolean and s.read_roles = '{}'))
+
 -- part: deployment_columns
 -- The columns of a deployment, in the order of `DeploymentRow`.
 d.id, d.namespace, d.dag, d.number, d.state, d.auto_cutover, d.plan::text, d.plan_hash, d.created_by, d.created_at,
@@ -92,8 +97,9 @@ on conflict do nothing
 -- name: insert_deployment_edges
 -- Adds the inputs of the jobs of a deployment.
 insert into windlass.deployment_edge (deployment_id, job_id, input_index, dataset_uuid, dataset_version, condition,
-                                      trigger, by_partition)
-select $1, u.* from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::text[], $7::boolean[], $8::boolean[]) as u
+                                      trigger, by_partition, continues, coalesces, needs_all)
+select $1, u.* from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::text[], $7::boolean[], $8::boolean[],
+                           $9::boolean[], $10::boolean[], $11::boolean[]) as u
 
 -- name: insert_deployment_pointers
 -- Adds the versions that a deployment writes.
@@ -138,17 +144,19 @@ on conflict do nothing
 select v.id from windlass.dataset_version v where v.id = any($1::uuid[]) and v.purged_at is null
 
 -- name: named_datasets
--- Returns the datasets with a name in a namespace: who makes them, and the version that is current.
-select s.id, s.name, s.dag, s.storage, s.write_mode, s.schema::text, s.read_roles, p.dataset_version, v.location
+-- Returns the datasets with a name in a namespace: who makes them, and whether a caller ($2 to $4) may read them. The
+-- partitions are those that the job declares which writes it, as the newest deployment that has it defines them.
+select s.id, s.name, s.dag, s.storage, s.schema::text, {readable($2, $3, $4)}, j.definition::text
   from windlass.dataset s
   join windlass.dag g on g.namespace = s.namespace and g.name = s.dag and g.retired_at is null
-  left join windlass.deployment_pointer p on p.deployment_id = g.active_version and p.dataset_uuid = s.id
-  left join windlass.dataset_version v on v.id = p.dataset_version
+  left join lateral (select i.definition from windlass.deployment_job i join windlass.deployment d on d.id = i.deployment_id
+                      where i.name = s.job and d.namespace = s.namespace and d.dag = s.dag
+                      order by d.id = g.active_version desc, d.number desc limit 1) j on true
  where s.namespace = $1 and s.name is not null and s.retired_at is null
 
 -- name: outside_edges
 -- Returns the edges of the active deployments of other DAGs in a namespace: which job reads which dataset.
-select d.dag, j.name, e.job_id, e.input_index, e.dataset_uuid, e.condition, j.definition::text
+select d.dag, j.name, e.dataset_uuid, e.condition, e.trigger, e.continues
   from windlass.dag g
   join windlass.deployment d on d.id = g.active_version
   join windlass.deployment_edge e on e.deployment_id = d.id
@@ -184,6 +192,49 @@ returning path
 -- Marks these jobs as behind. The caller has locked them: a job that a reconcile is about to clear still looks behind.
 update windlass.job j set behind = true where j.id = any($1::uuid[]) and not j.behind
 
+-- name: insert_upgrades
+-- Notes which versions the inputs of jobs have read that continue, when a deployment ($1) is replaced by another ($2). An
+-- input that has not been carried over yet keeps the version that it reads. Returns the jobs.
+insert into windlass.job_upgrade as u (job_id, input_index, dataset_uuid, from_index, from_version, at)
+select distinct on (o.job_id, coalesce(n.input_index, o.input_index))
+       o.job_id, coalesce(n.input_index, o.input_index), o.dataset_uuid, o.input_index, o.dataset_version, windlass.now()
+  from windlass.deployment_edge o
+  left join lateral (select i.input_index, i.dataset_version from windlass.deployment_edge i
+                      where i.deployment_id = $2 and i.job_id = o.job_id and i.dataset_uuid = o.dataset_uuid
+                      order by i.input_index <> o.input_index, i.input_index limit 1) n on true
+ where o.deployment_id = $1 and o.continues and o.dataset_version is not null
+   and (n.input_index, n.dataset_version) is distinct from (o.input_index, o.dataset_version)
+ order by o.job_id, coalesce(n.input_index, o.input_index), n.input_index is distinct from o.input_index
+{keep_upgrade()}
+returning u.job_id
+
+-- name: insert_reader_upgrades
+-- The same for jobs of any deployment that read datasets of another DAG ($1) whose current version was another ($2).
+insert into windlass.job_upgrade as u (job_id, input_index, dataset_uuid, from_index, from_version, at)
+select distinct on (e.job_id, e.input_index)
+       e.job_id, e.input_index, e.dataset_uuid, e.input_index, c.dataset_version, windlass.now()
+  from unnest($1::uuid[], $2::uuid[]) as c(dataset_uuid, dataset_version)
+  join windlass.deployment_edge e on e.dataset_uuid = c.dataset_uuid and e.dataset_version is null and e.continues
+ order by e.job_id, e.input_index
+{keep_upgrade()}
+returning u.job_id
+
+-- part: keep_upgrade
+-- A job that has not been carried over to the version before reads what it read then.
+on conflict (job_id, input_index) do update
+   set dataset_uuid = excluded.dataset_uuid, mark = '', at = excluded.at,
+       from_index = case when u.dataset_uuid = excluded.dataset_uuid then u.from_index else excluded.from_index end,
+       from_version = case when u.dataset_uuid = excluded.dataset_uuid then u.from_version else excluded.from_version end
+
+-- name: changed_readers
+-- Returns the jobs that two deployments share and whose inputs are not the same in both.
+select distinct n.job_id from windlass.deployment_edge n
+ where n.deployment_id = $2 and n.trigger
+   and exists (select from windlass.deployment_job j where j.deployment_id = $1 and j.job_id = n.job_id)
+   and not exists (select from windlass.deployment_edge o
+                    where o.deployment_id = $1 and o.job_id = n.job_id and o.input_index = n.input_index and o.trigger
+                      and o.dataset_uuid = n.dataset_uuid and o.dataset_version is not distinct from n.dataset_version)
+
 -- name: mark_readers_behind
 -- Marks the jobs of live deployments of other DAGs that read these datasets as behind: their version has changed.
 update windlass.job j set behind = true
@@ -192,18 +243,23 @@ update windlass.job j set behind = true
    and j.id = e.job_id
 
 -- name: build_progress
--- Returns for each of these jobs: the number of its tasks, of those that have ended, and of those that failed and were
--- neither cancelled nor replayed; whether more may be owed, since it is behind or an event of an input is not routed
--- yet (index event_unrouted); and the newest task that failed. All in one snapshot: an event that is routed makes its
--- tasks at once.
+-- Returns for each of these jobs: the number of its tasks, of those that have ended, and of those that failed for good
+-- and were not replayed; whether more may be owed, since it is behind or an event of an input is not routed yet (index
+-- event_unrouted); the newest task that failed, and whether it was cancelled. A task that a person cancels counts as
+-- failed if data made it, and one that was cancelled because its job left ($2) does not: its data is owed again. All in
+-- one snapshot: an event that is routed makes its tasks at once.
 select j.id, count(t.id), count(t.id) filter (where t.finished_at is not null), count(t.id) filter (where t.broken),
        j.behind or exists (select from windlass.event e join windlass.deployment_edge i on i.dataset_uuid = e.dataset_uuid
                             where e.routed_at is null and e.declared and i.job_id = j.id and i.trigger),
-       (array_agg(t.id order by t.created_at desc) filter (where t.broken))[1]
+       (array_agg(t.id order by t.created_at desc) filter (where t.broken))[1],
+       coalesce((array_agg(t.cancelled order by t.created_at desc) filter (where t.broken))[1], false)
   from windlass.job j
   left join lateral (
-       select o.id, o.finished_at, o.created_at,
-              o.state = 'failed' and o.cancel is null
+       select o.id, o.finished_at, o.created_at, o.cancel is not null or o.state = 'cancelled' as cancelled,
+              (case when o.state = 'failed' and o.cancel is null then true
+                    when o.state in ('failed', 'cancelled') and o.cancel ->> 'reason' is distinct from $2
+                    then convert_from(o.wire, 'UTF8')::jsonb #>> '{trigger,kind}' in ('event', 'build')
+                    else false end)
               and not exists (select from (select r.replay_of from windlass.task r
                                             where r.job_id = o.job_id offset 0) r
                                where r.replay_of = o.id) as broken

@@ -24,17 +24,21 @@ from windlass.store.table import Table
 
 register_queries(__package__, "jobs.sql")
 
-_decode_job = msgspec.json.Decoder(Job).decode
+decode_job = msgspec.json.Decoder(Job).decode
 _EDGE = ("job_id", "input_index", "dataset_uuid", "dataset_version", "trigger", "by_partition", "deployment_id",
-         "paused", "held", "active")  # fmt: skip
+         "paused", "held", "active", "coalesces", "needs_all", "current_version", "from_index")  # fmt: skip
 
 
 class LiveEdge(Edge, frozen=True, kw_only=True):
     """An input of a job in a live deployment, with the version that it reads now. `dataset_version` is None while the
-    dataset of another DAG has no active deployment."""
+    dataset of another DAG has no active deployment. `current_version` is another one until what the job was given is
+    carried over to it: `from_index` is the place that the input had."""
 
     paused: bool
     held: bool
+    coalesces: bool = False
+    current_version: UUID | None = None
+    from_index: int | None = None
 
     @property
     def is_fed(self) -> bool:
@@ -177,9 +181,7 @@ class JobTable(Table):
         rows = await self.session.fetch("job_specs", *zip(*wanted, strict=True))
         decode = msgspec.json.decode
         specs = [
-            JobRef(
-                deployment_id, job_id, namespace, dag, name, queue, _decode_job(job), decode(inputs), decode(outputs)
-            )
+            JobRef(deployment_id, job_id, namespace, dag, name, queue, decode_job(job), decode(inputs), decode(outputs))
             for deployment_id, job_id, namespace, dag, name, queue, job, inputs, outputs in rows
         ]
         return {(spec.deployment_id, spec.job_id): spec for spec in specs}
@@ -211,7 +213,7 @@ class JobTable(Table):
     async def slots(self, jobs: Collection[UUID]) -> dict[UUID, int | None]:
         """How many tasks of each of these jobs may be started at the same time. None: any number."""
         rows = await self.session.fetch("newest_definitions", list(jobs))
-        return {row[0]: slots_of(_decode_job(row[1])) for row in rows}
+        return {row[0]: slots_of(decode_job(row[1])) for row in rows}
 
     async def next_tasks(self, job_id: UUID, limit: int) -> list[UUID]:
         return [row[0] for row in await self.session.fetch("next_job_tasks", job_id, limit)]
@@ -240,6 +242,46 @@ class JobTable(Table):
                 [w.cursor for w in windows],
             )  # fmt: skip
 
+    async def waiting_windows(self, wanted: Collection[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], UUID]:
+        """The task that waits to read all that there is, by job and version."""
+        rows = await self.session.fetch("waiting_windows", *zip(*wanted, strict=True)) if wanted else []
+        return {(row[0], row[1]): row[2] for row in rows}
+
+    async def raise_windows(self, cursors: Mapping[UUID, int]) -> None:
+        if cursors:
+            await self.session.fetch("raise_windows", list(cursors), list(cursors.values()))
+
+    async def lock_wire(self, task_id: UUID, attempt: int) -> bytes | None:
+        rows = await self.session.fetch("lock_wire", task_id, attempt)
+        return rows[0][0] if rows else None
+
+    async def put_window(self, task_id: UUID, wire: bytes, cursor: int) -> None:
+        await self.session.fetch("put_window", task_id, wire, cursor)
+
+    async def cut_windows(self, jobs: Collection[UUID]) -> set[UUID]:
+        return {row[0] for row in await self.session.fetch("cut_windows", list(jobs))}
+
+    # ----------------------------------------------------------------------------------------- upgrades
+
+    async def carry_over(self, edge: LiveEdge, limit: int) -> int:
+        """Write which partitions of its current version the job of an edge was given already. Returns the number of
+        those that were looked at."""
+        count: int = await self.session.fetchval(
+            "carry_over", edge.job_id, edge.input_index, edge.current_version, edge.from_index, edge.dataset_version,
+            limit,
+        )  # fmt: skip
+        return count
+
+    async def carry_cursor(self, edge: LiveEdge) -> None:
+        await self.session.fetch("carry_cursor", edge.job_id, edge.current_version, edge.dataset_version)
+
+    async def has_open_window(self, job_id: UUID, dataset_version: UUID) -> bool:
+        found: bool = await self.session.fetchval("has_open_window", job_id, dataset_version)
+        return found
+
+    async def end_upgrade(self, edge: LiveEdge) -> None:
+        await self.session.fetch("delete_upgrade", edge.job_id, edge.input_index)
+
     async def cursors(self, job_id: UUID, versions: Collection[UUID]) -> dict[UUID, int]:
         return {row[0]: row[1] for row in await self.session.fetch("job_cursors", job_id, list(versions))}
 
@@ -263,6 +305,20 @@ class JobTable(Table):
         """Committed partitions that a job was not given yet."""
         rows = await self.session.fetch("owed_partitions", job_id, dataset_version, input_index, limit)
         return [Partition(*row) for row in rows]
+
+    async def owed_to_all(
+        self, job_id: UUID, inputs: Mapping[int, UUID], keys: Collection[str] | None, limit: int
+    ) -> dict[str, list[tuple[int, Partition, bool]]]:
+        """Partitions that all inputs of a job have and that it is owed: the part of each input by its index, and
+        whether the job was given that."""
+        chosen = None if keys is None else list(keys)
+        rows = await self.session.fetch(
+            "owed_to_all", job_id, list(inputs), list(inputs.values()), chosen, limit
+        )  # fmt: skip
+        found: dict[str, list[tuple[int, Partition, bool]]] = {}
+        for key, first, last, revision, index, given in rows:
+            found.setdefault(key, []).append((index, Partition(key, first, last, revision), given))
+        return found
 
     async def with_pressure(self, limit: int) -> list[tuple[UUID, str, str, bool]]:
         """Jobs that are held or behind: id, DAG, name, and whether it is held."""

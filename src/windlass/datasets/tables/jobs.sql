@@ -19,16 +19,20 @@ select e.id from windlass.event e
 
 -- name: live_edges
 -- Returns the edges of live deployments that read these datasets, or that belong to these jobs ($2), each with the
--- version that it reads now. A job that two deployments share is returned once, with the active one.
+-- version that it reads now, and the one that it should read: another one, until what the job was given is carried over.
+-- A job that two deployments share is returned once, with the active one.
 select distinct on (e.job_id, e.input_index)
-       e.job_id, e.input_index, e.dataset_uuid, coalesce(e.dataset_version, p.dataset_version), e.trigger, e.by_partition,
-       d.id, d.paused, j.held, d.state = 'active'
+       e.job_id, e.input_index, e.dataset_uuid, coalesce(u.from_version, e.dataset_version, p.dataset_version), e.trigger,
+       e.by_partition, d.id, d.paused, j.held, d.state = 'active', e.coalesces, e.needs_all,
+       coalesce(e.dataset_version, p.dataset_version), u.from_index
   from windlass.deployment_edge e
   join ({live_deployments()}) d on d.id = e.deployment_id
   join windlass.job j on j.id = e.job_id
   left join windlass.dataset s on s.id = e.dataset_uuid and e.dataset_version is null
   left join windlass.dag o on o.namespace = s.namespace and o.name = s.dag
   left join windlass.deployment_pointer p on p.deployment_id = o.active_version and p.dataset_uuid = e.dataset_uuid
+  left join windlass.job_upgrade u on u.job_id = e.job_id and u.input_index = e.input_index
+                                  and u.dataset_uuid = e.dataset_uuid and e.continues
  where e.dataset_uuid = any($1::uuid[]) or e.job_id = any($2::uuid[])
  order by e.job_id, e.input_index, d.state = 'active' desc, d.id
 
@@ -172,6 +176,111 @@ select p.key, p.first, p.last, p.revision from windlass.partition p
                     where c.job_id = $1 and c.input_index = $3 and c.dataset_version = $2 and c.key = p.key
                       and c.revision = p.revision)
  order by p.first, p.key limit $4
+
+-- name: owed_to_all
+-- Returns partitions that all of these inputs of a job have, if it was not given the newest revision of one of them: each
+-- with its part of every input, and whether the job was given that. With $4, only these keys.
+with input as materialized (
+    select u.* from unnest($2::smallint[], $3::uuid[]) with ordinality as u(input_index, dataset_version, place)
+), owed as materialized (
+    select p.key, p.first from windlass.partition p
+     where p.dataset_version = ($3::uuid[])[1] and ($4::text[] is null or p.key = any($4))
+       and not exists (select from input i
+                        where not exists (select from windlass.partition q
+                                           where q.dataset_version = i.dataset_version and q.key = p.key))
+       and exists (select from input i join windlass.partition q on q.dataset_version = i.dataset_version and q.key = p.key
+                    where not exists (select from windlass.consumption c
+                                       where c.job_id = $1 and c.input_index = i.input_index
+                                         and c.dataset_version = i.dataset_version and c.key = q.key
+                                         and c.revision = q.revision))
+     order by p.first, p.key limit $5
+)
+select q.key, q.first, q.last, q.revision, i.input_index,
+       exists (select from windlass.consumption c
+                where c.job_id = $1 and c.input_index = i.input_index and c.dataset_version = i.dataset_version
+                  and c.key = q.key and c.revision = q.revision)
+  from owed o cross join input i
+  join windlass.partition q on q.dataset_version = i.dataset_version and q.key = o.key
+ order by o.first, o.key, i.place
+
+-- name: carry_over
+-- Writes that a job was given the partitions of a version ($3) which it was given of the version before ($5), in the
+-- revision that they had when the version changed. At most so many ($6), in the order of their keys. Returns the number
+-- that it looked at.
+with upgrade as materialized (
+    select u.mark, u.at from windlass.job_upgrade u where u.job_id = $1 and u.input_index = $2
+), read as materialized (
+    select o.key, o.task_id from windlass.consumption o
+     where o.job_id = $1 and o.input_index = $4 and o.dataset_version = $5 and o.key > (select g.mark from upgrade g)
+     order by o.key, o.revision limit $6
+), chosen as materialized (
+    select distinct on (c.key) c.key, c.task_id from read c order by c.key
+), given as (
+    insert into windlass.consumption (job_id, input_index, dataset_version, key, revision, task_id)
+    select $1, $2, $3, c.key, r.revision, c.task_id
+      from chosen c
+     cross join lateral (select max(m.revision) as revision from windlass.partition_revision m, upgrade g
+                          where m.dataset_version = $3 and m.key = c.key and m.committed_at <= g.at) r
+     where r.revision is not null
+    on conflict do nothing
+), marked as (
+    update windlass.job_upgrade u set mark = (select max(c.key) from chosen c)
+     where u.job_id = $1 and u.input_index = $2 and exists (select from chosen)
+)
+select count(*) from read
+
+-- name: carry_cursor
+-- Lets a job begin to read a version ($2) where it has ended to read another ($3).
+insert into windlass.job_cursor as c (job_id, dataset_version, cursor, updated_at)
+select o.job_id, $2, o.cursor, windlass.now() from windlass.job_cursor o where o.job_id = $1 and o.dataset_version = $3
+on conflict (job_id, dataset_version) do update
+   set cursor = greatest(c.cursor, excluded.cursor), updated_at = excluded.updated_at
+
+-- name: has_open_window
+-- Returns whether a task of a job that reads a window of a version has not ended (index task_job_open).
+select exists (select from windlass.task t
+                where t.job_id = $1 and t.finished_at is null
+                  and convert_from(t.wire, 'UTF8')::jsonb #>> '{window,dataset_version}' = $2::uuid::text)
+
+-- name: delete_upgrade
+-- Ends the upgrade of an input.
+delete from windlass.job_upgrade u where u.job_id = $1 and u.input_index = $2
+
+-- name: waiting_windows
+-- Returns for each of these jobs and versions a task that will read up to the newest cursor when it starts.
+select distinct on (k.job_id, k.dataset_version) k.job_id, k.dataset_version, k.task_id
+  from unnest($1::uuid[], $2::uuid[]) as u(job_id, dataset_version)
+  join windlass.job_task k on k.job_id = u.job_id and k.dataset_version = u.dataset_version and k.cursor is not null
+  join windlass.task t on t.id = k.task_id and t.job_id = k.job_id and t.finished_at is null
+                      and t.state in ('queued', 'blocked')
+ order by k.job_id, k.dataset_version, k.cursor, k.task_id
+
+-- name: raise_windows
+-- Records that tasks which wait will read up to these cursors.
+update windlass.job_task k set cursor = greatest(k.cursor, u.cursor)
+  from unnest($1::uuid[], $2::bigint[]) as u(task_id, cursor) where k.task_id = u.task_id
+
+-- name: lock_wire
+-- Locks a task and returns its `wire`, if this attempt is still the current one.
+select t.wire from windlass.task t where t.id = $1 and t.attempt = $2 for update
+
+-- name: put_window
+-- Writes how far a task reads.
+with fixed as (
+    update windlass.task t set wire = $2 where t.id = $1 returning t.id
+)
+update windlass.job_task k set cursor = greatest(k.cursor, $3) from fixed f where k.task_id = f.id
+
+-- name: cut_windows
+-- Corrects how far tasks of these jobs have read, if they ended before the attempt that would have read further. Returns
+-- their jobs.
+update windlass.job_task k set cursor = (w.value ->> 'cursor')::bigint
+  from windlass.outbox o
+  join windlass.task t on t.id = o.task_id
+ cross join lateral (select convert_from(t.wire, 'UTF8')::jsonb -> 'window' as value) w
+ where o.kind = 'job' and o.dead_at is null and t.job_id = any($1::uuid[]) and t.state = 'succeeded'
+   and w.value ? 'coalesce' and k.task_id = t.id and k.cursor > (w.value ->> 'cursor')::bigint
+returning k.job_id
 
 -- name: jobs_with_pressure
 -- Returns the jobs that are held, or that may be owed something (index job_behind for the latter).
