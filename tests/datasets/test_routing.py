@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -9,6 +10,8 @@ from tests.contracts.lease.world import WORKER, Holder
 from tests.datasets.world import CHAIN, World, output
 from tests.kit.world import ok
 
+from windlass.contracts.lease.delivery import Wakeup
+from windlass.core.queue import QueueConfig
 from windlass.datasets.router import Router
 from windlass.datasets.why import Reasons
 
@@ -402,3 +405,45 @@ async def test_events_of_both_inputs_that_are_routed_together_make_one_task(worl
     await world.settle()
 
     assert len(await world.tasks("both")) == 1
+
+
+# ------------------------------------------------------------------------------------------------- limits of a job
+
+instant = datetime.fromisoformat
+LIMITS = CHAIN.replace(
+    "    operator: alerter\n",
+    "    operator: alerter\n    heartbeat_timeout_seconds: 7\n    idle_timeout: 90s\n    secrets: [B_KEY]\n",
+)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_a_job_has_the_lease_the_secrets_and_the_idle_timeout_of_its_file(world: World, limited: bool) -> None:
+    delivery = Wakeup(secrets=("A_KEY", "B_KEY"))
+    await world.engine.queues.put(
+        "platform", delivery=delivery, limits=QueueConfig(max_running=10 if limited else None)
+    )
+    await world.deploy(LIMITS)
+    await world.report(await world.emit(), cursor=10)
+
+    holder = await world.hold("alert")
+
+    task, reply = holder.reply["task"], holder.reply
+    assert (task["secrets"], task["idle_timeout_s"]) == (["B_KEY"], 90)
+    assert instant(reply["lease_expires_at"]) - instant(reply["server_time"]) == timedelta(seconds=7)
+    beat = ok(await holder.heartbeat())
+    assert instant(beat["lease_expires_at"]) - instant(beat["server_time"]) == timedelta(seconds=7)
+    await world.leases.expire(6)
+    assert (await world.leases.task(holder.task_id)).state == "running"
+    await world.leases.expire(2)
+    assert (await world.leases.task(holder.task_id)).state == "queued"
+    async with world.engine.store.begin() as tx:
+        assert await tx.heartbeats.shortest_lease_ms() == 7000
+
+
+async def test_a_job_that_names_no_secrets_gets_none_and_a_task_by_hand_those_of_its_queue(world: World) -> None:
+    await world.deploy()
+    await world.report(await world.emit(), cursor=10)
+    by_hand = await world.leases.submit(queue="platform", wire={"secrets": ["A_KEY"], "idle_timeout_s": 1})
+
+    assert (await world.hold("alert")).reply["task"]["secrets"] == []
+    assert (await world.leases.hold(by_hand)).reply["task"].keys().isdisjoint({"secrets", "idle_timeout_s"})

@@ -43,7 +43,7 @@ async def running(world: Victim, delivery: Delivery, kind: str) -> Task:
             "where id = $1",
             task_id, lease_token(7, kind),
         )  # fmt: skip
-        await tx.heartbeats.insert_heartbeats([(task_id, 1)], 60_000, 0)
+        await tx.heartbeats.insert_heartbeats([(task_id, 1, 60_000)], 0)
     return (await engine.tasks.get(task_id)).task
 
 

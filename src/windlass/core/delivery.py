@@ -33,13 +33,15 @@ HIDDEN = "(hidden)"
 
 class Outgoing(msgspec.Struct, frozen=True):
     """How the attempts of a queue are sent: by which effect, how long an attempt may be silent after a heartbeat, how
-    much longer a heartbeat counts (those within that time need no write), and how soon silence has to be noticed."""
+    much longer a heartbeat counts (those within that time need no write), and how soon silence has to be noticed.
+    `own_lease`: a task may have another timeout (`Policy.lease_s`)."""
 
     effect: str
     timeout_ms: int
     slack_ms: int
     notice_ms: int
     labels: tuple[str, ...] = ()  # of its workers, which tasks may require
+    own_lease: bool = False
 
 
 class Delivery(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, kw_only=True):

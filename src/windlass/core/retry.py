@@ -14,8 +14,8 @@ JITTER_SHARE = 0.2
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits of a task, set by its submitter. Most tasks have the defaults, which are not stored. `unlimited`: no
-    failure and no loss ends it, whatever its budgets and the category say. Only the engine sets that, for jobs that
-    always run."""
+    failure and no loss ends it, whatever its budgets and the category say. `lease_s`: an attempt without a heartbeat
+    for so long is lost; None is the time of its queue. Only the engine sets these two, for jobs of DAGs."""
 
     max_attempts: int = 5
     max_losses: int = 3
@@ -25,6 +25,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_factor: float = 2.0
     retry_delay_max_s: float = 300.0
     unlimited: bool = False
+    lease_s: float | None = None
 
 
 DEFAULT_POLICY = Policy()

@@ -151,3 +151,5 @@ def check_policy(policy: Policy) -> None:
     check_seconds("policy.retry_delay_max_s", policy.retry_delay_max_s)
     check_seconds("policy.retry_factor", policy.retry_factor, least=1.0, most=1000.0)
     check_type("policy.unlimited", policy.unlimited, bool)
+    if policy.lease_s is not None:
+        check_seconds("policy.lease_s", policy.lease_s, least=1.0)

@@ -134,6 +134,7 @@ class Dags:
                 await dags.update(replace(row, retired_at=None))
             self._engine.service(Router).has_dags = True
             await tx.wake(PendingNotifications(effects=True))
+            tx.wakes.everything = True  # a job may have a shorter lease than its queue
             found = await dags.deployment(namespace, dag, candidate.id)
         assert found is not None, dag
         await self._engine.service(DataTables).make_soon(candidate.id)

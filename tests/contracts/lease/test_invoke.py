@@ -8,7 +8,7 @@ import json
 import os
 import zipfile
 from collections.abc import AsyncIterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from windlass.contracts.lease.wakeups.carriers.aws import AwsClient
 from windlass.contracts.lease.wakeups.carriers.options import NO_CARRIERS, CarrierOptions
 from windlass.contracts.lease.wakeups.doctor import examine_carriers
 from windlass.core.queue import QueueConfig
+from windlass.core.retry import Policy
 from windlass.engine.read.doctor import Level
 from windlass.engine.send.outbox import NotNow
 from windlass.errors import NotFound, Unauthenticated
@@ -133,6 +134,18 @@ async def test_a_function_that_is_silent_loses_its_attempt_and_the_next_has_anot
     assert first["lease_token"] != second["lease_token"]
     refused(await holder(world, first).complete(), 409, "stale_lease")
     ok(await holder(world, second).complete())
+
+
+async def test_a_task_with_a_lease_of_its_own_loses_its_attempt_sooner(world: World, called: Function) -> None:
+    task_id = await submit(world, policy=Policy(lease_s=30.0))
+    [call] = called.calls
+    assert datetime.fromisoformat(call["lease_expires_at"]) == await world.clock.now() + timedelta(seconds=30)
+    await world.expire(29)
+    assert (await world.task(task_id)).state == "running"
+
+    await world.expire(2)
+
+    assert (await world.task(task_id)).state == "queued"
 
 
 async def test_a_heartbeat_extends_the_lease_and_no_second_call_is_made(world: World, called: Function) -> None:

@@ -213,8 +213,11 @@ class Holders:
                     answers[claim.task_id] = _held_task(found, task, delivery, now)
                 if begun:
                     await tx.apply([move for _, move in begun])
-                    leases = [(c.task_id, m.after.attempt, c.caller.fingerprint, c.claim_id) for c, m in begun]
-                    await holders.insert_leases(leases, lease_ms(delivery))
+                    leases = [
+                        (c.task_id, m.after.attempt, c.caller.fingerprint, c.claim_id, lease_ms(m.after, delivery))
+                        for c, m in begun
+                    ]
+                    await holders.insert_leases(leases)
                     if config.rate is not None:
                         await tx.queues.insert_rate_start(*queue, now, len(begun), config.rate.period_s)
         except LockHeld as error:
@@ -235,8 +238,11 @@ class Holders:
         return [_heartbeat_answer(credential, state) for credential, state in zip(credentials, states, strict=True)]
 
 
-def lease_ms(delivery: Delivery) -> int:
-    """How long a lease lasts. A task that was claimed before its queue changed its delivery has the default."""
+def lease_ms(task: Task, delivery: Delivery) -> int:
+    """How long a lease lasts: as the task says, else its queue. A task that was claimed before its queue changed its
+    delivery has the default."""
+    if task.policy.lease_s is not None:
+        return int(task.policy.lease_s * 1000)
     return delivery.lease_ms if isinstance(delivery, Wakeup) else Wakeup().lease_ms
 
 
@@ -254,7 +260,7 @@ def _answer_from(claim: ClaimById, lookup: ClaimLookup) -> Answer | None:
 
 def _held_task(found: ClaimableTask, task: Task, delivery: Delivery, now: datetime) -> Held:
     began_at = task.started_at or now
-    return Held(task, found.payload, found.wire, began_at + timedelta(milliseconds=lease_ms(delivery)), now)
+    return Held(task, found.payload, found.wire, began_at + timedelta(milliseconds=lease_ms(task, delivery)), now)
 
 
 def _heartbeat_answer(credential: LeaseCredential, lease: LeaseState | None) -> HeartbeatAnswer | WindlassError:

@@ -91,7 +91,7 @@ class Invoke(Delivery, frozen=True, tag="invoke", kw_only=True):
 
     @property
     def outgoing(self) -> Outgoing:
-        return Outgoing(INVOKE, self.lease_ms, self.lease_ms // 8, self.lease_ms // 8)
+        return Outgoing(INVOKE, self.lease_ms, self.lease_ms // 8, self.lease_ms // 8, own_lease=True)
 
     @property
     def target_url(self) -> str | None:

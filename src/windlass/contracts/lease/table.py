@@ -114,10 +114,10 @@ class HolderTable:
     async def load_claimable(self, ids: Sequence[UUID]) -> dict[UUID, ClaimableTask]:
         return {row[0]: _claimable(row) for row in await self._session.fetch("load_claimable", ids)}
 
-    async def insert_leases(self, begun: Sequence[tuple[UUID, int, str, UUID | None]], lease_ms: int) -> None:
-        """Each entry has task id, attempt, fingerprint of the caller, and claim id."""
+    async def insert_leases(self, begun: Sequence[tuple[UUID, int, str, UUID | None, int]]) -> None:
+        """Each entry has task id, attempt, fingerprint of the caller, claim id, and the lease in milliseconds."""
         if begun:
-            await self._session.fetch("insert_leases", *map(list, zip(*begun, strict=True)), lease_ms)
+            await self._session.fetch("insert_leases", *map(list, zip(*begun, strict=True)))
 
     async def extend_held_leases(self, credentials: Sequence[rules.LeaseCredential]) -> list[LeaseState | None]:
         """What each credential found; None if there is no task that the caller may know of."""

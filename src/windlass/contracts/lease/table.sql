@@ -9,7 +9,8 @@ with request as materialized (
 ), locked as materialized (
     select t.* from windlass.task t where t.id = any($1::uuid[]) order by t.id for update skip locked
 ), fit as materialized (
-    select h.id, r.lease_id, r.worker, r.caller, r.detail, r.claim_id, (q.delivery ->> 'lease_ms')::bigint as lease_ms
+    select h.id, r.lease_id, r.worker, r.caller, r.detail, r.claim_id,
+           coalesce((1000 * (h.policy ->> 'lease_s')::double precision)::bigint, (q.delivery ->> 'lease_ms')::bigint) as lease_ms
       from locked h
       join request r on r.id = h.id
       join windlass.queue q on q.namespace = h.namespace and q.name = h.queue
@@ -58,13 +59,14 @@ select {task_columns}, t.payload, t.wire, t.requires is not null, t.claim_id
 -- name: insert_leases
 -- Adds the leases of attempts that start now, and writes the ids of their claims. The caller has locked the tasks.
 with begun as materialized (
-    select u.* from unnest($1::uuid[], $2::integer[], $3::text[], $4::uuid[]) as u(task_id, attempt, caller, claim_id)
+    select u.* from unnest($1::uuid[], $2::integer[], $3::text[], $4::uuid[], $5::bigint[])
+                    as u(task_id, attempt, caller, claim_id, lease_ms)
 ), claimed as (
     update windlass.task t set claim_id = b.claim_id from begun b
      where t.id = b.task_id and t.claim_id is distinct from b.claim_id
 )
 insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, expires_at, heartbeat_at, caller)
-select b.task_id, b.attempt, $5, 0, windlass.now() + $5::bigint * interval '1 millisecond', windlass.now(), b.caller
+select b.task_id, b.attempt, b.lease_ms, 0, windlass.now() + b.lease_ms * interval '1 millisecond', windlass.now(), b.caller
   from begun b order by b.task_id
 on conflict (task_id) do update
    set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,

@@ -75,7 +75,8 @@ def next_task(ref: JobRef, last: AlwaysOnTask | None) -> Submission:
     Windlass itself ended the last one, so that a program which returns at once does not run in a loop."""
     task_id = task_id_of(ref.job_id, ALWAYS_ON) if last is None else next_task_id(last.id)
     made = task_of(ref, task_id, Trigger("source", source=ALWAYS_ON))
-    return replace(made, policy=POLICY, delay_s=0.0 if last is None or last.drained else RESTART_S)
+    policy = POLICY if made.policy is None else replace(POLICY, lease_s=made.policy.lease_s)
+    return replace(made, policy=policy, delay_s=0.0 if last is None or last.drained else RESTART_S)
 
 
 def condition(task: AlwaysOnTask | None) -> Condition:

@@ -89,7 +89,9 @@ def task_of(
     if ref.job.partitions is not None:
         wire["partitions"] = ref.job.partitions
     limits = ref.job.limits
-    timeout_s = None if limits.timeout_seconds is None else float(limits.timeout_seconds)
+    wire["secrets"] = ref.job.secrets
+    if limits.idle_timeout_s is not None:
+        wire["idle_timeout_s"] = limits.idle_timeout_s
     return Submission(
         kind=ref.job.operator,
         id=task_id,
@@ -97,11 +99,19 @@ def task_of(
         namespace=ref.namespace,
         payload=msgspec.json.encode(ref.job.config),
         priority=BACKFILL_PRIORITY if limits.priority is Priority.BACKFILL or trigger.kind == BACKFILL else 0,
-        policy=Policy(max_attempts=limits.max_attempts, timeout_s=timeout_s),
+        policy=Policy(
+            max_attempts=limits.max_attempts,
+            timeout_s=_seconds(limits.timeout_seconds),
+            lease_s=_seconds(limits.heartbeat_timeout_seconds),
+        ),
         wire=msgspec.json.encode(wire),
         job_id=ref.job_id,
         trace=trace,
     )
+
+
+def _seconds(value: int | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _input(fields: dict[str, Any], owed: Owed, version: UUID | None) -> dict[str, Any]:

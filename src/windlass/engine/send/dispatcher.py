@@ -16,6 +16,7 @@ from windlass.core.delivery import Outgoing, QueueSettings, outgoing_types, type
 from windlass.core.lease import Lease
 from windlass.core.outgoing import dispatch
 from windlass.core.queue import QueueName
+from windlass.core.task import Task
 from windlass.engine.claim.claimer import Claimer
 from windlass.engine.claim.cursor import ClaimCursor
 from windlass.engine.notifications import Notifications
@@ -102,8 +103,8 @@ class Dispatcher(DirtyQueues):
                 else:
                     retry_in_s = FULL_RETRY_S
                 if claimed:
-                    attempts = [(one.task.id, one.task.attempt) for one in claimed]
-                    await tx.heartbeats.insert_heartbeats(attempts, outgoing.timeout_ms, outgoing.slack_ms)
+                    attempts = [(one.task.id, one.task.attempt, _timeout_ms(outgoing, one.task)) for one in claimed]
+                    await tx.heartbeats.insert_heartbeats(attempts, outgoing.slack_ms)
         if retry_in_s is not None:
             self._notifications.remind(namespace, queue, retry_in_s, self._stopwatch())
         if claimed:
@@ -111,6 +112,11 @@ class Dispatcher(DirtyQueues):
             if self.tally is not None:
                 self.tally.started(claimed)
         return len(claimed)
+
+
+def _timeout_ms(outgoing: Outgoing, task: Task) -> int:
+    own_s = task.policy.lease_s if outgoing.own_lease else None
+    return outgoing.timeout_ms if own_s is None else int(own_s * 1000)
 
 
 def _outgoing(settings: QueueSettings) -> Outgoing:

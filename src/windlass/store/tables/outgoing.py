@@ -37,10 +37,9 @@ class HeartbeatTable(Table):
     async def open_dispatch(self, lease_id: UUID) -> None:
         await self.session.fetch("open_dispatch", lease_id)
 
-    async def insert_heartbeats(self, attempts: Sequence[tuple[UUID, int]], timeout_ms: int, slack_ms: int) -> None:
-        await self.session.fetch(
-            "insert_heartbeats", [a[0] for a in attempts], [a[1] for a in attempts], timeout_ms, slack_ms
-        )
+    async def insert_heartbeats(self, attempts: Sequence[tuple[UUID, int, int]], slack_ms: int) -> None:
+        """Each entry has task id, attempt, and timeout in milliseconds."""
+        await self.session.fetch("insert_heartbeats", *map(list, zip(*attempts, strict=True)), slack_ms)
 
     async def delivered(self, task_id: UUID, attempt: int, dispatch_timeout_s: float) -> None:
         await self.session.fetch("delivered", task_id, attempt, dispatch_timeout_s)
@@ -68,7 +67,7 @@ class HeartbeatTable(Table):
         return int(await self.session.fetchval("undelivered", effect, namespace, queue, limit))
 
     async def shortest_lease_ms(self) -> int | None:
-        """The shortest lease of the queues whose workers claim tasks by id."""
+        """The shortest lease of tasks that workers claim by id."""
         shortest: int | None = await self.session.fetchval("shortest_lease")
         return shortest
 

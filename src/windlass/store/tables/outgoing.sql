@@ -7,7 +7,8 @@ values ($1, '', 'dispatch', '{}', 0, 'infinity', windlass.now()) on conflict (id
 -- name: insert_heartbeats
 -- Adds the heartbeat rows of attempts that are dispatched. They cannot expire before the attempt is delivered.
 insert into windlass.heartbeat as h (task_id, attempt, timeout_ms, slack_ms, expires_at)
-select u.task_id, u.attempt, $3, $4, 'infinity' from unnest($1::uuid[], $2::integer[]) as u(task_id, attempt)
+select u.task_id, u.attempt, u.timeout_ms, least($4, u.timeout_ms), 'infinity'
+  from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u(task_id, attempt, timeout_ms)
 on conflict (task_id) do update
    set attempt = excluded.attempt, timeout_ms = excluded.timeout_ms, slack_ms = excluded.slack_ms,
        expires_at = excluded.expires_at, heartbeat_at = null
@@ -68,8 +69,11 @@ select count(*) from (
      where o.kind = $1 and o.dead_at is null and o.namespace = $2 and o.body ->> 'queue' = $3 limit $4) u
 
 -- name: shortest_lease
--- Returns the shortest lease of any queue whose workers claim tasks by id.
-select min((q.delivery ->> 'lease_ms')::bigint) from windlass.queue q where q.delivery ->> 'type' = 'wakeup'
+-- Returns the shortest lease of any queue whose workers claim tasks by id, and of any job of a DAG.
+select least((select min((q.delivery ->> 'lease_ms')::bigint) from windlass.queue q where q.delivery ->> 'type' = 'wakeup'),
+             (select 1000 * min((j.definition #>> '{limits,heartbeat_timeout_seconds}')::bigint)
+                from windlass.deployment d join windlass.deployment_job j on j.deployment_id = d.id
+               where d.state in ('active', 'building', 'ready')))
 
 -- name: rotate_secret
 -- Sets a new signing secret for a queue. The previous one signs as well, for $4 seconds.

@@ -175,6 +175,19 @@ async def test_a_trusted_program_gets_the_secrets_of_its_queue_and_nothing_else_
     assert not {"OTHER", "WINDLASS_API_KEY", "PYTHONPATH"} & seen.keys()
 
 
+@pytest.mark.parametrize("named", [[], ["SHOP_TOKEN"], ["SHOP_TOKEN", "OTHER"]])
+async def test_the_program_of_a_job_gets_those_secrets_of_its_queue_that_the_job_names(
+    world: Bench, script: Script, named: list[str]
+) -> None:
+    world.dispatcher.task["secrets"] = named
+    environment = {"SHOP_TOKEN": "for the shop", "BANK_TOKEN": "for the bank", "OTHER": "for others"}
+    command = script("import json, os\nprint(json.dumps({'result': dict(os.environ)}))")
+    world.start(command=command, secrets=("SHOP_TOKEN", "BANK_TOKEN"), environment=environment)
+
+    assert await world.runs_one() == "ack"
+    assert environment.keys() & world.report()["result"].keys() == {"SHOP_TOKEN"} & set(named)
+
+
 async def test_a_secret_that_the_wrapper_does_not_have_fails_the_task_with_its_name(world: Bench) -> None:
     world.start(command=["true"], secrets=("SHOP_TOKEN",))
 

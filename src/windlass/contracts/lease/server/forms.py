@@ -74,7 +74,15 @@ def details(task: Task, payload: bytes, wire_json: bytes | None) -> dict[str, An
         "traceparent": UNSET if task.trace is None else task.trace,
         "ends_at": UNSET if task.timer_at is None else task.timer_at,
         "cancel_grace_s": task.policy.cancel_grace_s,
+        **_of_job(task, fields),
     }
+
+
+def _of_job(task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What the job of a DAG adds. A task that was submitted by hand cannot set it."""
+    if task.job_id is None:
+        return {}
+    return {name: fields[name] for name in ("secrets", "idle_timeout_s") if name in fields}
 
 
 def config_of(payload: bytes) -> Raw:

@@ -17,6 +17,7 @@ from windlass.contracts.lease.server.forms import details
 from windlass.core.delivery import type_of
 from windlass.core.lease_token import delivery_of
 from windlass.core.states import Effect
+from windlass.core.task import Task
 from windlass.datasets.inputs import JobInputs
 from windlass.datasets.rules.events import scratch_of
 from windlass.engine.engine import Engine
@@ -76,7 +77,7 @@ class Invoker:
             assert invoke.url is not None, invoke
             secrets = self._engine.parts.secrets.signing_secrets(settings, view.task.namespace, view.task.queue)
             await self._post(invoke.url, body, _headers(effect, secrets, now, body, view.task.trace))
-        await sent.delivered(effect, invoke.lease_ms / 1000)
+        await sent.delivered(effect, _lease_s(view.task, invoke))
 
     async def _payload(self, view: TaskView, invoke: Invoke, now: datetime) -> bytes:
         try:
@@ -89,7 +90,7 @@ class Invoker:
         fields = {
             **details(task, payload, wire),
             "lease_token": task.lease_id,
-            "lease_expires_at": now + timedelta(milliseconds=invoke.lease_ms),
+            "lease_expires_at": now + timedelta(seconds=_lease_s(task, invoke)),
             "scratch_uri": scratch_of(self._scratch_uri, task.id, task.attempt),
         }
         return msgspec.json.encode({name: value for name, value in fields.items() if value is not msgspec.UNSET})
@@ -106,6 +107,11 @@ class Invoker:
         if not 200 <= reply.status < 300 and reply.status != 409:
             text = reply.body[:200].decode("utf-8", "replace")
             raise NotAccepted(f"the function answered {reply.status}: {text}")
+
+
+def _lease_s(task: Task, invoke: Invoke) -> float:
+    """How long the function may be silent: as the task says, else its queue."""
+    return invoke.lease_ms / 1000 if task.policy.lease_s is None else task.policy.lease_s
 
 
 def _headers(effect: Effect, secrets: list[str], now: datetime, body: bytes, trace: str | None) -> dict[str, str]:

@@ -31,7 +31,9 @@ class Job(Struct, frozen=True):
 
 
 class TaskDetails(Struct, frozen=True, kw_only=True):
-    """What to run. `config` is the payload. The fields from `namespace` on are our additions."""
+    """What to run. `config` is the payload. The fields from `namespace` on are our additions. `secrets` are the names
+    of those that the job of a DAG gets, of the secrets of its queue. `idle_timeout_s` is how long its worker may wait
+    for the next task before it ends; without it, for ever."""
 
     task_id: UUID
     attempt: int
@@ -47,6 +49,8 @@ class TaskDetails(Struct, frozen=True, kw_only=True):
     traceparent: str | UnsetType = UNSET
     ends_at: datetime | UnsetType = UNSET
     cancel_grace_s: float
+    secrets: list[str] | UnsetType = UNSET
+    idle_timeout_s: int | UnsetType = UNSET
 
 
 class ClaimRequest(Struct, frozen=True, kw_only=True):

@@ -186,7 +186,7 @@ class Wrapper:
             operator = replace(operator, trusted=False)
         if operator.in_process:
             return await self._functions.run(operator, task, messages)
-        return await self._programs.run(operator, task, messages, self._secrets(line) if operator.trusted else {})
+        return await self._programs.run(operator, task, messages, self._secrets(line, task) if operator.trusted else {})
 
     def _line_of(self, task: Mapping[str, Any], line: Line) -> Line:
         """The line of the task's own queue. A message is only a hint: if it names a task of another queue, that queue
@@ -198,9 +198,11 @@ class Wrapper:
             raise OperatorFailed(f"a message of queue {line.queue} named a task of queue {queue} in {namespace}")
         return self._lines[namespace, queue]
 
-    def _secrets(self, line: Line) -> dict[str, str]:
+    def _secrets(self, line: Line, task: Mapping[str, Any]) -> dict[str, str]:
+        """The secrets of the queue; of a job of a DAG, those that it names."""
+        named = task.get("secrets")
         try:
-            return {name: self._environment[name] for name in line.secrets}
+            return {name: self._environment[name] for name in line.secrets if named is None or name in named}
         except KeyError as error:
             missing = f"the secret {error.args[0]} of queue {line.queue} is not in the wrapper's environment"
             raise OperatorFailed(missing) from None
