@@ -161,6 +161,12 @@ class Overloaded(Unavailable):
     code = "overloaded"
 
 
+class Held(Overloaded):
+    """The job is held, because too many tasks wait; try again later."""
+
+    code = "held"
+
+
 class Draining(Unavailable):
     """This engine is shutting down; try another one."""
 

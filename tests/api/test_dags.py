@@ -3,7 +3,9 @@ webhooks."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import time
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,6 +15,11 @@ from tests.api.conftest import NewClient, problem
 from tests.kit.datasets import settle
 
 from windlass import Engine
+from windlass.datasets.requests import RequestKeys
+from windlass.datasets.webhooks import Webhooks
+from windlass.engine.cipher import Keyring
+from windlass.engine.secrets import SecretCount, Secrets
+from windlass.net.signature import signed_headers
 
 D = "/api/v1/dags"
 SHOP = """\
@@ -257,8 +264,9 @@ async def test_a_version_tells_how_far_its_new_jobs_are_built(api: httpx.AsyncCl
     assert (task["dag_version"], task["trigger"]) == (made["id"], {"kind": "build"})
     await engine.cancel(UUID(task["task_id"]), "enough")
     await settle(engine)
-    done = (await api.get(f"{D}/shop/versions/2")).json()
-    assert (done["state"], done["built"]) == ("active", {})
+    failed = (await api.get(f"{D}/shop/versions/2")).json()
+    assert (failed["state"], failed["built"]) == ("failed", {"bills": {"owed": 1, "done": 1, "failed": 1}})
+    assert failed["reason"] == f"a task of bills: {task['task_id']} was cancelled"
 
 
 # --------------------------------------------------------------------------------------------- cutover
@@ -336,7 +344,114 @@ async def test_a_dag_is_paused_resumed_and_retired(api: httpx.AsyncClient, engin
     assert retired[0] == retired[1]
     assert (retired[0]["retired"], retired[0]["active_version"]) == (True, made["id"])
     problem(await api.post(f"{D}/shop/jobs/orders/emit", json={}), 409, "invalid_state")
-    assert (await api.post("/hooks/default/payments/new")).status_code == 404
+    problem(await api.post("/hooks/default/payments/new"), 409, "invalid_state")
+    assert (await api.post(f"{D}/shop/versions", json={"yaml": SHOP})).json()["id"] == made["id"]
+    await settle(engine)
+    assert (await api.get(f"{D}/shop")).json()["retired"] is False
+    assert (await api.post("/hooks/default/payments/new")).status_code == 202, "its sources are back"
+
+
+async def test_a_paused_dag_takes_no_webhook_and_no_emit(api: httpx.AsyncClient, engine: Engine) -> None:
+    await deploy(api, engine)
+    sent = await api.post("/hooks/default/payments/new", headers={"webhook-id": "m1"})
+    await api.post(f"{D}/shop/pause", json={})
+
+    for path in ("/hooks/default/payments/new", f"{D}/shop/jobs/orders/emit"):
+        refused = problem(await api.post(path), 409, "invalid_state")
+        assert "paused" in refused["detail"]
+    again = await api.post("/hooks/default/payments/new", headers={"webhook-id": "m1"})
+    assert (again.status_code, again.json()) == (202, sent.json()), "what was accepted is answered again"
+
+
+async def test_a_held_job_takes_no_webhook_now(api: httpx.AsyncClient, engine: Engine) -> None:
+    await deploy(
+        api, engine, SHOP.replace("operator: payment_reader", "operator: payment_reader\n    max_queue_depth: 1")
+    )
+    assert (await api.post("/hooks/default/payments/new")).status_code == 202
+
+    response = await api.post("/hooks/default/payments/new")
+
+    problem(response, 429, "held")
+    assert int(response.headers["retry-after"]) >= 1
+
+
+# --------------------------------------------------------------------------------------------- repeated requests
+
+
+async def test_a_repeated_request_with_the_same_key_is_carried_out_once(api: httpx.AsyncClient, engine: Engine) -> None:
+    first = await deploy(api, engine)
+    second = await deploy(api, engine, OTHER, cutover="manual")
+
+    async def twice(path: str, body: dict[str, Any], key: str) -> list[httpx.Response]:
+        found = []
+        for _ in range(2):
+            found.append(await api.post(f"{D}/shop/{path}", json=body, headers={"Idempotency-Key": key}))
+            await settle(engine)
+        return found
+
+    for path, key in (("pause", "p"), ("resume", "r"), ("versions/2/abandon", "a")):
+        once, again = await twice(path, {}, key)
+        assert (once.status_code, once.json()) == (200, again.json()), path
+    assert (await api.get(f"{D}/shop/versions/2")).json()["state"] == "abandoned"
+
+    await api.post(f"{D}/shop/versions", json={"yaml": OTHER})
+    await settle(engine)
+    assert await active(api) == second["id"]
+    once, again = await twice("rollback", {}, "b")
+    assert once.json() == again.json()
+    assert await active(api) == first["id"]
+
+    once, again = await twice("versions", {"yaml": SHOP, "rebuild": ["bills"]}, "d")
+    assert [once.status_code, again.status_code] == [201, 200]
+    assert once.json()["id"] == again.json()["id"]
+    assert (await api.get(f"{D}/shop/versions")).json()["items"][0]["number"] == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "other"),
+    [
+        ("versions", {"yaml": OTHER}, {"yaml": SHOP + "# other\n"}),
+        ("versions", {"yaml": OTHER}, {"yaml": OTHER, "cutover": "manual"}),
+        ("rollback", {}, {"expect_active": str(uuid4())}),
+        ("jobs/orders/emit", {"payload": {"a": 1}}, {"payload": {"a": 1.0}}),
+        ("jobs/orders/emit", {"cursor": 1}, {"cursor": 2}),
+    ],
+)
+async def test_a_key_that_was_used_for_another_request_is_refused(
+    api: httpx.AsyncClient, engine: Engine, path: str, body: dict[str, Any], other: dict[str, Any]
+) -> None:
+    await deploy(api, engine, SHOP + "# older\n")
+    await deploy(api, engine)
+    before = await active(api)
+    key = {"Idempotency-Key": "k"}
+    assert (await api.post(f"{D}/shop/{path}", json=body, headers=key)).is_success
+
+    problem(await api.post(f"{D}/shop/{path}", json=other, headers=key), 409, "conflict")
+    problem(await api.post(f"{D}/shop/pause", json={}, headers=key), 409, "conflict")
+
+    assert not (await api.get(f"{D}/shop")).json()["paused"]
+    assert (await api.post(f"{D}/shop/{path}", json=body, headers=key)).is_success
+    assert path == "rollback" or await active(api) == before
+
+
+async def test_two_requests_with_one_key_at_the_same_time_are_one(api: httpx.AsyncClient, engine: Engine) -> None:
+    await deploy(api, engine)
+    path, key = f"{D}/shop/jobs/orders/emit", {"Idempotency-Key": "once"}
+
+    found = await asyncio.gather(*(api.post(path, json={"cursor": 1}, headers=key) for _ in range(5)))
+
+    assert {response.status_code for response in found} == {201}
+    assert len({response.json()["task_id"] for response in found}) == 1
+
+
+async def test_requests_are_forgotten_after_a_week(api: httpx.AsyncClient, engine: Engine) -> None:
+    await deploy(api, engine)
+    await api.post(f"{D}/shop/pause", json={}, headers={"Idempotency-Key": "k"})
+    assert await engine.service(RequestKeys).clean_up_tick() == 0
+    async with engine.store.begin() as tx:
+        await tx.session.connection.execute("update windlass.request set at = at - interval '8 days'")
+
+    assert await engine.service(RequestKeys).clean_up_tick() == 1
 
 
 # --------------------------------------------------------------------------------------------- jobs
@@ -410,6 +525,121 @@ async def test_a_job_that_is_no_source_is_not_started_by_hand(api: httpx.AsyncCl
 
 
 # --------------------------------------------------------------------------------------------- webhooks
+
+HOOK, SECRET = "/hooks/default/payments/new", "whsec_" + base64.b64encode(b"s" * 32).decode()
+NEWER = "whsec_" + base64.b64encode(b"n" * 32).decode()
+
+
+def signed(secret: str = SECRET, id_: str = "m1", body: bytes = b"paid", age_s: int = 0) -> dict[str, str]:
+    return signed_headers([secret], id_, int(time.time()) - age_s, body)
+
+
+async def test_a_signed_webhook_needs_no_key_and_is_one_task(
+    api: httpx.AsyncClient, engine: Engine, nobody: httpx.AsyncClient
+) -> None:
+    await deploy(api, engine)
+    set_ = await api.put(f"{D}/shop/jobs/paid/webhook-secret", json={"secret": SECRET})
+    assert (set_.status_code, set_.json()["path"]) == (200, HOOK)
+
+    first, again = [await nobody.post(HOOK, content=b"paid", headers=signed()) for _ in range(2)]
+
+    assert (first.status_code, first.json()) == (202, again.json())
+    webhook = await wire_of(api, first)
+    assert (webhook["id"], webhook["body"]) == ("m1", "paid")
+    assert "webhook-signature" not in webhook["headers"]
+    older = await nobody.post(HOOK, content=b"paid", headers=signed(id_="m2", age_s=290))
+    assert older.status_code == 202
+
+
+async def test_whatever_is_wrong_with_a_signed_webhook_looks_the_same(
+    api: httpx.AsyncClient, engine: Engine, nobody: httpx.AsyncClient
+) -> None:
+    await deploy(api, engine)
+    await api.put(f"{D}/shop/jobs/paid/webhook-secret", json={"secret": SECRET})
+    wrong = [
+        (HOOK, signed(NEWER)),
+        (HOOK, signed(body=b"more")),
+        (HOOK, signed(age_s=310)),
+        (HOOK, signed(age_s=-310)),
+        (HOOK, signed() | {"webhook-id": "other"}),
+        (HOOK, signed() | {"webhook-timestamp": "x"}),
+        (HOOK, signed() | {"webhook-signature": "v1,"}),
+        ("/hooks/default/payments/other", signed()),
+        ("/hooks/other/payments/new", signed()),
+        ("/hooks/%20/payments/new", signed()),
+        ("/hooks/default/../x", signed()),
+    ]
+    answers = [await nobody.post(path, content=b"paid", headers=headers) for path, headers in wrong]
+
+    assert {(answer.status_code, answer.json().get("code")) for answer in answers[:-1]} == {(401, "unauthenticated")}
+    assert len({answer.json()["detail"] for answer in answers[:-1]}) == 1
+    assert (await nobody.post(HOOK, content=b"paid")).status_code == 401
+    too_long = b"x" * (1024 * 1024 + 1)
+    for path in (HOOK, "/hooks/other/nothing"):
+        problem(await nobody.post(path, content=too_long, headers=signed(body=too_long)), 413, "too_large")
+    assert (await api.get(f"{D}/shop/jobs/paid/tasks")).json()["items"] == []
+
+
+async def test_a_secret_is_rotated_removed_and_never_shown(
+    api: httpx.AsyncClient, engine: Engine, nobody: httpx.AsyncClient, as_role: NewClient
+) -> None:
+    await deploy(api, engine)
+    path = f"{D}/shop/jobs/paid/webhook-secret"
+    operator = await as_role("operator")
+    problem(await operator.put(path, json={"secret": SECRET}), 403, "forbidden")
+    answers = [await api.put(path, json={"secret": secret}) for secret in (SECRET, NEWER)]
+    assert answers[0].json()["previous_until"] is None
+    assert answers[1].json()["previous_until"] is not None
+    for number, secret in enumerate((SECRET, NEWER)):
+        sent = await nobody.post(HOOK, content=b"paid", headers=signed(secret, f"m{number}"))
+        assert sent.status_code == 202
+
+    await api.put(path, json={"secret": SECRET, "overlap_s": 0})
+    assert (await nobody.post(HOOK, content=b"paid", headers=signed(NEWER, "m9"))).status_code == 401
+    await deploy(api, engine, OTHER)
+    assert (await nobody.post(HOOK, content=b"paid", headers=signed(SECRET, "m8"))).status_code == 202, (
+        "after a cutover"
+    )
+
+    removed = await api.delete(path)
+    assert (removed.status_code, removed.json()["secret_set_at"]) == (200, None)
+    assert (await nobody.post(HOOK, content=b"paid", headers=signed(SECRET, "m7"))).status_code == 401
+    for answer in (*answers, removed):
+        assert SECRET not in answer.text
+        assert NEWER not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("job", "secret", "status", "code"),
+    [
+        ("orders", SECRET, 409, "invalid_state"),
+        ("nothing", SECRET, 404, "not_found"),
+        ("paid", "secret", 422, "invalid"),
+        ("paid", "whsec_!!!", 422, "invalid"),
+        ("paid", "whsec_c2hvcnQ=", 422, "invalid"),
+    ],
+)
+async def test_only_a_webhook_has_a_secret_of_the_right_form(
+    api: httpx.AsyncClient, engine: Engine, job: str, secret: str, status: int, code: str
+) -> None:
+    await deploy(api, engine)
+    refused = problem(await api.put(f"{D}/shop/jobs/{job}/webhook-secret", json={"secret": secret}), status, code)
+    assert secret not in str(refused) or secret == "secret"
+
+
+async def test_secrets_of_webhooks_are_encrypted_with_the_others(api: httpx.AsyncClient, engine: Engine) -> None:
+    await deploy(api, engine)
+    for secret in (NEWER, SECRET):
+        await engine.service(Webhooks).set_secret("shop", "paid", secret)
+    old, new = Keyring([b"o" * 32]), Keyring([b"n" * 32, b"o" * 32])
+
+    counts = [await Secrets(engine.store, cipher).seal_all() for cipher in (old, new)]
+
+    assert counts == [SecretCount(clear=2), SecretCount(older=2)]
+    assert await Secrets(engine.store, new).count() == SecretCount(current=2)
+    async with engine.store.begin() as tx:
+        kept = await tx.session.connection.fetchval("select w::text from windlass.webhook_secret w")
+    assert kept.count("sealed:1:") == 2
 
 
 async def wire_of(api: httpx.AsyncClient, response: httpx.Response) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,27 @@ def test_a_task_of_a_source_is_started_with_what_is_given(dev: Dev, flow: Flow) 
     assert (trigger["payload"], trigger["cursor"]) == ({"a": 1}, -5)
     assert dev("dags", "emit", flow.name, "tables").returncode == 1
     assert dev("dags", "emit", flow.name, "ticks", "--cursor", "1", "--partition", "a").returncode == 1
+
+
+def test_the_secret_of_a_webhook_is_set_from_a_file_and_never_shown(dev: Dev, flow: Flow) -> None:
+    flow.write("operator: manual_source\n    source: {kind: manual}",
+               f"operator: webhook_source\n    source: {{kind: webhook, path: {flow.name}}}")  # fmt: skip
+    dev("dags", "deploy", flow.file, "--yes", "--wait")
+    secret = "whsec_" + "c2VjcmV0" * 4
+    (Path(dev.folder) / "secret").write_text(f"{secret}\n")
+
+    set_ = dev("dags", "webhook-secret", flow.name, "ticks", "--file", "secret", "--json")
+    removed = dev("dags", "webhook-secret", flow.name, "ticks", "--remove")
+
+    found = json.loads(set_.stdout)
+    assert (found["path"], found["previous_until"]) == (f"/hooks/default/{flow.name}", None)
+    assert removed.stdout.strip() == f"Requests to /hooks/default/{flow.name} need a key."
+    (Path(dev.folder) / "secret").write_text("hunter2")
+    wrong = dev("dags", "webhook-secret", flow.name, "ticks", "--file", "secret")
+    assert wrong.returncode != 0
+    for command in (set_, removed, wrong):
+        assert secret not in command.stdout + command.stderr
+        assert "hunter2" not in command.stdout + command.stderr
 
 
 async def test_why_a_partition_is_there_or_not(dev: Dev, flow: Flow) -> None:

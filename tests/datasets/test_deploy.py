@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,6 +12,7 @@ from tests.kit.world import ok
 from windlass import errors
 from windlass.core.access import Principal, Role
 from windlass.datasets.doctor import PROGRESS, examine_builds
+from windlass.datasets.job_views import JobViews
 from windlass.datasets.router import Router
 from windlass.datasets.tables.dags import DagTable
 from windlass.engine.read.doctor import Level
@@ -522,6 +524,8 @@ async def test_a_cron_source_fires_once_and_moves_with_the_active_version(world:
 
     holder = await world.hold("follow")
     assert holder.reply["task"]["trigger"] == {"kind": "source", "source": "cron"}
+    [task] = await world.engine.service(JobViews).tasks("chain", "follow")
+    assert re.fullmatch(r"fire:\d{4}-\d\d-\d\dT\d\d:00:00Z", task.dedupe_key or "")
     await world.report(holder, cursor=10)
     assert len(await world.tasks("alert", "queued")) == 1
 

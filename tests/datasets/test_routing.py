@@ -77,6 +77,25 @@ async def test_a_task_does_not_overtake_one_that_waits_for_its_turn(world: World
     assert (given["cursor_from"], given["cursor_to"]) == (10, 20)
 
 
+async def test_a_claim_of_a_window_that_is_not_next_says_so(world: World) -> None:
+    await world.deploy()
+    for cursor in (10, 20):
+        await world.report(await world.emit(), cursor=cursor)
+    [later] = await world.tasks("alert", "blocked")
+
+    assert await world.leases.claim(later) == {
+        "status": "NotClaimed", "reason": "AlreadyRunning", "detail": "NotReady", "waits_for": "window",
+    }  # fmt: skip
+
+
+async def test_a_task_beyond_the_concurrency_of_its_job_waits_for_its_turn(world: World) -> None:
+    await world.deploy(CHAIN.replace("operator: compacter", "operator: compacter\n    scaling: {max_concurrency: 1}"))
+    await world.report(await world.emit(), cursor=250)
+    [later] = await world.tasks("compact", "blocked")
+
+    assert (await world.leases.claim(later))["waits_for"] == "concurrency_limit"
+
+
 async def test_a_window_begins_where_the_last_one_ended_though_no_tick_has_processed_its_end(world: World) -> None:
     await world.deploy()
     await world.report(await world.emit(), cursor=10)

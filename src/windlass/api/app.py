@@ -55,6 +55,7 @@ CONTRACT = openapi.Contract(
         410: "The requested events are no longer kept.",
         413: "The body is too large.",
         422: "A value has the wrong type, shape or range; `field` names it.",
+        429: "Too many tasks wait. Try again later.",
         503: "The server cannot do this now. Try again later.",
     },
 )

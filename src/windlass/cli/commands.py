@@ -122,6 +122,9 @@ dags.command("windlass.cli.dags:pause_dag", name="pause", help="Pause a DAG.")
 dags.command("windlass.cli.dags:resume_dag", name="resume", help="Resume a paused DAG.")
 dags.command("windlass.cli.dags:retire_dag", name="retire", help="Stop a DAG for good. Its data stays.")
 dags.command("windlass.cli.dags:emit", name="emit", help="Start a task of a source.")
+dags.command(
+    "windlass.cli.dags:set_webhook_secret", name="webhook-secret", help="Set the secret of a webhook, or remove it."
+)
 dags.command("windlass.cli.dags:why_job", name="why", help="Say why a job has processed a partition or not.")
 app.command(dags)
 

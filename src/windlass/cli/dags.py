@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.prompt import Confirm
+from rich.prompt import Confirm, Prompt
 
 from windlass.api.client import ApiClient
 from windlass.cli.api import HERE, ApiOptions
@@ -309,6 +309,41 @@ def emit(
     order = without_none(payload=payload, cursor=cursor, partition_key=partition, start=start, end=end)
     made = api.client().post(f"/dags/{dag}/jobs/{job}/emit", order, query=api.space)
     api.show(made, made["task_id"])
+
+
+def set_webhook_secret(
+    dag: DagName,
+    job: Annotated[str, Parameter(help="Name of the source.")],
+    *,
+    file: str | None = None,
+    overlap: Duration | None = None,
+    remove: Annotated[bool, Parameter(show_default=False)] = False,
+    api: ApiOptions = HERE,
+) -> None:
+    """Set the secret that signs requests to the webhook of a job, as in Standard Webhooks. Without --file, it is asked
+    for, or read from standard input if that is no terminal. It is never shown.
+
+    Parameters
+    ----------
+    file
+        File with the secret: `whsec_` and base64. `-` is standard input.
+    overlap
+        Time for which the secret before is accepted too. Default: 1d.
+    remove
+        Remove the secret: requests need a key of a submitter.
+    """
+    path = f"/dags/{dag}/jobs/{job}/webhook-secret"
+    if remove:
+        found = api.client().delete(path, query=api.space)
+        api.show(found, f"Requests to {found['path']} need a key.")
+        return
+    if file is None and sys.stdin.isatty():
+        secret = Prompt.ask("Secret", console=errors, password=True)
+    else:
+        secret = _read(file or "-")
+    order = without_none(secret=secret.strip(), overlap_s=overlap)
+    found = api.client().put(path, order, query=api.space)
+    api.show(found, f"Requests to {found['path']} may be signed with this secret.")
 
 
 def why_job(

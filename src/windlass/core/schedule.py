@@ -13,7 +13,7 @@ after `settled_at`, so that it is the oldest of all fires that are not settled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -124,6 +124,13 @@ class OpenTask(msgspec.Struct, frozen=True):
 def fire_key(schedule_id: UUID, fire_at: Instant) -> str:
     """The idempotency key of a fire, the same on every server."""
     return f"schedule:{schedule_id}:{fire_at.astimezone(UTC).isoformat()}"
+
+
+def fired_at_of(key: str) -> Instant | None:
+    """The time of the fire that a key names; None if it is not the key of one."""
+    word, _, rest = key.partition(":")
+    at = rest.partition(":")[2]
+    return datetime.fromisoformat(at) if word == "schedule" and not at.startswith("manual:") else None
 
 
 # --------------------------------------------------------------------------------------------- what people do

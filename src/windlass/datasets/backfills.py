@@ -18,6 +18,7 @@ from windlass.core import task as task_rules
 from windlass.core.ids import derived_id
 from windlass.core.position import Position
 from windlass.datasets.catalog import declared_scheme, status_page
+from windlass.datasets.requests import Order, known, remember
 from windlass.datasets.router import Router
 from windlass.datasets.rules import backfill as rules
 from windlass.datasets.rules.backfill import BEGIN, OPEN, BackfillState, Chosen, Mark, Selection
@@ -125,7 +126,7 @@ class Backfills:
             jobs = await table.jobs([row.id for row in rows])
         return [BackfillView(row, jobs.get(row.id, [])) for row in rows]
 
-    async def cancel(self, id_: UUID, reason: str = "") -> BackfillView:
+    async def cancel(self, id_: UUID, reason: str = "", *, order: Order | None = None) -> BackfillView:
         """Make no more tasks, and cancel those that have not ended. Tasks below are not cancelled: what they make is
         owed. Raises InvalidState if the backfill has ended."""
         async with self._store.begin() as tx:
@@ -133,6 +134,9 @@ class Backfills:
             row = await table.lock(id_, wait=True)
             if row is None:
                 raise _no_backfill(id_)
+            if await known(tx, row.namespace, order) is not None:
+                return await _view(tx, row)
+            await remember(tx, row.namespace, order, id_)
             if row.state is BackfillState.RUNNING:
                 row = replace(row, state=BackfillState.CANCELLING, reason=reason or "cancelled by a person")
                 await table.update(row)

@@ -17,6 +17,7 @@ from msgspec.structs import astuple, replace
 from windlass.core.access import Principal
 from windlass.core.position import Position
 from windlass.core.states import State
+from windlass.datasets.requests import Order, known, remember
 from windlass.datasets.rules.coverage import Coverage, complete, coverage, merge, subtract
 from windlass.datasets.rules.dag import ExecutionStrategy, Job, When
 from windlass.datasets.rules.events import PartitionCommit
@@ -232,6 +233,7 @@ class Catalog:
         revision: int,
         *,
         version: UUID | None = None,
+        order: Order | None = None,
     ) -> PartitionHistory:
         """Commit an old revision of a partition again, as the next one. What was made from the partition is owed again.
         If the partition has that content already, nothing changes, so that a repeated revert is one."""
@@ -240,10 +242,12 @@ class Catalog:
             version_id = await _version(tx, dataset, version)
             if version_id is None:
                 raise no_partition(dataset, key)
-            await self._revert(tx, dataset, version_id, key, revision)
+            await self._revert(tx, dataset, version_id, key, revision, order)
         return await self.partition(caller, dataset.id, dataset.namespace, key, version=version_id)
 
-    async def _revert(self, tx: Transaction, dataset: DatasetView, version: UUID, key: str, revision: int) -> None:
+    async def _revert(
+        self, tx: Transaction, dataset: DatasetView, version: UUID, key: str, revision: int, order: Order | None
+    ) -> None:
         catalog, jobs = CatalogTable(tx.session), JobTable(tx.session)
         edges = await jobs.edges_on([dataset.id])
         readers = {e.job_id for e in edges if e.dataset_version == version and e.trigger and e.by_partition}
@@ -252,6 +256,9 @@ class Catalog:
         # those of jobs when it takes those of tasks.
         await jobs.lock_jobs(readers)
         await DatasetTable(tx.session).lock_versions([version])
+        if await known(tx, dataset.namespace, order) is not None:
+            return
+        await remember(tx, dataset.namespace, order, version)
         current = await catalog.partition(version, key)
         if current is None:
             raise no_partition(dataset, key)

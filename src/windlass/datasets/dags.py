@@ -15,10 +15,13 @@ from msgspec.structs import replace
 
 from windlass.core.access import Principal, Role
 from windlass.core.delivery import decode_delivery, type_of
+from windlass.core.ids import derived_id
 from windlass.core.queue import QueueConfig
 from windlass.core.states import Effect
 from windlass.datasets.data.tables import DataTables, views_effect
 from windlass.datasets.read_yaml import read
+from windlass.datasets.requests import Order, remember
+from windlass.datasets.requests import known as known_request
 from windlass.datasets.router import Router
 from windlass.datasets.rules import deployment as rules
 from windlass.datasets.rules.check import Report, check
@@ -107,9 +110,12 @@ class Dags:
         auto_cutover: bool = True,
         rebuild: Sequence[str] = (),
         caller: Principal = OWNER,
+        order: Order | None = None,
     ) -> tuple[DeploymentRow, bool]:
         """Deploy a file. Returns the deployment, and whether it is new: the same file is the same deployment, which is
         brought back if another one is active. Raises DagInvalid and PlanChanged."""
+        if (earlier := await self._earlier(namespace, dag, order)) is not None:
+            return earlier, False
         reading = read(yaml)
         missing = await self._missing_queues(reading, namespace)
         if missing:  # a deploy that is refused leaves no queues
@@ -120,6 +126,8 @@ class Dags:
             dags = DagTable(tx.session)
             row = await dags.lock(namespace, dag, make=True)
             assert row is not None, dag
+            if (subject := await known_request(tx, namespace, order)) is not None:
+                return await _deployment(tx, namespace, dag, subject), False
             candidate = await self._candidate(tx, row, yaml, reading, rebuild, caller, missing)
             known = candidate.known
             live = known is not None and known.state in rules.LIVE
@@ -131,7 +139,8 @@ class Dags:
                 await self._deploy_again(tx, row, known, auto_cutover)
             await self._revive(tx, candidate)
             if row.retired_at is not None:
-                await dags.update(replace(row, retired_at=None))
+                await self._bring_back(tx, row)
+            await remember(tx, namespace, order, candidate.id)
             self._engine.service(Router).has_dags = True
             await tx.wake(PendingNotifications(effects=True))
             tx.wakes.everything = True  # a job may have a shorter lease than its queue
@@ -139,6 +148,26 @@ class Dags:
         assert found is not None, dag
         await self._engine.service(DataTables).make_soon(candidate.id)
         return found, known is None
+
+    async def _earlier(self, namespace: str, dag: str, order: Order | None) -> DeploymentRow | None:
+        """What an earlier deploy with the same key has made."""
+        async with self._store.begin() as tx:
+            subject = await known_request(tx, namespace, order)
+            return None if subject is None else await _deployment(tx, namespace, dag, subject)
+
+    async def _bring_back(self, tx: Transaction, row: DagRow) -> None:
+        """Take back that a DAG is retired: its active deployment has sources again, and catches up."""
+        dags = DagTable(tx.session)
+        await dags.update(replace(row, retired_at=None))
+        if row.active_version is not None:
+            target = await _deployment(tx, row.namespace, row.name, row.active_version)
+            await self._take_over_sources(tx, row, target, paused=row.paused)
+            await dags.mark_behind([job.job_id for job in await dags.jobs(target.id)])
+
+    async def _take_over_sources(self, tx: Transaction, row: DagRow, target: DeploymentRow, *, paused: bool) -> None:
+        dag = read(await DagTable(tx.session).yaml(target.id)).dag
+        assert dag is not None, target.id
+        await take_over_sources(tx, row, target, dag, paused=paused)
 
     # ----------------------------------------------------------------------------------------- reads
 
@@ -176,24 +205,40 @@ class Dags:
     # ----------------------------------------------------------------------------------------- cutover
 
     async def activate(
-        self, dag: str, which: UUID | int, *, namespace: str = "default", expect_active: UUID | None = None
+        self,
+        dag: str,
+        which: UUID | int,
+        *,
+        namespace: str = "default",
+        expect_active: UUID | None = None,
+        order: Order | None = None,
     ) -> DagView:
         """Make a deployment the active one, at once. Raises InvalidState, and Conflict if another one than expected is
         active."""
         async with self._store.begin() as tx:
             row = await locked_dag(tx, namespace, dag)
-            target = await _deployment(tx, namespace, dag, which)
-            await self.cut_over(tx, row, target, by=Actor.PERSON, expect_active=expect_active)
+            if await known_request(tx, namespace, order) is None:
+                target = await _deployment(tx, namespace, dag, which)
+                await self.cut_over(tx, row, target, by=Actor.PERSON, expect_active=expect_active)
+                await remember(tx, namespace, order, target.id)
         return await self.get(dag, namespace=namespace)
 
-    async def rollback(self, dag: str, *, namespace: str = "default", expect_active: UUID | None = None) -> DagView:
+    async def rollback(
+        self,
+        dag: str,
+        *,
+        namespace: str = "default",
+        expect_active: UUID | None = None,
+        order: Order | None = None,
+    ) -> DagView:
         """Go back to the deployment that was active before."""
         view = await self.get(dag, namespace=namespace)
         if view.previous_version is None:
             raise InvalidState(f"no other version of {dag} was active before", dag=dag)
         return await self.activate(
-            dag, view.previous_version, namespace=namespace, expect_active=expect_active or view.active_version
-        )
+            dag, view.previous_version, namespace=namespace, expect_active=expect_active or view.active_version,
+            order=order,
+        )  # fmt: skip
 
     async def cut_over(
         self,
@@ -226,9 +271,7 @@ class Dags:
         )
         pointed = await dags.pointers(target.id)
         before = await dags.pointers(row.active_version) if row.active_version is not None else {}
-        dag = read(await dags.yaml(target.id)).dag
-        assert dag is not None, target.id
-        await take_over_sources(tx, row, target, dag, paused=row.paused)
+        await self._take_over_sources(tx, row, target, paused=row.paused)
         await dags.retire_datasets(row.namespace, row.name, pointed)
         kept = {job_id_of(row.namespace, row.name, *consumer) for consumer in decided.untouched}
         if row.active_version is not None:
@@ -240,11 +283,16 @@ class Dags:
         await tx.outbox.insert_outbox([views_effect(self._randomness.new_id(), row.namespace, row.name, target.id)])
         await self._leave(tx, row, target.id, left)
 
-    async def abandon(self, dag: str, which: UUID | int, *, namespace: str = "default") -> DeploymentRow:
+    async def abandon(
+        self, dag: str, which: UUID | int, *, namespace: str = "default", order: Order | None = None
+    ) -> DeploymentRow:
         """Give up a deployment that is not active. Its own tasks are cancelled."""
         async with self._store.begin() as tx:
             row = await locked_dag(tx, namespace, dag)
             target = await _deployment(tx, namespace, dag, which)
+            if await known_request(tx, namespace, order) is not None:
+                return target
+            await remember(tx, namespace, order, target.id)
             rules.check_move(DeploymentState(target.state), DeploymentState.ABANDONED, Actor.PERSON)
             dags = DagTable(tx.session)
             await dags.move(target.id, DeploymentState.ABANDONED)
@@ -255,21 +303,27 @@ class Dags:
 
     # ----------------------------------------------------------------------------------------- pause and retire
 
-    async def pause(self, dag: str, *, namespace: str = "default", paused: bool = True) -> DagView:
+    async def pause(
+        self, dag: str, *, namespace: str = "default", paused: bool = True, order: Order | None = None
+    ) -> DagView:
         """Stop (or resume) to make tasks. What is owed meanwhile stays owed."""
         async with self._store.begin() as tx:
             row = await locked_dag(tx, namespace, dag)
-            dags = DagTable(tx.session)
-            await dags.update(replace(row, paused=paused))
-            if row.active_version is not None:
-                target = await _deployment(tx, namespace, dag, row.active_version)
-                active = read(await dags.yaml(target.id)).dag
-                assert active is not None, target.id
-                await take_over_sources(tx, row, target, active, paused=paused)
-                if not paused:
-                    await dags.mark_behind([job.job_id for job in await dags.jobs(target.id)])
-                    await tx.wake(PendingNotifications(effects=True))
+            if await known_request(tx, namespace, order) is None:
+                await self._pause(tx, row, paused)
+                await remember(tx, namespace, order, derived_id("dag", namespace, dag))
         return await self.get(dag, namespace=namespace)
+
+    async def _pause(self, tx: Transaction, row: DagRow, paused: bool) -> None:
+        dags = DagTable(tx.session)
+        await dags.update(replace(row, paused=paused))
+        if row.active_version is None or row.retired_at is not None:
+            return
+        target = await _deployment(tx, row.namespace, row.name, row.active_version)
+        await self._take_over_sources(tx, row, target, paused=paused)
+        if not paused:
+            await dags.mark_behind([job.job_id for job in await dags.jobs(target.id)])
+            await tx.wake(PendingNotifications(effects=True))
 
     async def retire(self, dag: str, *, namespace: str = "default") -> DagView:
         """Stop a DAG for good: its sources stop, its tasks are cancelled, its data stays."""

@@ -17,6 +17,7 @@ from windlass.datasets.deployments import Deployments
 from windlass.datasets.invalidations import Invalidations
 from windlass.datasets.owned import OwnedDatasets
 from windlass.datasets.purge import Purge
+from windlass.datasets.requests import RequestKeys
 from windlass.datasets.router import Router
 from windlass.datasets.rules.events import BUFFER
 from windlass.datasets.rules.job import SERVER_QUEUE
@@ -29,7 +30,7 @@ from windlass.errors import Unavailable
 
 Tick = Callable[[], Awaitable[int]]
 
-SELDOM_S, RECONCILE_S, WATCH_S, SINK_S = 60.0, 30.0, 5.0, 1.0
+HOUR_S, SELDOM_S, RECONCILE_S, WATCH_S, SINK_S = 3600.0, 60.0, 30.0, 5.0, 1.0
 
 
 @asynccontextmanager
@@ -68,6 +69,7 @@ async def routing(engine: Engine, *, reconcile_s: float = RECONCILE_S) -> AsyncI
         operators,
         Loop("datasets", watch, every_s=WATCH_S),
         Loop("clean_up", clean_up.tick, every_s=min(SELDOM_S, clean_up.every_s)),
+        Loop("request_keys", engine.service(RequestKeys).clean_up_tick, every_s=HOUR_S),
     )
     for loop in loops:
         loop.start()

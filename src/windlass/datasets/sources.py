@@ -12,6 +12,7 @@ from uuid import UUID
 from windlass.core import schedule as schedule_rules
 from windlass.core.ids import derived_id
 from windlass.core.schedule import Overlap, ScheduleSpec
+from windlass.datasets.requests import known, order_of, remember
 from windlass.datasets.router import Router
 from windlass.datasets.rules.dag import Dag, SourceKind
 from windlass.datasets.rules.job import JobRef, task_of
@@ -20,7 +21,7 @@ from windlass.datasets.tables.dags import DagRow, DagTable, DeploymentRow
 from windlass.datasets.tables.jobs import JobTable
 from windlass.engine.engine import Engine
 from windlass.engine.manage.timezones import zone_of
-from windlass.errors import Conflict, InvalidState, NotFound, Overloaded
+from windlass.errors import Conflict, Held, InvalidState, NotFound
 from windlass.store.notify import PendingNotifications
 from windlass.store.transaction import Transaction
 
@@ -35,9 +36,13 @@ class Sources:
     async def emit(
         self, dag: str, job: str, *, namespace: str = "default", key: str | None = None, **trigger: Any
     ) -> UUID:
-        """Start a task of a source by hand. `trigger` may have a payload, and a cursor or a partition."""
+        """Start a task of a source by hand. `trigger` may have a payload, and a cursor or a partition. The same key is
+        the same task."""
+        order = order_of(key, "emit", dag, job, trigger)
         async with self._store.begin() as tx:
             row = await locked_dag(tx, namespace, dag)
+            if (earlier := await known(tx, namespace, order)) is not None:
+                return earlier
             if row.active_version is None or row.retired_at is not None:
                 raise InvalidState(f"no version of {dag} is active", dag=dag)
             named = {each.name: each for each in await DagTable(tx.session).jobs(row.active_version)}
@@ -49,7 +54,9 @@ class Sources:
             if ref.job.source.kind is SourceKind.ALWAYS_ON:
                 raise InvalidState(f"job {job} always runs: it has one task, which reports events itself", job=job)
             unique = emit_task(key or self._randomness.new_id())
-            return await self._start(tx, ref, unique, Trigger("source", source=ref.job.source.kind, **trigger))
+            task_id = await self._start(tx, ref, unique, Trigger("source", source=ref.job.source.kind, **trigger))
+            await remember(tx, namespace, order, task_id)
+            return task_id
 
     async def receive_webhook(
         self, namespace: str, path: str, *, id_: str, headers: Mapping[str, str], body: str
@@ -80,7 +87,7 @@ class Sources:
             raise InvalidState(f"no version of {ref.dag} is active", dag=ref.dag)
         if live.paused:
             raise InvalidState(f"DAG {ref.dag} is paused: resume it first", dag=ref.dag)
-        raise Overloaded(
+        raise Held(
             f"job {ref.name} of {ref.dag} is held, because too many tasks wait", dag=ref.dag,
             job=ref.name,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Secrets in the database: the signing secrets of queues, and the keys of workers' tokens.
+"""Secrets in the database: the signing secrets of queues, the keys of workers' tokens, and those that rooms keep.
 
 With a cipher they are stored encrypted, otherwise in clear text. Each is bound to its row, so that a copy in another
 row cannot be decrypted. Secrets in clear text can always be read, so that a cipher can be added at any time.
@@ -7,7 +7,7 @@ row cannot be decrypted. Secrets in clear text can always be read, so that a cip
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,7 @@ from windlass.core.delivery import QueueSettings
 from windlass.engine.read.doctor import Finding, Level
 from windlass.errors import Unavailable
 from windlass.store.store import Store
+from windlass.store.transaction import Transaction
 
 PREFIX = "sealed:1:"
 
@@ -27,6 +28,24 @@ class Cipher(Protocol):
     def first(self) -> str: ...
     def encrypt(self, plain: bytes, label: str) -> str: ...
     def decrypt(self, sealed: str, label: str) -> bytes: ...
+
+
+class SecretRow(NamedTuple):
+    """A secret as it is stored. The label binds it to its row; `place` is where the room finds it."""
+
+    label: str
+    stored: str
+    place: tuple[str | bool, ...]
+
+
+class SecretRows(Protocol):
+    """Secrets that a room keeps in a table of its own. `load` locks and returns them; `write` replaces one."""
+
+    async def load(self, tx: Transaction) -> list[SecretRow]: ...
+    async def write(self, tx: Transaction, row: SecretRow, stored: str) -> None: ...
+
+
+SECRET_ROWS: list[SecretRows] = []  # rooms append theirs when they are imported
 
 
 class SecretCount(msgspec.Struct, frozen=True):
@@ -74,6 +93,12 @@ class Secrets:
         stored = (settings.signing_secret, settings.previous_secret)
         return [self._open(secret.encode(), label).decode() for secret in stored if secret]
 
+    def seal_labelled(self, plain: str, label: str) -> str:
+        return self._seal(plain.encode(), label).decode()
+
+    def open_labelled(self, stored: str, label: str) -> str:
+        return self._open(stored.encode(), label).decode()
+
     def seal_key(self, plain: bytes, key_id: UUID) -> bytes:
         return self._seal(plain, _of_key(key_id))
 
@@ -98,7 +123,8 @@ class Secrets:
             for namespace, queue, *_ in await tx.queues.queue_secrets():
                 await tx.queues.lock_queue(namespace, queue)
             queues, keys = await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets()
-            before = self._count(queues, keys)
+            rooms = [(rows, await rows.load(tx)) for rows in SECRET_ROWS]
+            before = self._count(queues, keys, [each for _, found in rooms for each in found])
             for namespace, queue, *both in queues:
                 label = _of_queue(namespace, queue)
                 sealed = [
@@ -108,17 +134,26 @@ class Secrets:
             for key_id, stored in keys:
                 label = _of_key(key_id)
                 await tx.heartbeats.set_token_secret(key_id, self._seal(self._open(stored, label), label))
+            for rows, found in rooms:
+                for row in found:
+                    plain = self.open_labelled(row.stored, row.label)
+                    await rows.write(tx, row, self.seal_labelled(plain, row.label))
         return before
 
     async def count(self) -> SecretCount:
         async with self._store.begin() as tx:
-            return self._count(await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets())
+            rooms = [each for rows in SECRET_ROWS for each in await rows.load(tx)]
+            return self._count(await tx.queues.queue_secrets(), await tx.heartbeats.token_secrets(), rooms)
 
     def _count(
-        self, queues: list[tuple[str, str, str | None, str | None]], keys: list[tuple[UUID, bytes]]
+        self,
+        queues: list[tuple[str, str, str | None, str | None]],
+        keys: list[tuple[UUID, bytes]],
+        rooms: list[SecretRow],
     ) -> SecretCount:
         stored = [(secret.encode(), _of_queue(ns, queue)) for ns, queue, *both in queues for secret in both if secret]
         stored += [(secret, _of_key(key_id)) for key_id, secret in keys]
+        stored += [(row.stored.encode(), row.label) for row in rooms]
         return SecretCount(**Counter(self._protection(secret, label) for secret, label in stored))
 
     def _protection(self, stored: bytes, label: str) -> str:

@@ -36,6 +36,7 @@ STATUS: dict[str, Status] = {
     "lease_lost": Status(409, "ABORTED"),
     "store_busy": Status(503, "UNAVAILABLE"),
     "overloaded": Status(503, "RESOURCE_EXHAUSTED"),
+    "held": Status(429, "RESOURCE_EXHAUSTED"),
     "draining": Status(503, "UNAVAILABLE"),
     "unavailable": Status(503, "UNAVAILABLE"),
     "contract_violation": Status(400, "INTERNAL"),

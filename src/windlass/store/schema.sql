@@ -670,6 +670,17 @@ create table windlass.job_upgrade (
     primary key (job_id, input_index)
 );
 
+-- Requests with an Idempotency-Key that changed a DAG or its data: `subject` is what they changed or made.
+create table windlass.request (
+    namespace  text collate "C" not null,
+    key        text collate "C" not null,
+    sha256     text        not null,
+    subject    uuid        not null,
+    at         timestamptz not null,
+    primary key (namespace, key)
+);
+create index request_age on windlass.request (at);
+
 -- Paths of the webhooks of active deployments.
 create table windlass.webhook (
     namespace      text collate "C" not null,
@@ -677,6 +688,18 @@ create table windlass.webhook (
     deployment_id  uuid not null,
     job_id         uuid not null,
     primary key (namespace, path)
+);
+
+-- The secrets that sign requests to the webhook of a job. During a rotation the previous one is accepted too.
+create table windlass.webhook_secret (
+    namespace        text collate "C" not null,
+    dag              text collate "C" not null,
+    job              text collate "C" not null,
+    secret           text        not null,
+    previous_secret  text,
+    previous_until   timestamptz,
+    set_at           timestamptz not null,
+    primary key (namespace, dag, job)
 );
 
 -- The version of each dataset that a deployment writes.

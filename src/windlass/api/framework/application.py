@@ -186,19 +186,24 @@ class Application:
                 return await embed(request, status, content)
             return content if status == 200 else Response(content, status, headers=(NO_STORE,))
 
-        return partial(self._with_key, endpoint, route.role) if keyed else endpoint
+        return partial(self._with_key, endpoint, route) if keyed else endpoint
 
-    async def _with_key(self, endpoint: Endpoint, role: Any, request: Request[Any, Any]) -> Response | bytes:
-        """Serve a request with an API key. It is cancelled when the key is revoked, even as a long poll or a stream."""
+    async def _with_key(self, endpoint: Endpoint, route: Route, request: Request[Any, Any]) -> Response | bytes:
+        """Serve a request with an API key. It is cancelled when the key is revoked, even as a long poll or a stream. A
+        route may accept a signature instead."""
         assert self._keys is not None
+        if route.signer is not None and b"authorization" not in request.headers:
+            request.caller = route.signer(request)
+            if request.caller is not None:
+                return await endpoint(request)  # type: ignore[no-any-return]
         if self._anonymous is not None and b"authorization" not in request.headers:
             request.caller = self._anonymous
             return await endpoint(request)  # type: ignore[no-any-return]
         key = bearer(request.headers)
         with self._keys.opened(key):
             request.caller = await self._keys.identify(key)
-            if role is not None:
-                check_role(request.caller, role)
+            if route.role is not None:
+                check_role(request.caller, route.role)
             response: Response | bytes = await endpoint(request)
         if isinstance(response, Response):
             response.watch = partial(self._keys.opened, key)
@@ -216,7 +221,7 @@ class Application:
         status, body = self._errors.refused(error)
         if status == 500:
             return self._defect(scope)
-        headers = {401: (BEARER,), 503: (RETRY_AFTER,)}.get(status, ())
+        headers = {401: (BEARER,), 429: (RETRY_AFTER,), 503: (RETRY_AFTER,)}.get(status, ())
         return Response(self._encode(body), status, self._errors.media, (NO_STORE, *headers))
 
     def _defect(self, scope: Scope) -> Response:

@@ -57,6 +57,8 @@ class Route(NamedTuple):
     body_max_bytes: int | None = None  # less than the limit of the application
     known_status: int | None = None  # of an answer that tells of what was there already
     errors: tuple[int, ...] = ()  # statuses of its errors; empty: `openapi.possible_errors`
+    # The caller of a request without a key that is signed instead; None if it is not. The handler checks the signature.
+    signer: Callable[[Request[Any, Any]], Principal | None] | None = None
 
     @property
     def endless(self) -> bool:
@@ -84,6 +86,7 @@ class Table:
         body_max_bytes: int | None = None,
         known_status: int | None = None,
         errors: tuple[int, ...] = (),
+        signer: Callable[[Request[Any, Any]], Principal | None] | None = None,
     ) -> Callable[[Handler], Handler]:
         """A route of our own API. The handler takes a `Call[Query, Body]`; a body of type `bytes` is not decoded."""
 
@@ -95,7 +98,7 @@ class Table:
                     method, path, handler, handler.__name__, " ".join((handler.__doc__ or "").split()),
                     None if role is None else API_KEY, role, query, body, hints["return"], status, headers, media,
                     large, raw=body is bytes, rest=rest, body_max_bytes=body_max_bytes, known_status=known_status,
-                    errors=errors,
+                    errors=errors, signer=signer,
                 )
             )  # fmt: skip
             return handler

@@ -15,6 +15,7 @@ from windlass.api.framework.request import KEY_HEADER
 from windlass.api.framework.route import Call, Table
 from windlass.core.access import Role
 from windlass.datasets.backfills import Backfills, BackfillView
+from windlass.datasets.requests import order_of
 from windlass.datasets.rules.backfill import KEYS_MAX, BackfillState, Selection
 from windlass.datasets.rules.partition import BIGINT_MAX, BIGINT_MIN
 from windlass.datasets.rules.status import PartitionStatus
@@ -116,7 +117,7 @@ async def start_backfill(call: Call[In, BackfillOrder]) -> BackfillForm | Respon
     return Response(msgspec.json.encode(form), 200, headers=(NO_STORE,)) if order.dry_run else form
 
 
-@table.add("GET", "/api/v1/backfills", Role.VIEWER)
+@table.add("GET", "/api/v1/backfills", Role.OPERATOR)
 async def list_backfills(call: Call[BackfillQuery, None]) -> Listed[BackfillForm]:
     """List backfills, newest first."""
     query = call.query
@@ -128,17 +129,18 @@ async def list_backfills(call: Call[BackfillQuery, None]) -> Listed[BackfillForm
     return Listed([_form(view) for view in page], more)
 
 
-@table.add("GET", "/api/v1/backfills/{backfill_id}", Role.VIEWER)
+@table.add("GET", "/api/v1/backfills/{backfill_id}", Role.OPERATOR)
 async def get_backfill(call: Call[None, None]) -> BackfillForm:
     """Get a backfill with its progress."""
     return _form(await _reached(call))
 
 
-@table.add("POST", "/api/v1/backfills/{backfill_id}/cancel", Role.OPERATOR)
+@table.add("POST", "/api/v1/backfills/{backfill_id}/cancel", Role.OPERATOR, headers=(KEY_HEADER,))
 async def cancel_backfill(call: Call[None, CancelBackfillOrder]) -> BackfillForm:
     """Cancel a backfill: no more tasks are made, those that wait end, and those that run are asked to stop."""
     view = await _reached(call)
-    return _form(await call.engine.service(Backfills).cancel(view.row.id, call.body.reason))
+    order = order_of(call.key, "cancel", view.row.id, call.body)
+    return _form(await call.engine.service(Backfills).cancel(view.row.id, call.body.reason, order=order))
 
 
 async def _reached(call: Call[Any, Any]) -> BackfillView:

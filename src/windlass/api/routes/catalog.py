@@ -21,6 +21,7 @@ from windlass.core.access import Role
 from windlass.core.validation import check_text
 from windlass.datasets.catalog import Catalog, Lineage, PartitionHistory
 from windlass.datasets.purge import Purge
+from windlass.datasets.requests import order_of
 from windlass.datasets.rules.lineage import Direction, JobName, Node
 from windlass.datasets.rules.partition import PARTITION_MAX, Span
 from windlass.datasets.rules.status import PartitionStatus, PartitionView, Place
@@ -265,9 +266,11 @@ async def get_partition(call: Call[OfVersion, None]) -> PartitionDetail:
 async def revert_partition(call: Call[OfVersion, RevertOrder]) -> PartitionDetail:
     """Give a partition the content of an old revision again, as a new revision. What was made from it is made again. If
     it has that content already, nothing changes."""
+    version = call.query.dataset_version
+    order = order_of(call.key, "revert", call.path["dataset"], _key(call), version, call.body)
     return _detail(
         await _catalog(call).revert(
-            call.principal, *which_dataset(call), _key(call), call.body.revision, version=call.query.dataset_version
+            call.principal, *which_dataset(call), _key(call), call.body.revision, version=version, order=order
         )
     )
 

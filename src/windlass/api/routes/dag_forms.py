@@ -19,6 +19,8 @@ from windlass.datasets.rules.problem import Problem
 from windlass.datasets.rules.status import PartitionStatus
 from windlass.datasets.rules.why import Because, Why
 from windlass.datasets.tables.dags import BuildProgress, DagView, DeploymentRow
+from windlass.datasets.webhooks import WebhookView
+from windlass.engine.manage.queues import SECRET_OVERLAP_S
 
 CURSOR_MAX = 2**63 - 1
 Cursor = Annotated[int, Meta(ge=-CURSOR_MAX - 1, le=CURSOR_MAX)]
@@ -72,6 +74,14 @@ class EmitOrder(Struct, frozen=True, forbid_unknown_fields=True):
     partition_key: Key | None = None
     first: Cursor | None = field(name="start", default=None)
     last: Cursor | None = field(name="end", default=None)
+
+
+class WebhookSecretOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """The secret of a webhook, as in Standard Webhooks: `whsec_` and at least 16 bytes in base64. The one before is
+    accepted for `overlap_s` seconds more."""
+
+    secret: Annotated[str, Meta(max_length=1000)]
+    overlap_s: Annotated[float, Meta(ge=0, le=30 * 86400)] = SECRET_OVERLAP_S
 
 
 class WhyQuery(In, frozen=True, forbid_unknown_fields=True):
@@ -178,8 +188,8 @@ class JobForm(Struct, frozen=True, kw_only=True):
 
 
 class JobTaskForm(Struct, frozen=True, kw_only=True):
-    """A task of a job. `trigger` is why it was made, without payload and body. `dedupe_key` is what it is owed for; the
-    fire of a schedule and a replay have none."""
+    """A task of a job. `trigger` is why it was made, without payload and body. `dedupe_key` is what it is owed for; a
+    replay has none."""
 
     task_id: UUID
     state: str
@@ -207,6 +217,17 @@ class WhyForm(Struct, frozen=True, kw_only=True):
     detail: str
     task_id: UUID | UnsetType = UNSET
     missing: list[MissingForm] | UnsetType = UNSET
+
+
+class WebhookForm(Struct, frozen=True, kw_only=True):
+    """A webhook: where to send requests, and when its secret was set; null if it has none. Until `previous_until`, the
+    secret before is accepted too."""
+
+    dag: str
+    job: str
+    path: str
+    secret_set_at: datetime | None
+    previous_until: datetime | None
 
 
 class StartedForm(Struct, frozen=True):
@@ -251,6 +272,13 @@ def job_form(job: JobView) -> JobForm:
         job=job.name, operator=job.definition.operator, runtime=job.definition.runtime, queue=job.queue,
         held=counts.held, tasks=TaskCounts(counts.queued, counts.running, counts.failed),
         state=job.condition or UNSET,
+    )  # fmt: skip
+
+
+def webhook_form(namespace: str, found: WebhookView) -> WebhookForm:
+    return WebhookForm(
+        dag=found.dag, job=found.job, path=f"/hooks/{namespace}/{found.path}", secret_set_at=found.set_at,
+        previous_until=found.previous_until,
     )  # fmt: skip
 
 

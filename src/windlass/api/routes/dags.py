@@ -27,6 +27,8 @@ from windlass.api.routes.dag_forms import (
     StartedForm,
     ValidationForm,
     VersionQuery,
+    WebhookForm,
+    WebhookSecretOrder,
     WhyForm,
     WhyQuery,
     dag_form,
@@ -35,14 +37,17 @@ from windlass.api.routes.dag_forms import (
     plan_form,
     problem_forms,
     task_form,
+    webhook_form,
     why_form,
 )
 from windlass.core.access import Role
 from windlass.core.validation import check_name
 from windlass.datasets.dags import Dags
 from windlass.datasets.job_views import JobViews
+from windlass.datasets.requests import Order, order_of
 from windlass.datasets.sources import Sources
 from windlass.datasets.tables.dags import DeploymentRow
+from windlass.datasets.webhooks import Webhooks
 from windlass.datasets.why import Reasons
 from windlass.errors import Invalid, Malformed
 from windlass.net.asgi import NO_STORE, Response
@@ -56,7 +61,7 @@ NUMBER_MAX = 2**31 - 1
 # --------------------------------------------------------------------------------------------- files
 
 
-@table.add("POST", "/api/v1/dags/validate", Role.VIEWER)
+@table.add("POST", "/api/v1/dags/validate", Role.VIEWER, headers=(KEY_HEADER,))
 async def validate_dag(call: Call[In, DagFile]) -> ValidationForm:
     """Check a DAG file. All of its problems are returned, each with its place; nothing is written."""
     namespace = call.namespace(call.query.namespace)
@@ -65,7 +70,7 @@ async def validate_dag(call: Call[In, DagFile]) -> ValidationForm:
     return ValidationForm(found.valid, found.name, problem_forms(report.problems), problem_forms(report.warnings))
 
 
-@table.add("POST", "/api/v1/dags/{dag}/plan", Role.VIEWER)
+@table.add("POST", "/api/v1/dags/{dag}/plan", Role.VIEWER, headers=(KEY_HEADER,))
 async def plan_dag(call: Call[In, PlanOrder]) -> PlanForm:
     """Plan the deploy of a DAG file: what it would change, and what would be built. Nothing is written."""
     namespace, dag = _place(call)
@@ -75,7 +80,9 @@ async def plan_dag(call: Call[In, PlanOrder]) -> PlanForm:
     )
 
 
-@table.add("POST", "/api/v1/dags/{dag}/versions", Role.OPERATOR, status=201, known_status=200)
+@table.add(
+    "POST", "/api/v1/dags/{dag}/versions", Role.OPERATOR, status=201, known_status=200, headers=(KEY_HEADER,)
+)  # fmt: skip
 async def deploy_dag(call: Call[In, DeployOrder]) -> DeploymentForm | Response:
     """Deploy a DAG file. Its new version is built beside the active one. A file that is a version already is answered
     with that version and status 200; it is activated again if another one is active."""
@@ -89,6 +96,7 @@ async def deploy_dag(call: Call[In, DeployOrder]) -> DeploymentForm | Response:
         auto_cutover=order.cutover == "auto",
         rebuild=order.rebuild,
         caller=call.principal,
+        order=_order(call, "deploy"),
     )
     form = await _deployment_form(call, deployment)
     return form if new else Response(msgspec.json.encode(form), 200, headers=(NO_STORE,))
@@ -151,38 +159,36 @@ async def activate_dag_version(call: Call[In, ActivateOrder]) -> DagForm:
 
 @table.add("POST", "/api/v1/dags/{dag}/rollback", Role.OPERATOR, headers=(KEY_HEADER,))
 async def roll_back_dag(call: Call[In, RollbackOrder]) -> DagForm:
-    """Activate the version that was active before. A repeat would go forward again: with an Idempotency-Key and
-    `expect_active`, a rollback that was done is answered and not repeated."""
+    """Activate the version that was active before. A repeat would go forward again: send an Idempotency-Key or
+    `expect_active`."""
     (namespace, dag), expected = _place(call), call.body.expect_active
-    if call.key is not None and expected is not None:
-        known = await _dags(call).get(dag, namespace=namespace)
-        if known.previous_version == expected:
-            return dag_form(known)
-    return dag_form(await _dags(call).rollback(dag, namespace=namespace, expect_active=expected))
+    order = _order(call, "rollback")
+    return dag_form(await _dags(call).rollback(dag, namespace=namespace, expect_active=expected, order=order))
 
 
-@table.add("POST", "/api/v1/dags/{dag}/versions/{version}/abandon", Role.OPERATOR)
+@table.add("POST", "/api/v1/dags/{dag}/versions/{version}/abandon", Role.OPERATOR, headers=(KEY_HEADER,))
 async def abandon_dag_version(call: Call[In, Nothing]) -> DeploymentForm:
     """Give up a version that is not active. The tasks that build it are cancelled."""
-    namespace, dag = _place(call)
-    return await _deployment_form(call, await _dags(call).abandon(dag, _version(call), namespace=namespace))
+    (namespace, dag), version = _place(call), _version(call)
+    order = _order(call, "abandon", str(version))
+    return await _deployment_form(call, await _dags(call).abandon(dag, version, namespace=namespace, order=order))
 
 
 # --------------------------------------------------------------------------------------------- pause and retire
 
 
-@table.add("POST", "/api/v1/dags/{dag}/pause", Role.OPERATOR)
+@table.add("POST", "/api/v1/dags/{dag}/pause", Role.OPERATOR, headers=(KEY_HEADER,))
 async def pause_dag(call: Call[In, Nothing]) -> DagForm:
     """Pause a DAG. Its jobs get no new tasks; what they are owed meanwhile stays owed."""
     namespace, dag = _place(call)
-    return dag_form(await _dags(call).pause(dag, namespace=namespace))
+    return dag_form(await _dags(call).pause(dag, namespace=namespace, order=_order(call, "pause")))
 
 
-@table.add("POST", "/api/v1/dags/{dag}/resume", Role.OPERATOR)
+@table.add("POST", "/api/v1/dags/{dag}/resume", Role.OPERATOR, headers=(KEY_HEADER,))
 async def resume_dag(call: Call[In, Nothing]) -> DagForm:
     """Resume a paused DAG."""
     namespace, dag = _place(call)
-    return dag_form(await _dags(call).pause(dag, namespace=namespace, paused=False))
+    return dag_form(await _dags(call).pause(dag, namespace=namespace, paused=False, order=_order(call, "resume")))
 
 
 @table.add("DELETE", "/api/v1/dags/{dag}", Role.OPERATOR)
@@ -229,7 +235,10 @@ async def explain_dag_job(call: Call[WhyQuery, None]) -> WhyForm:
     return why_form(found)
 
 
-@table.add("POST", "/api/v1/dags/{dag}/jobs/{job}/emit", Role.SUBMITTER, status=201, headers=(KEY_HEADER,))
+@table.add(
+    "POST", "/api/v1/dags/{dag}/jobs/{job}/emit", Role.SUBMITTER, status=201, headers=(KEY_HEADER,),
+    errors=(400, 401, 403, 404, 409, 413, 422, 429, 503),
+)  # fmt: skip
 async def emit_from_source(call: Call[In, EmitOrder]) -> StartedForm:
     """Start a task of a source by hand. A repeated Idempotency-Key returns the same task."""
     (namespace, dag), order = _place(call), call.body
@@ -253,7 +262,32 @@ async def emit_from_source(call: Call[In, EmitOrder]) -> StartedForm:
     return StartedForm(task_id)
 
 
+@table.add("PUT", "/api/v1/dags/{dag}/jobs/{job}/webhook-secret", Role.ADMIN)
+async def set_webhook_secret(call: Call[In, WebhookSecretOrder]) -> WebhookForm:
+    """Set the secret that signs requests to the webhook of a job. It is never shown. For `overlap_s` seconds, the one
+    before is accepted too."""
+    (namespace, dag), order = _place(call), call.body
+    found = await call.engine.service(Webhooks).set_secret(
+        dag, _job(call), order.secret, namespace=namespace, overlap_s=order.overlap_s
+    )
+    return webhook_form(namespace, found)
+
+
+@table.add("DELETE", "/api/v1/dags/{dag}/jobs/{job}/webhook-secret", Role.ADMIN)
+async def remove_webhook_secret(call: Call[In, None]) -> WebhookForm:
+    """Remove the secret of a webhook. Requests to it need a key from now on."""
+    namespace, dag = _place(call)
+    return webhook_form(
+        namespace, await call.engine.service(Webhooks).remove_secret(dag, _job(call), namespace=namespace)
+    )
+
+
 # --------------------------------------------------------------------------------------------- parts
+
+
+def _order(call: Call[Any, Any], verb: str, *parts: object) -> Order | None:
+    """The request, if it has an Idempotency-Key."""
+    return order_of(call.key, verb, call.path["dag"], *parts, call.body)
 
 
 def _dags(call: Call[Any, Any]) -> Dags:

@@ -202,7 +202,7 @@ class Holders:
                         continue
                     task = found.task
                     if not claim.has_begun(task, found.claim_id):
-                        why = rules.why_not(task, delivery, found.labelled, now)
+                        why = rules.why_not(task, delivery, found.labelled, now, found.wire)
                         why = why or rules.admits(config, usage, task, now)
                         if why is not None:
                             answers[claim.task_id] = why
@@ -255,7 +255,7 @@ def _answer_from(claim: ClaimById, lookup: ClaimLookup) -> Answer | None:
     task = lookup.found.task
     if claim.has_begun(task, lookup.found.claim_id):  # now, or by a call whose reply was lost
         return _held_task(lookup.found, task, lookup.delivery, lookup.now)
-    return rules.why_not(task, lookup.delivery, lookup.found.labelled, lookup.now)
+    return rules.why_not(task, lookup.delivery, lookup.found.labelled, lookup.now, lookup.found.wire)
 
 
 def _held_task(found: ClaimableTask, task: Task, delivery: Delivery, now: datetime) -> Held:

@@ -28,6 +28,7 @@ from windlass.datasets.rules.batch import check_batch
 from windlass.datasets.rules.events import BatchReport, DatasetContext, EventReport, Publish, record_events
 from windlass.datasets.rules.invalidation import Invalidation, InvalidPart, Scope, reported_id
 from windlass.datasets.rules.invalidation import check as check_invalid
+from windlass.datasets.rules.job import turn_of
 from windlass.datasets.rules.schema import DatasetSchema
 from windlass.errors import Conflict, Forbidden, Invalid, LeaseLost, Unavailable, WindlassError
 
@@ -130,12 +131,16 @@ OTHER_DELIVERY = "other_delivery"
 _WAITS = {State.BLOCKED: "dependency", State.SLEEPING: "sleeping", State.PARKED: "parked"}
 
 
-def why_not(task: Task, delivery: Delivery, labelled: bool, now: Instant) -> NotClaimed | None:
+def why_not(
+    task: Task, delivery: Delivery, labelled: bool, now: Instant, wire: bytes | None = None
+) -> NotClaimed | None:
     """None if only the limits of its queue can keep this task from being claimed by its id."""
     if task.terminal or task.state is State.RUNNING:
         return NotClaimed(task.state)
     if not isinstance(delivery, Wakeup):
         return NotClaimed(task.state, OTHER_DELIVERY)
+    if task.state is State.BLOCKED and task.job_id is not None:
+        return NotClaimed(task.state, turn_of(wire))
     if task.state is not State.QUEUED:
         return NotClaimed(task.state, _WAITS[task.state], task.timer_at if task.state is State.SLEEPING else None)
     if task.available_at > now:

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from windlass.core.ids import derived_id
-from windlass.datasets.rules.dag import Dag, Dataset, ExecutionStrategy, Input, Job, OnUpgrade, Output, When
+from windlass.datasets.rules.dag import Dag, Dataset, ExecutionStrategy, Input, OnUpgrade, Output, When
 from windlass.datasets.rules.fact import Facts
 from windlass.datasets.rules.job import SERVER_QUEUE
 
@@ -160,8 +160,3 @@ def _dataset(dataset: Dataset) -> DeployedDataset:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def source_jobs(dag: Dag) -> list[Job]:
-    """The jobs that start by themselves."""
-    return [job for job in dag.jobs if job.source is not None]

@@ -15,7 +15,7 @@ import msgspec
 from windlass.core.retry import Policy
 from windlass.core.submission import Submission
 from windlass.datasets.rules.backpressure import QueueLimits
-from windlass.datasets.rules.dag import ExecutionStrategy, Job, Priority, Runtime
+from windlass.datasets.rules.dag import ExecutionStrategy, Job, Priority
 from windlass.datasets.rules.owed import BACKFILL, Given, Owed, Partition, Trigger
 
 SERVER_QUEUE = "windlass.dispatcher"  # of jobs that run in the server itself
@@ -151,5 +151,12 @@ def with_given(wire: bytes, given: Sequence[Given]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def runs_in_server(job: Job) -> bool:
-    return job.runtime is Runtime.DISPATCHER
+def turn_of(wire: bytes | None) -> str:
+    """What a blocked task of a job waits for: its window, since one is read at a time; a partition of an input; or
+    other tasks of the job, because of its `max_concurrency`."""
+    fields: dict[str, Any] = {} if wire is None else msgspec.json.decode(wire)
+    if "window" in fields:
+        return "window"
+    partitions = [given for given in fields.get("inputs", ()) if given.get("mode") == "partition"]
+    missing = any(given.get("revision") is None for given in partitions)
+    return "waiting_for_input" if missing and fields["trigger"]["kind"] == BACKFILL else "concurrency_limit"

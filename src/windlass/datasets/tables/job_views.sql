@@ -5,9 +5,11 @@ select distinct j.job_id
  where d.namespace = $1 and d.dag = $2
 
 -- name: list_job_tasks
--- Returns one page of the tasks of jobs, newest first (index task_job). Tasks of schedules and replays are there too,
--- which have no key. Bodies and payloads, which can be large, are left out of the trigger.
-select t.id, t.state, t.attempt, (w.value ->> 'dag_version')::uuid, k.dedupe_key,
+-- Returns one page of the tasks of jobs, newest first (index task_job). Replays are there too, which have no key, and
+-- tasks of schedules, whose key is that of their submission. Bodies and payloads, which can be large, are left out of the
+-- trigger.
+select t.id, t.state, t.attempt, (w.value ->> 'dag_version')::uuid,
+       coalesce(k.dedupe_key, case when t.schedule_id is not null then t.idempotency_key end),
        ((w.value -> 'trigger') #- '{webhook,body}' #- '{payload}')::text, (w.value -> 'inputs')::text, t.created_at
   from windlass.task t
   left join windlass.job_task k on k.task_id = t.id

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import astuple
 
-from windlass.core.position import NOWHERE, Position
 from windlass.core.task import Task
 from windlass.datasets.rules.dag import Job
 from windlass.datasets.rules.job import JobRef, slots_of
@@ -113,20 +111,6 @@ class JobCounts(NamedTuple):
     queued: int
     running: int
     failed: int
-
-
-class JobTaskView(msgspec.Struct, frozen=True):
-    """A task of a job for people."""
-
-    task_id: UUID
-    job_id: UUID
-    dedupe_key: str
-    trigger: str
-    deployment_id: UUID
-    state: str
-    attempt: int
-    created_at: datetime
-    wire: bytes | None
 
 
 class JobTable(Table):
@@ -342,14 +326,10 @@ class JobTable(Table):
     async def counts(self, jobs: Collection[UUID]) -> dict[UUID, JobCounts]:
         return {row[0]: JobCounts(*row[1:]) for row in await self.session.fetch("job_counts", list(jobs))}
 
-    async def tasks(self, jobs: Collection[UUID], after: Position | None, limit: int) -> list[JobTaskView]:
-        rows = await self.session.fetch("job_tasks", list(jobs), *(after or NOWHERE), limit)
-        return [JobTaskView(*row) for row in rows]
-
-    async def find_webhook(self, namespace: str, path: str) -> tuple[UUID, UUID, bool] | None:
-        """The deployment and the job of a webhook, and whether its DAG is paused."""
+    async def find_webhook(self, namespace: str, path: str) -> tuple[UUID, UUID] | None:
+        """The deployment and the job of a webhook."""
         rows = await self.session.fetch("find_webhook", namespace, path)
-        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+        return (rows[0][0], rows[0][1]) if rows else None
 
 
 def _edge(row: Sequence[Any]) -> LiveEdge:

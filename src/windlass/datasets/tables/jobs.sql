@@ -316,13 +316,6 @@ select {task_columns}, t.wire, t.payload from windlass.task t
    and t.available_at <= windlass.now()
  order by t.available_at, t.id limit $2 for update skip locked
 
--- name: job_tasks
--- Returns one page of the tasks of jobs, newest first.
-select k.task_id, k.job_id, k.dedupe_key, k.trigger::text, k.deployment_id, t.state, t.attempt, t.created_at, t.wire
-  from windlass.job_task k join windlass.task t on t.id = k.task_id
- where k.job_id = any($1::uuid[]) and (t.created_at, t.id) < {beyond($2, $3)}
- order by t.created_at desc, t.id desc limit $4
-
 -- name: job_counts
 -- Returns for each of these jobs whether it is held, and the number of its tasks that wait, run, and failed.
 select j.id, j.held, j.behind,
@@ -332,12 +325,18 @@ select j.id, j.held, j.behind,
   left join lateral (select o.id, o.state from windlass.task o where o.job_id = j.id offset 0) t on true
  where j.id = any($1::uuid[]) group by j.id
 
+-- part: webhook_jobs
+-- The deployment and the job with a webhook: of the active deployment that has it, or of a DAG that is retired.
+select w.deployment_id, w.job_id from windlass.webhook w where w.namespace = $1 and w.path = $2
+union all
+select g.active_version, i.job_id from windlass.dag g
+  join windlass.deployment_job i on i.deployment_id = g.active_version and i.definition #>> '{source,path}' = $2
+ where g.namespace = $1 and g.retired_at is not null
+   and not exists (select from windlass.webhook w where w.namespace = $1 and w.path = $2)
+
 -- name: find_webhook
 -- Returns the deployment and the job that a webhook belongs to.
-select w.deployment_id, w.job_id, g.paused from windlass.webhook w
-  join windlass.deployment d on d.id = w.deployment_id
-  join windlass.dag g on g.namespace = d.namespace and g.name = d.dag
- where w.namespace = $1 and w.path = $2
+select h.deployment_id, h.job_id from ({webhook_jobs($1, $2)}) h limit 1
 
 -- name: live_jobs
 -- Returns those of these jobs that a live deployment has, each with the active one if that has it.

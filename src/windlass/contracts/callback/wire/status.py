@@ -35,6 +35,7 @@ STATUS: dict[str, Status] = {
     "lease_lost": Status(409, "attempt_mismatch"),
     "store_busy": _UNAVAILABLE,
     "overloaded": _UNAVAILABLE,
+    "held": _UNAVAILABLE,
     "draining": _UNAVAILABLE,
     "unavailable": _UNAVAILABLE,
     "conflict": _DEFECT,

@@ -33,6 +33,7 @@ STATUS: dict[str, Status] = {
     "lease_lost": Status(409, "stale_lease"),
     "store_busy": _UNAVAILABLE,
     "overloaded": _UNAVAILABLE,
+    "held": _UNAVAILABLE,
     "draining": _UNAVAILABLE,
     "unavailable": _UNAVAILABLE,
     "unauthenticated": _DEFECT,  # a connection without a certificate reaches no route

@@ -21,6 +21,7 @@ STATUS: dict[str, int] = {
     "lease_lost": 500,
     "store_busy": 503,
     "overloaded": 503,
+    "held": 503,
     "draining": 503,
     "unavailable": 503,
     "contract_violation": 500,

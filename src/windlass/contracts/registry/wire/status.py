@@ -59,6 +59,7 @@ MAPPINGS: dict[str, ErrorMapping] = {
     "unavailable": _LATER,
     "store_busy": _LATER,
     "overloaded": _LATER,
+    "held": _LATER,
     "draining": _LATER,
     "contract_violation": _DEFECT,
     "error": _DEFECT,
