@@ -551,7 +551,7 @@ async def test_a_signed_webhook_needs_no_key_and_is_one_task(
     assert older.status_code == 202
 
 
-async def test_whatever_is_wrong_with_a_signed_webhook_looks_the_same(
+async def test_whatever_is_wrong_with_a_signed_webhook_has_the_same_answer(
     api: httpx.AsyncClient, engine: Engine, nobody: httpx.AsyncClient
 ) -> None:
     await deploy(api, engine)
@@ -588,8 +588,8 @@ async def test_a_secret_is_rotated_removed_and_never_shown(
     operator = await as_role("operator")
     problem(await operator.put(path, json={"secret": SECRET}), 403, "forbidden")
     answers = [await api.put(path, json={"secret": secret}) for secret in (SECRET, NEWER)]
-    assert answers[0].json()["previous_until"] is None
-    assert answers[1].json()["previous_until"] is not None
+    assert answers[0].json()["previous_ends_at"] is None
+    assert answers[1].json()["previous_ends_at"] is not None
     for number, secret in enumerate((SECRET, NEWER)):
         sent = await nobody.post(HOOK, content=b"paid", headers=signed(secret, f"m{number}"))
         assert sent.status_code == 202

@@ -131,6 +131,7 @@ async def calls(api: httpx.AsyncClient, engine: Engine) -> list[dict[str, Any]]:
         "deploy_dag": {"yaml": f"{SHOP}# once more"},
         "activate_dag_version": {"version": 1},
         "revert_partition": {"revision": 1},
+        "set_webhook_secret": {"secret": "whsec_" + "c2VjcmV0" * 4},
         "start_backfill": backfill,
         "invalidate": {"scope": "partition", "partition_key": "0-99", "reason": "manual"},
     }
@@ -142,6 +143,8 @@ async def calls(api: httpx.AsyncClient, engine: Engine) -> list[dict[str, Any]]:
                 continue
             call: dict[str, Any] = {"operation": name}
             call["path"] = {part: named[part] for part in named if f"{{{part}}}" in path}
+            if path.endswith("/webhook-secret"):
+                call["path"]["job"] = "paid"
             if "/namespaces/" in path:
                 call["path"] = {"name": "default"}
             if "application/json" in operation.get("requestBody", {}).get("content", {}):

@@ -247,7 +247,7 @@ def test_the_secret_of_a_webhook_is_set_from_a_file_and_never_shown(dev: Dev, fl
     removed = dev("dags", "webhook-secret", flow.name, "ticks", "--remove")
 
     found = json.loads(set_.stdout)
-    assert (found["path"], found["previous_until"]) == (f"/hooks/default/{flow.name}", None)
+    assert (found["path"], found["previous_ends_at"]) == (f"/hooks/default/{flow.name}", None)
     assert removed.stdout.strip() == f"Requests to /hooks/default/{flow.name} need a key."
     (Path(dev.folder) / "secret").write_text("hunter2")
     wrong = dev("dags", "webhook-secret", flow.name, "ticks", "--file", "secret")

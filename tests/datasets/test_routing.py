@@ -449,8 +449,8 @@ async def test_a_job_has_the_lease_the_secrets_and_the_idle_timeout_of_its_file(
     task, reply = holder.reply["task"], holder.reply
     assert (task["secrets"], task["idle_timeout_s"]) == (["B_KEY"], 90)
     assert instant(reply["lease_expires_at"]) - instant(reply["server_time"]) == timedelta(seconds=7)
-    beat = ok(await holder.heartbeat())
-    assert instant(beat["lease_expires_at"]) - instant(beat["server_time"]) == timedelta(seconds=7)
+    kept = ok(await holder.heartbeat())
+    assert instant(kept["lease_expires_at"]) - instant(kept["server_time"]) == timedelta(seconds=7)
     await world.leases.expire(6)
     assert (await world.leases.task(holder.task_id)).state == "running"
     await world.leases.expire(2)

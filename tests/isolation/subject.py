@@ -141,6 +141,7 @@ async def populated(engine: Engine) -> Victim:
     ids["backfill_id"] = backfill.row.id
     values = {
         "partition_key": "0-99", "dag": "flow", "job": "read", "path": "a/b", "yaml": DAG,
+        "secret": "whsec_" + "c2VjcmV0" * 4,
         "kind": "job", "queue": "q", "name": "n", "cron": "0 0 0 1 1 *", "role": "viewer", "worker_id": "w",
         "from_step": "s", "app": "app", "signal": "s", "category": "USER_CODE", "message": "m", "what": "complete",
         "status": "Completed", "body": "", "reason": "r", "level": "INFO", "batch_uri": "s3://b/x",

@@ -14,28 +14,28 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core.access import Principal, Role
-from windlass.core.delivery import decode_delivery, type_of
+from windlass.core.delivery import decode_delivery
 from windlass.core.ids import derived_id
 from windlass.core.queue import QueueConfig
 from windlass.core.states import Effect
 from windlass.datasets.data.tables import DataTables, views_effect
+from windlass.datasets.facts import load_facts
 from windlass.datasets.read_yaml import read
 from windlass.datasets.requests import Order, remember
 from windlass.datasets.requests import known as known_request
 from windlass.datasets.router import Router
 from windlass.datasets.rules import deployment as rules
 from windlass.datasets.rules.check import Report, check
-from windlass.datasets.rules.dag import QUEUES_MADE, Dag, ExecutionStrategy, OnUpgrade, Storage
+from windlass.datasets.rules.dag import QUEUES_MADE, Dag, ExecutionStrategy
 from windlass.datasets.rules.dag_form import Reading
 from windlass.datasets.rules.deployed import Deployed, deploy, job_id_of
 from windlass.datasets.rules.deployment import Actor, Cutover, Deployment, DeploymentState, deployment_id
-from windlass.datasets.rules.fact import Facts, KnownDataset, KnownQueue, OtherInput, OtherJob
+from windlass.datasets.rules.fact import Facts
 from windlass.datasets.rules.fingerprint import fingerprints, nonces, pointers
 from windlass.datasets.rules.plan import Definition, Owed, Plan, Stored, counts, plan
-from windlass.datasets.rules.schema import DatasetSchema
 from windlass.datasets.sources import locked_dag, no_dag, take_over_sources
 from windlass.datasets.tables.dags import DagRow, DagTable, DagView, DeploymentRow, NewDeployment
-from windlass.datasets.tables.jobs import JobTable, decode_job
+from windlass.datasets.tables.jobs import JobTable
 from windlass.datasets.tables.purge import PurgeTable
 from windlass.engine.engine import Engine
 from windlass.errors import DagInvalid, Invalid, InvalidState, NotFound, PlanChanged
@@ -82,7 +82,7 @@ class Dags:
         reading = read(yaml)
         name = "" if reading.draft is None else reading.draft.name
         async with self._store.begin() as tx:
-            facts = await self._facts(tx, namespace, name, caller)
+            facts = await load_facts(tx, namespace, name, caller)
         return Validation(name, check(reading, facts))
 
     async def plan(
@@ -352,7 +352,7 @@ class Dags:
         """All that follows from a file. `made` are queues that this deploy makes: the plan is that of before. Raises
         DagInvalid."""
         dags = DagTable(tx.session)
-        facts = await self._facts(tx, row.namespace, row.name, caller)
+        facts = await load_facts(tx, row.namespace, row.name, caller)
         facts = replace(facts, queues={name: known for name, known in facts.queues.items() if name not in made})
         report = check(reading, facts)
         dag = reading.dag
@@ -426,43 +426,6 @@ class Dags:
         await dags.put_datasets(row.namespace, row.name, candidate.deployed.datasets)
         await dags.insert_parts(candidate.id, row.namespace, row.name, candidate.deployed)
         await self._fall_behind(dags, row, candidate.id)
-
-    async def _facts(self, tx: Transaction, namespace: str, dag: str, caller: Principal) -> Facts:
-        """What a file is checked against, as far as its deployer may read it."""
-        dags = DagTable(tx.session)
-        queues = await tx.queues.get_settings(namespace, None)
-        edges: dict[tuple[str, str], list[OtherInput]] = {}
-        for edge in await dags.outside_edges(namespace, dag):
-            on_upgrade = OnUpgrade.CONTINUE if edge.continues else OnUpgrade.REPROCESS
-            given = OtherInput(edge.dataset_uuid, edge.condition, edge.trigger, on_upgrade)
-            edges.setdefault((edge.dag, edge.job), []).append(given)
-        writes: dict[tuple[str, str], list[UUID]] = {}
-        for other, job, dataset_uuid in await dags.outside_writes(namespace, dag):
-            writes.setdefault((other, job), []).append(dataset_uuid)
-        return Facts(
-            namespace,
-            {
-                known.name: KnownDataset(
-                    known.dag, known.id, Storage(known.storage),
-                    None if known.schema is None else msgspec.json.decode(known.schema, type=DatasetSchema),
-                    None if known.definition is None else decode_job(known.definition).output_partitions,
-                    known.readable,
-                )
-                for known in await dags.named_datasets(namespace, caller)
-            },
-            tuple(
-                OtherJob(*place, tuple(edges.get(place, ())), tuple(writes.get(place, ())))
-                for place in sorted(edges.keys() | writes.keys())
-            ),
-            {
-                name: KnownQueue(
-                    type_of(settings.delivery), getattr(settings.delivery, "trusted", True),
-                    tuple(getattr(settings.delivery, "secrets", ())),
-                )
-                for name, settings in queues.items()
-            },
-            await dags.webhooks(namespace),
-        )  # fmt: skip
 
     async def _missing_queues(self, reading: Reading, namespace: str) -> set[str]:
         """The queues of runtimes that a deploy has to make."""

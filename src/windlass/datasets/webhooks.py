@@ -1,4 +1,4 @@
-"""Secrets of webhooks: whoever has the secret of a path may sign requests to it, as in Standard Webhooks.
+"""Secrets of webhooks: a client that has the secret of a path may sign requests to it, as in Standard Webhooks.
 
 A path, a namespace and a signature that are wrong are answered alike, so that nobody learns which webhooks there are. A
 secret is set by a person and never shown again.

@@ -201,25 +201,30 @@ PROBLEMS: list[tuple[Code, str, str]] = [
     ),
     (
         Code.PARTITION_MISMATCH,  # of another size
-        "jobs[1].inputs[0].from",
+        "jobs[2].inputs[0].from",
         file(
-            source("a", more=", partitions: {kind: range, size: 10}"),
-            per_partition("b", "{from: ¦{job: a}}", more=", partitions: {kind: range, size: 500}"),
+            A,
+            source("c", more=", partitions: {kind: range, size: 10}"),
+            per_partition("b", "{from: ¦{job: c}}", more=", partitions: {kind: range, size: 500}"),
         ),
     ),
     (
         Code.PARTITION_MISMATCH,  # that begin elsewhere
-        "jobs[1].inputs[0].from",
+        "jobs[2].inputs[1].from",
         file(
-            source("a", more=", partitions: {kind: range, size: 10}"),
-            per_partition("b", "{from: ¦{job: a}}", more=", partitions: {kind: range, size: 10, start: 5}"),
+            A,
+            source("c", more=", partitions: {kind: range, size: 10}"),
+            per_partition(
+                "b", "{from: {job: a}}", "{from: ¦{job: c}}", more=", partitions: {kind: range, size: 10, start: 5}"
+            ),
         ),
     ),
     (
         Code.PARTITION_MISMATCH,  # of ranges that the server makes
-        "jobs[2].inputs[0].from",
+        "jobs[3].inputs[0].from",
         file(
             A,
+            source("c"),
             job(
                 "name: r;activation: reactive;runtime: dispatcher;operator: range_aggregator;source: null;"
                 "execution_strategy: PerUpdate;inputs: [{from: {job: a}}];config: {range_size: 100}"

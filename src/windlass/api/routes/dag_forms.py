@@ -220,14 +220,14 @@ class WhyForm(Struct, frozen=True, kw_only=True):
 
 
 class WebhookForm(Struct, frozen=True, kw_only=True):
-    """A webhook: where to send requests, and when its secret was set; null if it has none. Until `previous_until`, the
-    secret before is accepted too."""
+    """A webhook: where to send requests, and when its secret was set; null if it has none. The secret before is accepted
+    until `previous_ends_at`."""
 
     dag: str
     job: str
     path: str
     secret_set_at: datetime | None
-    previous_until: datetime | None
+    previous_ends_at: datetime | None
 
 
 class StartedForm(Struct, frozen=True):
@@ -278,7 +278,7 @@ def job_form(job: JobView) -> JobForm:
 def webhook_form(namespace: str, found: WebhookView) -> WebhookForm:
     return WebhookForm(
         dag=found.dag, job=found.job, path=f"/hooks/{namespace}/{found.path}", secret_set_at=found.set_at,
-        previous_until=found.previous_until,
+        previous_ends_at=found.previous_until,
     )  # fmt: skip
 
 

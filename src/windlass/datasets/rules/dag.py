@@ -354,7 +354,7 @@ class Dag(msgspec.Struct, frozen=True, dict=True):
 
     def on_upgrade(self, job: Job, source: Input) -> OnUpgrade:
         """What a new version of an input means. What the file says; else a job that goes forward continues, so that
-        nobody is told of everything again, and any other reprocesses."""
+        it does not report everything again, and any other reprocesses."""
         if source.on_upgrade is not None:
             return source.on_upgrade
         return OnUpgrade.CONTINUE if self.on_change(job) is OnChange.FORWARD else OnUpgrade.REPROCESS
