@@ -113,6 +113,7 @@ async def calls(api: httpx.AsyncClient, engine: Engine) -> list[dict[str, Any]]:
     begun = (await api.post("/api/v1/backfills", json=backfill)).json()
     named = {
         "backfill_id": begun["id"], "dataset": ticks["dataset_uuid"], "partition_key": "0-99",
+        "dataset_version": ticks["current_version"],
         "dag": "shop", "job": "orders", "namespace": "default", "path": "payments/new", "version": "3",
         "task_id": task["id"], "run_id": run_["id"], "schedule": "nightly", "worker_id": here["id"], "name": "mail",
         "key_id": key["id"], "effect_id": str(uuid4()), "letter_id": str(uuid4()),
@@ -170,7 +171,7 @@ LAST = (
 )
 REFUSED = {  # what nothing is there for; the refusal is read as well
     "fork_task": 404, "retry_effect": 404, "discard_effect": 404, "replay_letter": 404, "discard_letter": 404,
-    "rotate_secret": 404,
+    "rotate_secret": 404, "purge_version": 409,
 }  # fmt: skip
 
 

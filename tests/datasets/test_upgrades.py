@@ -6,6 +6,11 @@ import pytest
 from tests.datasets.world import World
 from tests.kit.world import ok
 
+from windlass.core.access import Principal, Role
+from windlass.datasets.catalog import Catalog
+from windlass.datasets.purge import Purge
+from windlass.errors import InvalidState
+
 pytestmark = pytest.mark.slow
 
 PRODUCER = """\
@@ -153,6 +158,26 @@ async def test_a_partition_that_is_committed_again_after_the_cutover_is_owed(wor
     await world.settle()
 
     assert await read(world) == ["0-9"]
+
+
+async def test_a_version_is_not_purged_before_its_readers_are_carried_over(world: World) -> None:
+    await world.deploy(PRODUCER)
+    await world.deploy(READER, "reader")
+    await publish(world, "0-9")
+    await read(world)
+    caller = Principal("ana", Role.ADMIN)
+    [old] = (await world.engine.service(Catalog).get(caller, "blocks", "default")).versions
+    await world.dags.pause("reader")
+    for yaml in (SECOND, THIRD):
+        await build(world, yaml)
+
+    purge = world.engine.service(Purge)
+    with pytest.raises(InvalidState, match="reader/report"):
+        await purge.order(caller, "blocks", "default", old.dataset_version)
+    await world.dags.pause("reader", paused=False)
+    await world.settle()
+
+    assert (await purge.order(caller, "blocks", "default", old.dataset_version)).state == "purged"
 
 
 async def test_windows_go_on_in_the_new_version_where_the_old_one_ended(world: World) -> None:

@@ -53,6 +53,11 @@ class Purge:
                 raise InvalidState(
                     f"version {kept.number} of DAG {dataset.dag} needs this data: it {why}", dataset_version=version
                 )
+            if (reader := await table.carrying(version)) is not None:
+                raise InvalidState(
+                    f"job {reader} has read this version, and is not carried over to the current one yet: resume its "
+                    "DAG, and let its tasks end", dataset_version=version,
+                )  # fmt: skip
             await tx.limit_waits(LONG_MS)
             await DatasetTable(tx.session).lock_versions([version])  # a commit is over, or will see the purge
             await table.mark(version)

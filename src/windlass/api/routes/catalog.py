@@ -229,7 +229,9 @@ async def get_dataset(call: Call[In, None]) -> DatasetForm:
     return _dataset(await _catalog(call).get(call.principal, *which_dataset(call)))
 
 
-@table.add("POST", "/api/v1/datasets/{dataset}/versions/{dataset_version}/purge", Role.ADMIN)
+@table.add(
+    "POST", "/api/v1/datasets/{dataset}/versions/{dataset_version}/purge", Role.ADMIN, headers=(KEY_HEADER,)
+)  # fmt: skip
 async def purge_version(call: Call[In, None]) -> VersionForm:
     """Delete the data of a version that no deployment needs: neither a live one nor the one that a rollback goes back
     to. The version is purged at once; its objects and its table are deleted soon after. A deploy of its file builds it

@@ -220,8 +220,8 @@ class WhyForm(Struct, frozen=True, kw_only=True):
 
 
 class WebhookForm(Struct, frozen=True, kw_only=True):
-    """A webhook: where to send requests, and when its secret was set; null if it has none. The secret before is accepted
-    until `previous_ends_at`."""
+    """A webhook: where to send requests, and when its secret was set; null if it has none. The secret before is
+    accepted until `previous_ends_at`."""
 
     dag: str
     job: str

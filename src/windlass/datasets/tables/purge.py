@@ -37,6 +37,11 @@ class PurgeTable(Table):
         rows = await self.session.fetch("pointing_deployments", version)
         return [PointingDeployment(row[0], DeploymentState(row[1]), row[2], row[3]) for row in rows]
 
+    async def carrying(self, version: UUID) -> str | None:
+        """A job (DAG/job) that still reads a version until it is carried over to the current one."""
+        found: str | None = await self.session.fetchval("carrying_job", version)
+        return found
+
     async def mark(self, version: UUID) -> None:
         """Purge a version, unless it is."""
         await self.session.fetch("mark_purged", version)

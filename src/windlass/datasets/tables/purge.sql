@@ -11,6 +11,14 @@ select d.number, d.state, d.id is not distinct from g.previous_version, g.retire
   join windlass.dag g on g.namespace = d.namespace and g.name = d.dag
  where p.dataset_version = $1 order by d.number desc
 
+-- name: carrying_job
+-- Returns a job of a live deployment that reads a version until it is carried over to the current one.
+select min(j.dag || '/' || j.name) from windlass.job_upgrade u join windlass.job j on j.id = u.job_id
+ where u.from_version = $1
+   and exists (select from windlass.deployment_job i join windlass.deployment d on d.id = i.deployment_id
+                join windlass.dag g on g.namespace = d.namespace and g.name = d.dag and g.retired_at is null
+                where i.job_id = j.id and d.state in ('active', 'building', 'ready'))
+
 -- name: mark_purged
 -- Purges a version, unless it is.
 update windlass.dataset_version v set purged_at = windlass.now(), purging = true
