@@ -37,7 +37,10 @@ async def _is_through(jobs: JobTable, edge: LiveEdge) -> bool:
     if (edge.dataset_version, edge.from_index) == (edge.current_version, edge.input_index):
         return True  # a rollback came first
     if edge.by_partition:
-        return await jobs.carry_over(edge, CARRY_MAX) < CARRY_MAX
+        if await jobs.carry_over(edge, CARRY_MAX) == CARRY_MAX:
+            return False
+        await jobs.analyze_consumptions()
+        return True
     if await jobs.has_open_window(edge.job_id, edge.dataset_version):
         return False  # its end decides where the next window begins
     await jobs.move_cursors(await jobs.ended_windows([edge.job_id]))

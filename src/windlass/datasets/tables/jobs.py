@@ -256,6 +256,9 @@ class JobTable(Table):
         )  # fmt: skip
         return count
 
+    async def analyze_consumptions(self) -> None:
+        await self.session.fetch("analyze_consumptions")
+
     async def carry_cursor(self, edge: LiveEdge) -> None:
         await self.session.fetch("carry_cursor", edge.job_id, edge.current_version, edge.dataset_version)
 

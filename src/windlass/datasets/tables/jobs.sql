@@ -219,15 +219,19 @@ with upgrade as materialized (
     insert into windlass.consumption (job_id, input_index, dataset_version, key, revision, task_id)
     select $1, $2, $3, c.key, r.revision, c.task_id
       from chosen c
-     cross join lateral (select max(m.revision) as revision from windlass.partition_revision m, upgrade g
-                          where m.dataset_version = $3 and m.key = c.key and m.committed_at <= g.at) r
-     where r.revision is not null
+     cross join lateral (select m.revision from windlass.partition_revision m
+                          where m.dataset_version = $3 and m.key = c.key and m.committed_at <= (select g.at from upgrade g)
+                          order by m.revision desc limit 1) r
     on conflict do nothing
 ), marked as (
     update windlass.job_upgrade u set mark = (select max(c.key) from chosen c)
      where u.job_id = $1 and u.input_index = $2 and exists (select from chosen)
 )
 select count(*) from read
+
+-- name: analyze_consumptions
+-- Lets the planner know of rows that were carried over in this transaction: it would look for each in all of them.
+analyze windlass.consumption
 
 -- name: carry_cursor
 -- Lets a job begin to read a version ($2) where it has ended to read another ($3).
