@@ -1,4 +1,4 @@
-"""`python -m tests.sim run --seeds N --from M [--verbose]` and `python -m tests.sim bugs [name …]`.
+"""`python -m tests.sim run [--world dag] --seeds N --from M [--verbose]` and `python -m tests.sim bugs [name …]`.
 
 Seeds and bugs are shared out to a few processes, each with a database of its own on one server. The first seed that
 fails ends the run, with the command that replays it.
@@ -14,10 +14,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import groupby
 
 from tests.kit import database as databases
-from tests.sim.bugs import BUGS
 from tests.sim.runner import Found, Result, Simulator
+from tests.sim.worlds import BUGS, WORLDS
 
 
 def main() -> int:
@@ -33,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="simulate seeds; stops at the first that fails")
     run.add_argument("--seeds", type=int, default=200)
     run.add_argument("--from", dest="first", type=int, default=0)
+    run.add_argument("--world", choices=list(WORLDS), default="kernel", help="what is simulated")
     run.add_argument("--verbose", action="store_true", help="print every line of the trace")
     run.add_argument("--keep-going", action="store_true", help="do not stop at a seed that fails")
     run.add_argument("--bug", choices=list(BUGS), help="with this bug planted")
@@ -51,19 +53,20 @@ def run_seeds(server: databases.Server, options: argparse.Namespace) -> int:
     seeds = range(options.first, options.first + options.seeds)
     jobs = 1 if options.verbose else min(options.jobs, options.seeds)
     failed = statements = 0
-    work = partial(simulate, server.maintenance, options.verbose, options.bug)
+    world = options.world if options.bug is None else BUGS[options.bug].world
+    work = partial(simulate, server.maintenance, world, options.verbose, options.bug)
     for number, result in enumerate(spread(work, seeds, jobs), 1):
         failed += result.violation is not None
         statements += result.statements
-        tell(result, f"{number}/{options.seeds}", options.bug)
+        tell(result, f"{number}/{options.seeds}", world, options.bug)
         if failed and not options.keep_going:
             return 1
     print(f"{options.seeds - failed} of {options.seeds} seeds passed, {statements} statements")
     return 1 if failed else 0
 
 
-def simulate(maintenance: str, verbose: bool, bug: str | None, seeds: Iterable[int]) -> Iterator[Result]:
-    with opened(maintenance) as simulator:
+def simulate(maintenance: str, world: str, verbose: bool, bug: str | None, seeds: Iterable[int]) -> Iterator[Result]:
+    with opened(maintenance, world) as simulator:
         for seed in seeds:
             if bug is None:
                 yield simulator.run(seed, verbose=verbose)
@@ -72,11 +75,12 @@ def simulate(maintenance: str, verbose: bool, bug: str | None, seeds: Iterable[i
                     yield simulator.run(seed, verbose=verbose)
 
 
-def tell(result: Result, place: str, bug: str | None) -> None:
+def tell(result: Result, place: str, world: str, bug: str | None) -> None:
     took = f"{result.statements} statements, {result.virtual_s:.0f} virtual s, {result.took_s:.2f} s, {result.digest}"
     print(f"{place} seed {result.seed}: {'ok' if result.violation is None else 'FAILED'} ({took})", flush=True)
     if result.violation is not None:
         planted = "" if bug is None else f" --bug {bug}"
+        planted += "" if bug is not None or world == "kernel" else f" --world {world}"
         print("\n".join(result.trace[-40:]))
         print(f"\nseed {result.seed}: {result.violation}")
         print(f"replay: python -m tests.sim run --seeds 1 --from {result.seed}{planted} --verbose", flush=True)
@@ -99,9 +103,11 @@ def find_bugs(server: databases.Server, options: argparse.Namespace) -> int:
 
 
 def hunt(maintenance: str, within_s: float, names: Iterable[str]) -> Iterator[tuple[str, Found]]:
-    with opened(maintenance) as simulator:
-        for name in names:
-            yield name, simulator.hunt(BUGS[name], within_s)
+    """By the world of each, one after the other."""
+    for world, mine in groupby(names, key=lambda name: BUGS[name].world):
+        with opened(maintenance, world) as simulator:
+            for name in mine:
+                yield name, simulator.hunt(BUGS[name], within_s)
 
 
 def tell_found(name: str, place: str, found: Found) -> None:
@@ -116,12 +122,12 @@ def tell_found(name: str, place: str, found: Found) -> None:
 
 
 @contextmanager
-def opened(maintenance: str) -> Iterator[Simulator]:
-    """A simulator with a database of its own."""
+def opened(maintenance: str, world: str) -> Iterator[Simulator]:
+    """A simulator of a world, with a database of its own."""
     with closing(databases.Server(maintenance)) as server:
         dsn = asyncio.run(databases.fresh_database(server))
         try:
-            with Simulator(dsn) as simulator:
+            with Simulator(dsn, WORLDS[world]) as simulator:
                 yield simulator
         finally:
             asyncio.run(databases.drop_database(server, dsn))

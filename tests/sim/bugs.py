@@ -47,6 +47,8 @@ class Bug:
     name: str
     plant: Plant
     says: str
+    world: str = "kernel"
+    first: int = 0  # the seed at which a hunt for it begins
 
 
 BUGS: dict[str, Bug] = {}

@@ -1,5 +1,6 @@
-"""What must hold for jobs and their data: one task for each thing that is owed, windows that follow each other without
-gap, revisions and cursors that only grow, one active deployment, and in the end nothing that is still owed.
+"""What must hold for jobs and their data: one task for each thing that is owed, none for a DAG that is paused or a job
+that is held, windows that follow each other without gap, revisions and cursors that only grow and that only the current
+attempt commits, one active deployment, one task of a job that always runs, and in the end nothing that is still owed.
 
 Most is checked with every commit, from the log of written rows. What is owed is compared once nothing moves any more.
 """
@@ -18,21 +19,24 @@ from tests.sim.trace import short
 from tests.sim.violation import Violation
 
 from windlass.core.task import JOB
+from windlass.datasets import sink
 from windlass.datasets.dags import LEAVE
 from windlass.datasets.rules.job import LEFT, SERVER_QUEUE
+from windlass.datasets.rules.manifest import digest
 
 if TYPE_CHECKING:
     from tests.sim.dag import DagSimulation
 
 LIVE = frozenset({"active", "building", "ready"})
 Place = tuple[str, str]  # a job and a version that it reads; or a version and a key
+AT_ONCE = frozenset({SERVER_QUEUE, sink.QUEUE})  # whose tasks are claimed and completed in one write
 
 
 class DagTaskChecker(HoldTaskChecker):
     """Tasks of jobs have no token of a client. What runs in the server is claimed and completed in one write."""
 
     def task(self, old: Row | None, new: Row | None, at: datetime) -> None:
-        at_once = old is not None and new is not None and new["queue"] == SERVER_QUEUE and new["state"] in TERMINAL
+        at_once = old is not None and new is not None and new["queue"] in AT_ONCE and new["state"] in TERMINAL
         if at_once and old is not None and new is not None and new["attempt"] == old["attempt"] + 1:
             begun = {**new, "state": "running", "outcome": None, "result": None, "error": None, "finished_at": None}
             super().task(old, begun, at)
@@ -40,7 +44,7 @@ class DagTaskChecker(HoldTaskChecker):
         super().task(old, new, at)
 
     def _inserted(self, row: Row) -> None:
-        require(row["job_id"] is not None, row, "belongs to no job")
+        require(row["job_id"] is not None or row["queue"] == sink.QUEUE, row, "belongs to no job")
         require(row["state"] in ("queued", "blocked") and row["attempt"] == 0, row, "begins in the middle of its life")
 
     def check_end(self) -> None:
@@ -55,8 +59,12 @@ class DagTaskChecker(HoldTaskChecker):
                     len(recorded) in (counted, counted - last), row, f"counts {counted}, its history has {recorded}"
                 )
 
+    def _counts(self, old: Row, new: Row) -> None:
+        if not (new["policy"] or {}).get("unlimited"):
+            super()._counts(old, new)
+
     def _results(self, old: Row, new: Row) -> None:
-        by_engine = new["queue"] == SERVER_QUEUE or content(new["result"]) == {"noop": True}
+        by_engine = new["queue"] in AT_ONCE or content(new["result"]) == {"noop": True}
         if not (new["state"] == "succeeded" and by_engine):
             super()._results(old, new)
 
@@ -64,6 +72,9 @@ class DagTaskChecker(HoldTaskChecker):
 class DagCommitChecker(HoldCommitChecker):
     def _blocked(self, row: Row) -> None:
         """A task that waits for its turn waits for another task of its job, or for the effect of an end."""
+        world: Any = self.world
+        if row["id"] in world.dag_checker.waiting():
+            return  # a backfill waits for a partition that nobody has made yet
         if row["job_id"] is None:
             super()._blocked(row)
             return
@@ -92,9 +103,31 @@ class DagChecker:
         self.read: dict[Place, int] = {}  # how far the windows reach that were accepted
         self.replays: dict[str, str] = {}
         self.forgotten: set[str] = set()
+        self.recorded: set[str] = set()  # tasks whose record is new in this commit
+        self.always_on: dict[str, str] = {}  # the names of jobs that always run, by id
+        self.backfills: dict[str, Row] = {}
+        self.backfill_tasks: dict[str, Row] = {}
+        self.invalidations: dict[str, Row] = {}
+        self.committed: set[tuple[str, str]] = set()  # datasets, with the keys of partitions
+        self.unfed_since: dict[str, int] = {}  # paused DAGs and held jobs, with the commit that made them so
 
-    def after(self, changes: list[Change]) -> None:
+    def before(self, changes: list[Change]) -> None:
+        """What the checkers of tasks ask for."""
+        for change in changes:
+            if change.relation == "backfill_task" and change.new is None:
+                self.backfill_tasks.pop(change.old["task_id"], None)
+            elif change.relation == "backfill_task":
+                self.backfill_tasks[change.new["task_id"]] = change.new
+
+    def waiting(self) -> set[str]:
+        return {id_ for id_, row in self.backfill_tasks.items() if row["waiting"]}
+
+    def after(self, changes: list[Change], began_at_commit: int) -> None:
         """A commit is in the mirror: check what it says of jobs and data."""
+        self.recorded.clear()
+        for change in changes:
+            if change.relation == "task" and change.old is None and change.new["job_id"] is not None:
+                self._fed(change.new, began_at_commit)
         for change in changes:
             if (follow := getattr(self, f"_{change.relation}", None)) is not None:
                 follow(change.old, change.new)
@@ -106,16 +139,19 @@ class DagChecker:
         for change in changes:
             if change.relation == "outbox" and change.new is None and change.old["kind"] == LEAVE:
                 self._left(change.old["body"]["jobs"])
-            if change.relation == "task" and change.old is None:
+            if change.relation == "task" and change.old is None and change.new["job_id"] is not None:
                 self._made(change.new)
             if change.relation == "task" and change.new is not None and change.new["state"] == "running":
                 self._alone(change.new)
+            if change.relation in ("event", "partition_revision") and change.old is None:
+                self._fenced(change.relation, change.new)
 
     # ----------------------------------------------------------------------------------------- rows as they come
 
     def _dag(self, old: Row | None, new: Row | None) -> None:
         if new is not None:
             self.dags[new["name"]] = new
+            self._unfed(f"DAG {new['name']}", new["paused"])
 
     def _deployment(self, old: Row | None, new: Row | None) -> None:
         if new is not None:
@@ -125,22 +161,47 @@ class DagChecker:
     def _deployment_job(self, old: Row | None, new: Row | None) -> None:
         if new is not None:
             self.jobs_of[new["deployment_id"]].add(new["job_id"])
+            if ((new["definition"] or {}).get("source") or {}).get("kind") == "always_on":
+                self.always_on[new["job_id"]] = new["name"]
 
     def _job(self, old: Row | None, new: Row | None) -> None:
         if new is not None:
             self.jobs[new["id"]] = new
+            self._unfed(f"job {new['id']}", new["held"])
+
+    def _unfed(self, what: str, is_so: bool) -> None:
+        if is_so:
+            self.unfed_since.setdefault(what, self.world.commits)
+        else:
+            self.unfed_since.pop(what, None)
+
+    def _backfill(self, old: Row | None, new: Row | None) -> None:
+        if new is not None:
+            self.backfills[new["id"]] = new
+
+    def _invalidation(self, old: Row | None, new: Row | None) -> None:
+        if new is not None:
+            self.invalidations[new["id"]] = new
+
+    def _event(self, old: Row | None, new: Row | None) -> None:
+        if new is not None and new["revision"] is not None:
+            self.committed.add((new["dataset_uuid"], new["partition_key"]))
 
     def _task(self, old: Row | None, new: Row | None) -> None:
         if new is None:
             return
         if old is not None and new["state"] == "succeeded" != old["state"]:
-            window = content(new["wire"]).get("window")
+            window = _window(new)
             if window is not None:
                 self._window_read((new["job_id"], window["dataset_version"]), window["cursor"], new)
 
     def _job_task(self, old: Row | None, new: Row | None) -> None:
         """A record is removed if its task was cancelled when its job left: what it was made for is owed again."""
-        if new is None and old is not None:
+        if old is None and new is not None:
+            self.recorded.add(new["task_id"])
+        if new is None and old is not None and old["job_id"] not in self.always_on:
+            if old["task_id"] in self.recorded:
+                return  # taken back: its job is full
             row = self.mirror.ever(old["task_id"])
             if row is None or row["state"] == "succeeded" or (row["cancel"] or {}).get("reason") != LEFT:
                 raise Violation(f"the record of {short(old['task_id'])} is gone: {row}")
@@ -212,29 +273,88 @@ class DagChecker:
         return {id_ for d in self.deployments.values() if d["state"] in LIVE for id_ in self.jobs_of[d["id"]]}
 
     def _made(self, row: Row) -> None:
-        """A task is made once for each thing, and only for a job that is live."""
+        """A task is made once for each thing, for a job that is live. Of those that always run there is one."""
+        if row["job_id"] in self.always_on:
+            self._one_runs(row)
         if row["replay_of"] is not None:
             self.replays[row["replay_of"]] = row["id"]
             return
         require(row["job_id"] in self.live_jobs(), row, "is made for a job that no live deployment has")
+        if row["job_id"] in self.always_on:
+            return
         thing = _thing(row)
         known = self.owed.setdefault((row["job_id"], thing), row["id"])
         require(known == row["id"], row, f"is made for {thing}, for which there is {short(known)} already")
         again = row["id"] in self.mirror.gone and row["id"] not in self.forgotten
         require(not again, row, f"is made for {thing} once more")
 
+    def _fed(self, row: Row, began_at_commit: int) -> None:
+        """Nothing is made for a DAG that is paused or a job that is held, by whoever began after that. A person may
+        still replay a task."""
+        if row["replay_of"] is not None:
+            return
+        for what in (f"DAG {self.jobs[row['job_id']]['dag']}", f"job {row['job_id']}"):
+            since = self.unfed_since.get(what)
+            fed = since is None or began_at_commit < since
+            require(fed, row, f"is made for {what}, which is paused or held")
+
+    def _one_runs(self, row: Row) -> None:
+        name = self.always_on[row["job_id"]]
+        for mate in self.mirror.unfinished():
+            if mate["id"] != row["id"] and self.always_on.get(mate["job_id"]) == name:
+                require(False, row, f"is made for {name}, of which {short(mate['id'])} has not ended")
+
+    def _fenced(self, relation: str, row: Row) -> None:
+        """Only the current attempt commits, while it runs or with its success."""
+        task = self.mirror.tasks.get(row["task_id"])
+        if task is None:
+            raise Violation(f"{relation} of {short(row['task_id'])}, which is not there")
+        good = task["attempt"] == row["attempt"] and task["state"] in ("running", "succeeded")
+        require(good, task, f"committed {relation} as attempt {row['attempt']}")
+        if relation == "partition_revision" and row["dataset_version"] in _in_lake(task):
+            self._files(task, row)
+
+    def _files(self, task: Row, row: Row) -> None:
+        """Files are committed with the success of the attempt that wrote them, and are there."""
+        require(row["location"] is not None, task, f"has committed {row['key']} without its files")
+        require(task["state"] == "succeeded", task, "has committed files before its end")
+        folder = f"/{row['dataset_version']}/{row['task_id']}/{row['attempt']}/"
+        require(folder in row["location"], task, f"has committed files of another attempt: {row['location']}")
+        key = row["location"].removeprefix(f"{self.world.lake.url}/")
+        manifest = self.world.lake.objects.get(f"{key}_manifest.json", b"")
+        require(digest(manifest) == row["manifest_sha256"], task, "has committed another manifest than the one there")
+
     def _alone(self, row: Row) -> None:
         if _window(row) is None:
             return
         for mate in self.mirror.tasks.values():
             if mate["id"] != row["id"] and mate["job_id"] == row["job_id"] and mate["state"] == "running":
-                require(_window(mate) is None, row, f"runs while {short(mate['id'])} reads a window of the same job")
+                require(False, row, f"reads a window while {short(mate['id'])} of the same job runs")
 
     def _left(self, jobs: list[str]) -> None:
-        """The tasks of jobs that left are cancelled: each of them has a cancel."""
+        """The tasks of jobs that left are cancelled: each has a cancel. A person may replay one all the same."""
         for row in self.mirror.unfinished():
-            if row["job_id"] in jobs and row["job_id"] not in self.live_jobs():
+            if row["job_id"] in jobs and row["job_id"] not in self.live_jobs() and row["replay_of"] is None:
                 require(row["cancel"] is not None, row, "goes on, though no live deployment has its job")
+
+    # ----------------------------------------------------------------------------------------- what is there
+
+    def has_state(self, *states: str) -> bool:
+        return any(row["state"] in states for row in self.deployments.values())
+
+    def open_invalidations(self) -> list[Row]:
+        return [row for row in self.invalidations.values() if row["processed_at"] is None]
+
+    def active_always_on(self) -> set[str]:
+        active = {row["active_version"] for row in self.dags.values()}
+        return {id_ for version in active if version for id_ in self.jobs_of[version] if id_ in self.always_on}
+
+    def always_on_is_right(self) -> bool:
+        """Whether each job that always runs has its task, and none has one that it should not have."""
+        if any(row["paused"] for row in self.dags.values()):
+            return False
+        running = {row["job_id"] for row in self.mirror.unfinished() if row["job_id"] in self.always_on}
+        return running == self.active_always_on()
 
     # ----------------------------------------------------------------------------------------- at the end
 
@@ -244,6 +364,12 @@ class DagChecker:
         for row in self.deployments.values():
             if row["state"] == "building" or (row["state"] == "ready" and row["auto_cutover"]):
                 found.append(f"deployment {row['number']} is {row['state']}")
+        live = self.live_jobs()
+        found += [f"job {row['name']} is held" for row in self.jobs.values() if row["held"] and row["id"] in live]
+        found += [f"backfill {short(id_)} is open" for id_, row in self.backfills.items() if row["ended_at"] is None]
+        found += [f"invalidation {short(row['id'])} waits" for row in self.open_invalidations() if not row["routed_at"]]
+        if not self.always_on_is_right():
+            found.append("a job that always runs does not")
         return found
 
     async def check_end(self, connection: Any) -> None:
@@ -259,8 +385,8 @@ class DagChecker:
                 self._windows_were_read(edge)
 
     async def _tasks_are_recorded(self, connection: Any) -> None:
-        rows = await connection.fetch("select task_id::text from windlass.job_task")
-        recorded = {row[0] for row in rows}
+        rows = await connection.fetch("select task_id::text, job_id::text from windlass.job_task")
+        recorded = {row[0] for row in rows if row[1] not in self.always_on}
         if recorded != set(self.owed.values()):
             raise Violation(f"tasks and records of tasks differ: {sorted(recorded ^ set(self.owed.values()))[:3]}")
 
@@ -307,13 +433,24 @@ class DagChecker:
 
 
 def _window(row: Row) -> Row | None:
-    window: Row | None = content(row["wire"]).get("window")
+    window: Row | None = (content(row["wire"]) or {}).get("window")
     return window
+
+
+def _in_lake(row: Row) -> set[str]:
+    """The versions that a task writes to the lake."""
+    return {output["dataset_version"] for output in content(row["wire"])["outputs"] if output["storage"] == "s3"}
 
 
 def _thing(row: Row) -> str:
     """What a task is owed for, as its holder gets it."""
     wire = content(row["wire"])
+    trigger = wire["trigger"]
+    if trigger["kind"] == "invalidation":
+        return f"invalidation {trigger['invalidation_id']}"
+    if trigger["kind"] == "backfill":
+        keys = {given["partition_key"] for given in wire["inputs"] if given.get("mode") == "partition"}
+        return f"backfill {trigger['backfill_id']} {sorted(keys)}"
     for given in wire["inputs"]:
         if given.get("mode") == "cursor":
             return f"cursor {given['dataset_version']} {given['cursor_to']}"

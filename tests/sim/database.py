@@ -30,7 +30,9 @@ TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", 
           "heartbeat", "token_key", "schedule", "worker", "step_attempt", "kind", "event", "publish", "dag",
           "deployment", "deployment_job", "deployment_edge", "deployment_pointer", "webhook", "job", "job_task",
           "job_cursor", "consumption", "dataset", "dataset_version", "partition",
-          "partition_revision", "high_water")  # fmt: skip
+          "partition_revision", "high_water", "cursor_commit", "lake", "message", "dead_message", "backfill",
+          "backfill_job", "backfill_task", "invalidation", "invalidation_task")  # fmt: skip
+DATA_TABLES = ("dataset_version", "dataset_view", "sink_commit")
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -70,8 +72,14 @@ class Database:
             "select c.relname from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid"
             " where i.inhparent = 'windlass.history'::regclass and c.relname like 'history\\_2%' order by 1"
         )
+        versions = await self.own.fetch(
+            "select c.relname from pg_catalog.pg_class c where c.relnamespace = 'windlass_data'::regnamespace"
+            " and c.relkind = 'r' and c.relname like 'v\\_%' order by 1"
+        )
         drops = [f"drop table windlass.{row[0]}" for row in days]
-        truncate = "truncate " + ", ".join(f"windlass.{name}" for name in TABLES)
+        drops += [f"drop table windlass_data.{row[0]} cascade" for row in versions]
+        tables = [f"windlass.{name}" for name in TABLES] + [f"windlass_data.{name}" for name in DATA_TABLES]
+        truncate = "truncate " + ", ".join(tables)
         clear = "truncate simulation.change restart identity; truncate simulation.clock"
         first = f"insert into simulation.clock values ('{BEGINNING}')"
         ticked = f"update windlass.scheduler set ticked_at = '{BEGINNING}', outages = '[]'"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -32,7 +32,7 @@ _LOCK_TIMEOUT = re.compile(r"set local lock_timeout = \d+")
 _WRITE = re.compile(r"insert into |update windlass|delete from |pg_notify\(")
 # What the store leaves to chance, where rows lie would decide, and that is not ours: equal times are ordered by id, and
 # rows that come in no order at all are sorted.
-_TIED = re.compile(r"(order by t\.(?:available_at|timer_at)(?: desc)?)\s+(limit)")
+_TIED = re.compile(r"(order by ([tmd])\.(?:available_at|timer_at|visible_at)(?: desc)?)\s+(limit)")
 STATEMENTS_MAX = 60_000
 FRAME = ("begin", "commit", "rollback")
 
@@ -48,7 +48,7 @@ class GatedConnection:
         self.wrote = False
 
     async def fetch(self, sql: str, *args: object) -> Any:
-        untied = _TIED.sub(r"\1, t.id \2", sql)
+        untied = _TIED.sub(r"\1, \2.id \3", sql)
         return await self.gate.statement(
             self, self.gate.names.get(sql, "?"), args, lambda: self.real.fetch(untied, *args)
         )
@@ -56,6 +56,13 @@ class GatedConnection:
     async def execute(self, sql: str, *args: object) -> Any:
         sql = _LOCK_TIMEOUT.sub(f"set local lock_timeout = {LOCK_TIMEOUT_MS}", sql)
         return await self.gate.statement(self, sql, args, lambda: self.real.execute(sql, *args))
+
+    async def copy_records_to_table(self, table: str, *, columns: Sequence[str], records: Iterable[Any]) -> Any:
+        rows = list(records)
+        return await self.gate.statement(
+            self, f"copy {table}", (len(rows),),
+            lambda: self.real.copy_records_to_table(table, columns=columns, records=rows),
+        )  # fmt: skip
 
     def is_closed(self) -> bool:
         return self.broken

@@ -77,7 +77,7 @@ class Simulator:
         seeds, result = 0, None
         with bug.plant():
             while time.process_time() - began_work_s < within_s:
-                result = self.run(seeds)
+                result = self.run(bug.first + seeds)
                 seeds += 1
                 if result.violation is not None:
                     break

@@ -42,17 +42,26 @@ declare
 begin
     foreach name in array array['task', 'lease', 'queue', 'edge', 'outbox', 'history', 'step', 'signal',
                                 'schedule', 'scheduler', 'dag', 'deployment', 'deployment_job', 'job', 'job_task',
-                                'job_cursor', 'consumption', 'partition', 'partition_revision', 'high_water'] loop
+                                'job_cursor', 'consumption', 'partition', 'partition_revision', 'high_water',
+                                'event', 'publish', 'message', 'dead_message', 'backfill', 'backfill_task',
+                                'invalidation'] loop
         execute format('create trigger note after insert or update or delete on windlass.%I
                         for each row execute function simulation.note()', name);
     end loop;
+    create trigger note after insert or update or delete on windlass_data.sink_commit
+        for each row execute function simulation.note();
     -- Vacuum comes when it likes, and would decide where rows lie.
     foreach name in array array['task', 'lease', 'queue', 'rate_start', 'run', 'edge', 'idempotency', 'outbox',
                                 'history_default', 'step', 'signal', 'schedule', 'scheduler', 'worker',
                                 'step_attempt', 'dag', 'deployment', 'deployment_job', 'deployment_edge',
                                 'deployment_pointer', 'job', 'job_task', 'job_cursor', 'consumption', 'dataset',
-                                'dataset_version', 'partition', 'partition_revision', 'high_water', 'event'] loop
+                                'dataset_version', 'partition', 'partition_revision', 'high_water', 'event',
+                                'cursor_commit', 'lake', 'publish', 'message', 'dead_message', 'backfill',
+                                'backfill_job', 'backfill_task', 'invalidation', 'invalidation_task'] loop
         execute format('alter table windlass.%I set (autovacuum_enabled = off)', name);
+    end loop;
+    foreach name in array array['dataset_version', 'dataset_view', 'sink_commit'] loop
+        execute format('alter table windlass_data.%I set (autovacuum_enabled = off)', name);
     end loop;
     alter table simulation.change set (autovacuum_enabled = off);
     alter table simulation.clock set (autovacuum_enabled = off);
