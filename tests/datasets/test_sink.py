@@ -5,6 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from tests.datasets.sink_world import SinkWorld, rows_of
+from tests.datasets.world import output
+from tests.kit.world import ok
 
 
 async def test_a_batch_is_in_its_table_with_the_tenant_and_the_producer_of_its_publish(sinks: SinkWorld) -> None:
@@ -35,6 +37,23 @@ async def test_the_event_of_a_batch_wakes_the_jobs_that_read_the_dataset(sinks: 
     page = await sinks.world.hold("page")
     [given] = page.reply["task"]["inputs"]
     assert (given["mode"], given["cursor_from"], given["cursor_to"]) == ("cursor", None, 1)
+
+
+async def test_a_cursor_that_a_writer_reports_does_not_hide_the_batches_that_follow(sinks: SinkWorld) -> None:
+    holder = await sinks.holder()
+    lie = {**output(holder), "cursor": 1000}
+    ok(await holder.events(lie))
+    await sinks.publish(holder, rows_of(1))
+    await sinks.drain()
+    assert await sinks.state("select cursor from windlass.high_water") == [{"cursor": 1}]
+    [given] = (await sinks.world.hold("page")).reply["task"]["inputs"]
+    assert (given["cursor_from"], given["cursor_to"]) == (None, 1)
+    routings = await sinks.state("select routing, cursor from windlass.event order by cursor")
+    assert [tuple(row.values()) for row in routings] == [("routed", 1), ("uncommitted", 1000)]
+
+    ok(await holder.complete(outputs=[lie]))
+    await sinks.drain()
+    assert await sinks.state("select cursor from windlass.high_water") == [{"cursor": 1}]
 
 
 async def test_batches_of_a_dataset_share_a_transaction_and_have_one_cursor_each(sinks: SinkWorld) -> None:

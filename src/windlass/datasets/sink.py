@@ -28,7 +28,7 @@ from windlass.datasets.data.database import DataDatabase
 from windlass.datasets.data.tables import DataTables
 from windlass.datasets.rules.batch import BatchInvalid, BatchReader
 from windlass.datasets.rules.events import DatasetContext, EventReport, record_events
-from windlass.datasets.rules.writer import BUFFERED, OutputPlace, Production, Writer
+from windlass.datasets.rules.writer import OutputPlace, Production, Writer
 from windlass.datasets.scratch import Scratch
 from windlass.datasets.sink_metrics import DUPLICATE, REFUSED, WRITTEN, SinkRows
 from windlass.datasets.tables.events import load_context
@@ -319,7 +319,7 @@ def _submission(one: WaitingBatch) -> Submission:
 
 def _writer(event: EventReport) -> Writer:
     """The right of a sink: to raise the cursor of this version."""
-    place = OutputPlace(0, "postgres", BUFFERED)
+    place = OutputPlace(0, "postgres")  # not buffered: what this event reports is in the table
     production = Production({event.dataset_uuid: place}, "[]", event.dataset_version)
     return Writer(1, {event.dataset_uuid: event.dataset_version}, production)
 

@@ -302,10 +302,11 @@ def _commit(
     event: DatasetEvent, report: EventReport, production: Production, context: DatasetContext
 ) -> tuple[DatasetEvent, tuple[HighWater | PartitionCommit | CursorCommit, ...]]:
     """Commit what an event reports. Data in the lake is committed by the outputs of a completion, never by an event
-    alone. A version that was purged stays empty."""
+    alone; rows of batches by the event of their sink: a cursor of their writer would hide those of the sink. A version
+    that was purged stays empty."""
     if event.dataset_version in context.purged:
         return msgspec.structs.replace(event, routing=OLD_VERSION), ()
-    if production.in_lake(event.dataset_uuid) and report.files is None:
+    if production.by_sink(event.dataset_uuid) or (production.in_lake(event.dataset_uuid) and report.files is None):
         return msgspec.structs.replace(event, routing=UNCOMMITTED), ()
     if event.cursor is not None:
         return _commit_cursor(event, event.cursor, report.files, production, context)

@@ -3,7 +3,7 @@
 | output is declared | version | jobs that read it | held | `routing` |
 | --- | --- | --- | --- | --- |
 | no | | | | `undeclared` |
-| in the lake, and not committed | | | | `uncommitted` |
+| in the lake or buffered, and not committed | | | | `uncommitted` |
 | yes | no live deployment points to it | | | `old_version` |
 | yes | live | none that it triggers | | `no_consumer` |
 | yes | live | some | some | `held`; the others get their task |

@@ -43,6 +43,11 @@ class Production(msgspec.Struct, frozen=True):
         place = self.places.get(dataset_uuid)
         return place is not None and place.storage == LAKE
 
+    def by_sink(self, dataset_uuid: UUID) -> bool:
+        """Whether only sinks know how far the dataset reaches: its rows are published in batches."""
+        place = self.places.get(dataset_uuid)
+        return place is not None and place.write_mode == BUFFERED
+
 
 class Writer(msgspec.Struct, frozen=True):
     """A task that writes datasets: the attempt whose lease is live (0 if it has expired), the datasets that it may
