@@ -236,6 +236,9 @@ class DagChecker:
             return
         if old is not None and new["cursor"] < old["cursor"]:
             raise Violation(f"the high water went back from {old['cursor']} to {new['cursor']}")
+        written = self.world.data_checker.reached(new["dataset_version"])
+        if written is not None and new["cursor"] > written:
+            raise Violation(f"the high water of a buffered dataset is {new['cursor']}, its table is at {written}")
         self.high_waters[new["dataset_version"]] = new["cursor"]
 
     def _partition_revision(self, old: Row | None, new: Row | None) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tests.sim.check_task import require
 from tests.sim.database import Change
-from tests.sim.mirror import Row, content
+from tests.sim.mirror import Row, content, instant
 from tests.sim.trace import short
 from tests.sim.violation import Violation
 
@@ -123,6 +123,16 @@ class DataChecker:
         for publish in self.publishes.values():
             if publish["batch_uri"] == uri:
                 _hold(publish["id"] in self.commits, publish, "lost its object before it was written")
+
+    def reached(self, version: str) -> int | None:
+        """The last cursor in the table of a version; None if no batch of it was published."""
+        mine = any(row["dataset_version"] == version for row in self.publishes.values())
+        return self.last[version] if mine else None
+
+    def has_visible(self) -> bool:
+        """Whether a sink would receive a message."""
+        now = self.world.now()
+        return any(instant(row["visible_at"]) <= now for row in self.messages.values())
 
     def has_lost(self) -> bool:
         """Whether a batch waits and has no message."""

@@ -159,7 +159,7 @@ class DagSimulation(HoldSimulation):
             "invalidations": INVALIDATE in kinds or bool(dag.open_invalidations()),
             "always_on": not dag.always_on_is_right(),
             "backpressure": bool(unfinished) or any(row["held"] for row in jobs),
-            "sink": bool(data.messages),
+            "sink": data.has_visible(),
             "sink_reconcile": data.has_lost(),
             "sink_clean_up": data.has_old(),
         }

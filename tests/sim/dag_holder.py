@@ -90,6 +90,8 @@ class JobAttempt(HeldJob):
             if output["write_mode"] == "buffered":
                 for number in range(self.stream.pick({1: 3, 2: 3, 3: 1})):
                     await self._publish(output, number)
+                if self.stream.often(0.1):
+                    await self._lie_about(output)
         if self.events and self.stream.often(0.2):
 
             async def emit(engine: Any) -> bool:
@@ -128,6 +130,11 @@ class JobAttempt(HeldJob):
             await self.say(lambda engine: engine.service(Holders).publish(self.credential, report, prefixes))
         if batch.uploaded and late:
             world.start(self._upload(uri, batch.content))
+
+    async def _lie_about(self, output: dict[str, Any]) -> None:
+        """Say that more is in the table than is. Only sinks know."""
+        event = EventReport(UUID(output["dataset_uuid"]), UUID(output["dataset_version"]), 1000)
+        await self.say(lambda engine: engine.service(Holders).emit(self.credential, (event,)))
 
     async def _upload(self, uri: str, content: bytes) -> None:
         await asyncio.sleep(self.stream.around(0.5))

@@ -120,7 +120,7 @@ class Emitter(Person):
                     await self._emit()
 
     async def calmly(self) -> None:
-        for _ in range(3):
+        for _ in range(2):
             await asyncio.sleep(self.stream.around(1.0))
             await self._emit()
 
