@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
+from tests.contracts.lease.world import Holder, TlsFiles, open_world
+from tests.contracts.lease.world import World as LeaseWorld
 from tests.datasets.test_deploy import CHANGED
 from tests.datasets.world import World, output
 from tests.kit.work import held, waits_for
-from tests.kit.world import ok
+from tests.kit.world import ok, open_still
+from tests.sim.bugs import reworded
 
 from windlass.datasets.deployments import Deployments
 from windlass.datasets.router import Router
 from windlass.datasets.server_jobs import ServerJobs
+from windlass.datasets.tables.events import DatasetTable
 from windlass.datasets.tables.jobs import JobTable
+from windlass.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.slow
 
@@ -123,3 +128,56 @@ async def test_a_task_whose_row_is_locked_when_its_turn_comes_is_waited_for(
     await advance
 
     assert await world.tasks("alert", "queued") == [task_id]
+
+
+async def commit_at_once(
+    world: World, other: LeaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[int], list[dict[str, Any]]]:
+    """Two servers complete tasks that commit the same partition. The second comes when the first has read the newest
+    revision. Returns their answers and the revisions."""
+    await world.deploy()
+    ours, theirs = await world.emit(), await world.emit()
+    event, real = {**output(ours), "partition_key": "a"}, DatasetTable.committed
+    answers: list[asyncio.Task[Any]] = []
+
+    async def committed(self: DatasetTable, places: Any) -> Any:
+        found = await real(self, places)
+        monkeypatch.setattr(DatasetTable, "committed", real)
+        answers.append(asyncio.create_task(Holder(other, theirs.reply).complete(events=[event])))
+        await either(answers[0], asyncio.create_task(waits_for(self._session.connection)))
+        return found
+
+    monkeypatch.setattr(DatasetTable, "committed", committed)
+    answer = await ours.complete(events=[event])
+    statuses = [answer.status_code, (await answers[0]).status_code]
+    async with world.engine.store.begin() as tx:
+        rows = await tx.session.connection.fetch(
+            "select revision, task_id from windlass.partition_revision order by revision"
+        )
+    return statuses, [{row["revision"]: row["task_id"]} for row in rows]
+
+
+@pytest.fixture
+async def other_server(database: str, clock: VirtualClock, tls_files: TlsFiles) -> AsyncIterator[LeaseWorld]:
+    async with open_still(database, clock) as engine, open_world(engine, clock, tls_files) as leases:
+        yield leases
+
+
+async def test_two_servers_that_commit_a_partition_at_once_write_two_revisions(
+    world: World, other_server: LeaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses, revisions = await commit_at_once(world, other_server, monkeypatch)
+
+    assert statuses == [200, 200]
+    assert [list(row) for row in revisions] == [[1], [2]]
+    assert len({task_id for row in revisions for task_id in row.values()}) == 2
+
+
+async def test_revisions_that_are_counted_without_a_lock_are_noticed(
+    world: World, other_server: LeaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reworded(lock_dataset_versions=("pg_advisory_xact_lock(hashtextextended(v.id::text, 0))", "v.id")):
+        statuses, revisions = await commit_at_once(world, other_server, monkeypatch)
+
+    assert statuses != [200, 200]
+    assert len(revisions) == 1
