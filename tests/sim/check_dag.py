@@ -462,12 +462,13 @@ def _thing(row: Row) -> str:
     return f"source {row['id']}"
 
 
+# A job that two deployments share reads what the active one reads.
 _LIVE_EDGES = """
-select distinct e.job_id, j.name, e.input_index, e.dataset_version, e.by_partition
+select distinct on (e.job_id, e.input_index) e.job_id, j.name, e.input_index, e.dataset_version, e.by_partition
   from windlass.deployment d
   join windlass.dag g on g.namespace = d.namespace and g.name = d.dag and not g.paused and g.retired_at is null
   join windlass.deployment_edge e on e.deployment_id = d.id and e.trigger
   join windlass.job j on j.id = e.job_id
  where d.state in ('active', 'building', 'ready')
- order by 1, 3, 4
+ order by e.job_id, e.input_index, d.state = 'active' desc, d.id
 """

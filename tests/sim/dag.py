@@ -74,7 +74,10 @@ class DagGate(Gate):
         self, connection: GatedConnection, name: str, args: tuple[object, ...], run: Callable[[], Awaitable[Any]]
     ) -> Any:
         result = await super().statement(connection, name, args, run)
-        if name in STALLS and not self.world.calm and self._stream.often(self.world.stall):  # type: ignore[attr-defined]
+        world: Any = self.world
+        if name in STALLS and not world.calm and self._stream.often(world.stall):
+            if name == "lock_behind_jobs" and result:
+                world.start(world.deployer.blink())
             await asyncio.sleep(self._stream.around(0.3))
         return result
 
@@ -90,7 +93,6 @@ class DagSimulation(HoldSimulation):
         self.windows: dict[tuple[str, int], int | None] = {}  # where the window of an attempt begins
         self.batches: dict[str, WrittenBatch] = {}
         self._numbers = 0
-        self.repairer: Repairer | None = None
         super().__init__(*args, **options)
         self.plan = with_fields(self.plan, queues=("platform",), chaos_s=0.6 * self.plan.chaos_s)
         self.task_checker, self.commit_checker = DagTaskChecker(self), DagCommitChecker(self)
@@ -99,6 +101,7 @@ class DagSimulation(HoldSimulation):
         stream = self.seed.stream("dag")
         self.stall = stream.pick({0.0: 2, 0.05: 1, 0.2: 1})
         self.route_batch = stream.pick({1: 1, 5: 2})
+        self.deployer, self.repairer = Deployer(self), Repairer(self)
         self.scratch, self.lake = SimulatedBlobs(self, SCRATCH), SimulatedBlobs(self, LAKE_ROOT)
 
     def number(self, count: int = 1) -> int:
@@ -183,8 +186,7 @@ class DagSimulation(HoldSimulation):
     # ----------------------------------------------------------------------------------------- who is there
 
     def clients(self) -> list[Person]:
-        self.repairer = Repairer(self)
-        return [Deployer(self), Emitter(self, "m0"), Emitter(self, "m1"), self.repairer]
+        return [self.deployer, Emitter(self, "m0"), Emitter(self, "m1"), self.repairer]
 
     def workers(self) -> list[Any]:
         return [Setup(self), *(JobHolder(self, f"h{number}") for number in range(HOLDERS))]
@@ -202,8 +204,7 @@ class DagSimulation(HoldSimulation):
         while left := self._left():
             if self.loop.time() > until_s:
                 raise Violation(f"it never settles: {left[:5]}")
-            if self.repairer is not None:
-                await self.repairer.end_waiting()
+            await self.repairer.end_waiting()
             await asyncio.sleep(1.0)
         for worker in workers:
             await worker.leave()

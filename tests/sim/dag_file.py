@@ -29,7 +29,7 @@ jobs:
   - {{name: evaluate, activation: source, runtime: ecs_platform, operator: evaluator, source: {{kind: manual}},
       outputs: 1, update_strategy: append, unique_key: [dedupe_key]}}
   - {{name: page, activation: reactive, runtime: ecs_platform, operator: pager, execution_strategy: PerUpdate,
-      inputs: [{{from: {{dataset: alerts}}}}], outputs: 0, config: {{level: {page}}}}}
+      inputs: [{{from: {{dataset: alerts}}}}], outputs: 0, config: {{level: {page}}}, on_change: rebuild}}
 """
 _TIDY = """\
   - {{name: tidy, activation: reactive, runtime: ecs_platform, operator: tidier, execution_strategy: PerPartition,

@@ -71,8 +71,14 @@ class Deployer(Person):
         if self.stream.often(0.5):
             await self._deploy()
 
+    async def blink(self) -> None:
+        """Pause the DAG for a moment."""
+        await self._pause()
+        await asyncio.sleep(self.stream.around(0.2))
+        await self._resume()
+
     async def _deploy(self) -> None:
-        file, auto = drawn_file(self.stream), self.stream.often(0.7)
+        file, auto = drawn_file(self.stream), self.stream.often(0.6)
         await self.ask(lambda engine: engine.service(Dags).deploy(DAG, file, auto_cutover=auto))
 
     async def _activate(self) -> None:
