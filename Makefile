@@ -86,8 +86,8 @@ format: $(READY) ## Rewrite the files as `make lint` wants them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-sim: $(READY) ## Simulate many seeds with faults (SEEDS=200 FROM=0)
-	@$(GUARDED) -m tests.sim run --seeds $(or $(SEEDS),200) --from $(or $(FROM),0)
+sim: $(READY) ## Simulate many seeds with faults (SEEDS=200 FROM=0 WORLD=dag)
+	@$(GUARDED) -m tests.sim run --seeds $(or $(SEEDS),200) --from $(or $(FROM),0) $(if $(WORLD),--world $(WORLD))
 
 sim-bugs: $(READY) ## Prove that the simulation finds each planted bug within two minutes
 	@$(GUARDED) -m tests.sim bugs

@@ -103,6 +103,11 @@ class DagChecker:
         self.read: dict[Place, int] = {}  # how far the windows reach that were accepted
         self.replays: dict[str, str] = {}
         self.forgotten: set[str] = set()
+        self.one_by_one: set[str] = set()  # jobs that read windows
+        self.readied: list[Row] = []  # deployments that are built with this commit
+        self.edges: dict[str, list[Row]] = defaultdict(list)  # that trigger jobs, by deployment
+        self.given: set[tuple[str, str, str, int]] = set()  # job, version, key and revision
+        self.unrouted: dict[str, Row] = {}  # events
         self.recorded: set[str] = set()  # tasks whose record is new in this commit
         self.always_on: dict[str, str] = {}  # the names of jobs that always run, by id
         self.backfills: dict[str, Row] = {}
@@ -125,6 +130,7 @@ class DagChecker:
     def after(self, changes: list[Change], began_at_commit: int) -> None:
         """A commit is in the mirror: check what it says of jobs and data."""
         self.recorded.clear()
+        self.readied.clear()
         for change in changes:
             if change.relation == "task" and change.old is None and change.new["job_id"] is not None:
                 self._fed(change.new, began_at_commit)
@@ -136,12 +142,14 @@ class DagChecker:
             self._one_is_active()
         if relations & {"partition", "partition_revision"}:
             self._current_is_committed(changes)
+        for deployment in self.readied:
+            self._is_built(deployment)
         for change in changes:
             if change.relation == "outbox" and change.new is None and change.old["kind"] == LEAVE:
                 self._left(change.old["body"]["jobs"])
             if change.relation == "task" and change.old is None and change.new["job_id"] is not None:
                 self._made(change.new)
-            if change.relation == "task" and change.new is not None and change.new["state"] == "running":
+            if change.relation == "task" and self._may_run_alone(change.new):
                 self._alone(change.new)
             if change.relation in ("event", "partition_revision") and change.old is None:
                 self._fenced(change.relation, change.new)
@@ -156,13 +164,26 @@ class DagChecker:
     def _deployment(self, old: Row | None, new: Row | None) -> None:
         if new is not None:
             self.deployments[new["id"]] = new
+            if old is not None and (old["state"], new["state"]) == ("building", "ready"):
+                self.readied.append(new)
             self.world.say("deployment", f"{new['number']} {short(new['id'])} is {new['state']}")
 
     def _deployment_job(self, old: Row | None, new: Row | None) -> None:
         if new is not None:
             self.jobs_of[new["deployment_id"]].add(new["job_id"])
-            if ((new["definition"] or {}).get("source") or {}).get("kind") == "always_on":
+            if (new["definition"].get("source") or {}).get("kind") == "always_on":
                 self.always_on[new["job_id"]] = new["name"]
+            if new["definition"].get("execution_strategy") == "PerUpdate":
+                self.one_by_one.add(new["job_id"])
+
+    def _deployment_edge(self, old: Row | None, new: Row | None) -> None:
+        if new is not None and new["trigger"]:
+            self.edges[new["deployment_id"]].append(new)
+
+    def _consumption(self, old: Row | None, new: Row | None) -> None:
+        for row, change in ((old, self.given.discard), (new, self.given.add)):
+            if row is not None:
+                change((row["job_id"], row["dataset_version"], row["key"], row["revision"]))
 
     def _job(self, old: Row | None, new: Row | None) -> None:
         if new is not None:
@@ -186,6 +207,10 @@ class DagChecker:
     def _event(self, old: Row | None, new: Row | None) -> None:
         if new is not None and new["revision"] is not None:
             self.committed.add((new["dataset_uuid"], new["partition_key"]))
+        if new is not None and new["declared"] and new["routed_at"] is None:
+            self.unrouted[new["id"]] = new
+        elif old is not None:
+            self.unrouted.pop(old["id"], None)
 
     def _task(self, old: Row | None, new: Row | None) -> None:
         if new is None:
@@ -327,12 +352,28 @@ class DagChecker:
         manifest = self.world.lake.objects.get(f"{key}_manifest.json", b"")
         require(digest(manifest) == row["manifest_sha256"], task, "has committed another manifest than the one there")
 
+    def _may_run_alone(self, row: Row | None) -> bool:
+        """Whether this is a task of a job that reads windows, and runs or may start."""
+        return row is not None and row["job_id"] in self.one_by_one and row["state"] not in (*TERMINAL, "blocked")
+
     def _alone(self, row: Row) -> None:
-        if _window(row) is None:
-            return
-        for mate in self.mirror.tasks.values():
-            if mate["id"] != row["id"] and mate["job_id"] == row["job_id"] and mate["state"] == "running":
-                require(False, row, f"reads a window while {short(mate['id'])} of the same job runs")
+        """No other task of its job runs or may start."""
+        for mate in self.mirror.unfinished():
+            if mate["id"] != row["id"] and mate["job_id"] == row["job_id"] and mate["state"] != "blocked":
+                require(False, row, f"may run while {short(mate['id'])} of the same job is {mate['state']}")
+
+    def _is_built(self, deployment: Row) -> None:
+        """Nothing is owed to the new jobs of a deployment that is ready, but for what no tick has seen yet."""
+        active = {id_ for row in self.dags.values() for id_ in self.jobs_of[row["active_version"] or ""]}
+        coming = {(row["dataset_version"], row["partition_key"]) for row in self.unrouted.values()}
+        for edge in self.edges[deployment["id"]]:
+            if edge["job_id"] in active or not edge["by_partition"]:
+                continue
+            for (version, key), revision in self.partitions.items():
+                given = (edge["job_id"], version, key, revision) in self.given or (version, key) in coming
+                if version == edge["dataset_version"] and not given:
+                    what = f"revision {revision} of {key} is owed to {short(edge['job_id'])}"
+                    raise Violation(f"deployment {deployment['number']} is ready, and {what}")
 
     def _left(self, jobs: list[str]) -> None:
         """The tasks of jobs that left are cancelled: each has a cancel. A person may replay one all the same."""

@@ -23,7 +23,7 @@ from tests.sim.dag_holder import JobHolder
 from tests.sim.dag_person import Deployer, Emitter, Person, Repairer
 from tests.sim.database import Change
 from tests.sim.gate import Gate, GatedConnection, GatedPool
-from tests.sim.hold import HOLDERS, HoldSimulation, Setup
+from tests.sim.hold import HoldSimulation, Setup
 from tests.sim.host import Gone, Host
 from tests.sim.operator import Operator
 from tests.sim.seed import Stream
@@ -58,6 +58,7 @@ SERVICES = {"server": ServerJobs, "deployments": Deployments, "data": DataTables
 TICKS = {"route": 4.0, "advance": 4.0, "reconcile": 2.0, "server": 3.0, "deployments": 1.0, "sink": 4.0,
          "sink_reconcile": 0.5, "sink_clean_up": 0.3, "data": 1.0, "backfills": 2.0, "invalidations": 0.5,
          "always_on": 1.0, "backpressure": 0.5}  # fmt: skip
+HOLDERS = 3
 LOOPS = 2  # of one engine that run beside each other
 # Most of the time these find that nothing has changed.
 WATCHERS, SKIPPED = frozenset({"deployments", "data", "backfills", "invalidations", "always_on", "backpressure"}), 0.8
@@ -94,7 +95,7 @@ class DagSimulation(HoldSimulation):
         self.batches: dict[str, WrittenBatch] = {}
         self._numbers = 0
         super().__init__(*args, **options)
-        self.plan = with_fields(self.plan, queues=("platform",), chaos_s=0.6 * self.plan.chaos_s)
+        self.plan = with_fields(self.plan, queues=("platform",), chaos_s=0.4 * self.plan.chaos_s)
         self.task_checker, self.commit_checker = DagTaskChecker(self), DagCommitChecker(self)
         self.dag_checker, self.data_checker = DagChecker(self), DataChecker(self)
         self.gate = DagGate(self)

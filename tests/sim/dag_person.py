@@ -60,7 +60,7 @@ class Deployer(Person):
         file = drawn_file(self.stream)
         await self.ask_surely(lambda engine: engine.service(Dags).deploy(DAG, file))
         while not self.world.calm:
-            await asyncio.sleep(self.stream.around(0.6))
+            await asyncio.sleep(self.stream.around(0.5))
             if not self.world.calm:
                 await getattr(self, f"_{self.stream.pick(WISHES)}")()
 
@@ -68,7 +68,7 @@ class Deployer(Person):
         """A resume lets everything be compared, so that it would hide what was lost: only if it is needed."""
         while any(row["paused"] for row in self.world.dag_checker.dags.values()):
             await self._resume()
-        if self.stream.often(0.5):
+        if self.stream.often(0.3):
             await self._deploy()
 
     async def blink(self) -> None:
@@ -118,7 +118,7 @@ class Emitter(Person):
         self._count, self._cursor = 0, 0
 
     async def run(self) -> None:
-        pause_s = self.stream.pick({0.3: 1, 0.6: 2, 1.2: 1})
+        pause_s = self.stream.pick({0.2: 1, 0.4: 2, 1.0: 1})
         while not self.world.calm:
             await asyncio.sleep(self.stream.around(pause_s))
             for _ in range(self.stream.pick({1: 8, 4: 1})):  # now and then many at once
@@ -126,9 +126,8 @@ class Emitter(Person):
                     await self._emit()
 
     async def calmly(self) -> None:
-        for _ in range(2):
-            await asyncio.sleep(self.stream.around(1.0))
-            await self._emit()
+        await asyncio.sleep(self.stream.around(1.0))
+        await self._emit()
 
     async def _emit(self) -> None:
         self._count += 1
@@ -158,14 +157,14 @@ class Repairer(Person):
         self._count = 0
 
     async def run(self) -> None:
-        pause_s = self.stream.pick({1.0: 1, 3.0: 1})
+        pause_s = self.stream.pick({0.7: 1, 2.0: 1})
         while not self.world.calm:
             await asyncio.sleep(self.stream.around(pause_s))
             if not self.world.calm:
                 await getattr(self, f"_{self.stream.pick(REPAIRS)}")()
 
     async def calmly(self) -> None:
-        if self.stream.often(0.5):
+        if self.stream.often(0.3):
             await self._backfill()
 
     async def end_waiting(self) -> None:

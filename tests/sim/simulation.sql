@@ -41,7 +41,8 @@ declare
     name text;
 begin
     foreach name in array array['task', 'lease', 'queue', 'edge', 'outbox', 'history', 'step', 'signal',
-                                'schedule', 'scheduler', 'dag', 'deployment', 'deployment_job', 'job', 'job_task',
+                                'schedule', 'scheduler', 'dag', 'deployment', 'deployment_job', 'deployment_edge', 'job',
+                                'job_task',
                                 'job_cursor', 'consumption', 'partition', 'partition_revision', 'high_water',
                                 'event', 'publish', 'message', 'dead_message', 'backfill', 'backfill_task',
                                 'invalidation'] loop
