@@ -62,10 +62,12 @@ HOLDERS = 3
 LOOPS = 2  # of one engine that run beside each other
 # Most of the time these find that nothing has changed.
 WATCHERS, SKIPPED = frozenset({"deployments", "data", "backfills", "invalidations", "always_on", "backpressure"}), 0.8
-# After these a transaction has read what it decides by, and others have time to change it.
-STALLS = frozenset({"live_edges", "lock_behind_jobs", "job_load", "events_to_route", "owed_partitions", "live_jobs",
-                    "committed_partitions", "sink_commits", "raise_data_cursor", "receive_batches",
-                    "always_on_jobs", "lock_backfill", "unrouted_invalidations"})  # fmt: skip
+# After these a transaction has read what it decides by, and others have time to change it: another server may begin the
+# same, or this tick.
+STALLS = {"live_edges": "route", "job_load": "route", "events_to_route": "route", "owed_partitions": "route",
+          "live_jobs": "route", "committed_partitions": "server", "sink_commits": "sink", "raise_data_cursor": "sink",
+          "receive_batches": "sink", "always_on_jobs": "always_on", "lock_backfill": "backfills",
+          "unrouted_invalidations": "invalidations", "lock_behind_jobs": "reconcile"}  # fmt: skip
 
 
 class DagGate(Gate):
@@ -76,9 +78,10 @@ class DagGate(Gate):
     ) -> Any:
         result = await super().statement(connection, name, args, run)
         world: Any = self.world
-        if name in STALLS and not world.calm and self._stream.often(world.stall):
-            if name == "lock_behind_jobs" and result:
+        if name in STALLS and result and not world.calm and self._stream.often(world.stall):
+            if name == "lock_behind_jobs":
                 world.start(world.deployer.blink())
+            world.rival(self._stream, STALLS[name])
             await asyncio.sleep(self._stream.around(0.3))
         return result
 
@@ -100,8 +103,8 @@ class DagSimulation(HoldSimulation):
         self.dag_checker, self.data_checker = DagChecker(self), DataChecker(self)
         self.gate = DagGate(self)
         stream = self.seed.stream("dag")
-        self.stall = stream.pick({0.0: 2, 0.05: 1, 0.2: 1})
-        self.route_batch = stream.pick({1: 1, 5: 2})
+        self.stall = stream.pick({0.0: 1, 0.05: 1, 0.2: 1})
+        self.route_batch = stream.pick({1: 2, 5: 1})
         self.deployer, self.repairer = Deployer(self), Repairer(self)
         self.scratch, self.lake = SimulatedBlobs(self, SCRATCH), SimulatedBlobs(self, LAKE_ROOT)
 
@@ -114,7 +117,7 @@ class DagSimulation(HoldSimulation):
         small: dict[Any, dict[str, Any]] = {  # so that one tick is not enough, and what takes minutes takes seconds
             router: {"OWED_MAX": 2, "BATCH": self.route_batch}, backfills: {"PAGE": 2, "OPEN_MAX": 3},
             always_on: {"RESTART_S": 2.0}, operator: {"drawn_limits": drawn_limits},
-            sink: {"VISIBILITY_S": 1.5, "AGAIN_FIRST_S": 0.1, "AGAIN_MAX_S": 1.0, "LOST_S": 3.0, "RECEIVE_MAX": 4},
+            sink: {"VISIBILITY_S": 0.4, "AGAIN_FIRST_S": 0.1, "AGAIN_MAX_S": 1.0, "LOST_S": 3.0, "RECEIVE_MAX": 4},
         }  # fmt: skip
         with ExitStack() as stack:
             for module, values in small.items():
@@ -136,8 +139,15 @@ class DagSimulation(HoldSimulation):
         host.engine.service(Lake).use(LAKE_ROOT, lambda: self.lake)
         for number in range(LOOPS):
             stream = self.seed.stream("datasets", host.name, host.life, number)
-            sinks = Sink(host.engine, Scratch(SCRATCH, lambda: self.scratch), keep_s=4.0)
-            self.start(self._ticks(host, stream, sinks))
+            self.start(self._ticks(host, stream, self._sink(host)))
+
+    def _sink(self, host: Host) -> Sink:
+        return Sink(host.engine, Scratch(SCRATCH, lambda: self.scratch), keep_s=4.0)
+
+    def rival(self, stream: Stream, tick: str) -> None:
+        """Another server does the same at the same time."""
+        host = stream.choice(self.hosts)
+        self.start(self._tick(host, tick, self._sink(host)))
 
     async def _ticks(self, host: Host, stream: Stream, sinks: Sink) -> None:
         while not host.dead:

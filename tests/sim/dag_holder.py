@@ -96,17 +96,18 @@ class JobAttempt(HeldJob):
                     await self._publish(output, number)
                 if self.stream.often(0.1):
                     await self._lie_about(output)
-        if self.events and self.stream.often(0.2):
-
-            async def emit(engine: Any) -> bool:
-                await engine.service(Holders).emit(self.credential, self.events)
-                return True
-
-            await self.say(emit)
+        if self.events and self.stream.often(0.3):
+            cursor = self.scope.get("cursor", 0)
+            steps = [cursor - 2, cursor - 1] if cursor > 2 and self.stream.often(0.7) else [cursor]
+            await asyncio.gather(*(self._emit(step) for step in steps))  # at the same time, by different engines
         if self.scope.get("partition_key") and self.stream.often(0.03):
             await self._invalidate(self.stream.choice(self.outputs) if self.outputs else {})
         if self.always_on and not self.cancelled:
             await asyncio.sleep(self.stream.around(3.0))
+
+    async def _emit(self, cursor: int) -> None:
+        events = [replace(event, cursor=cursor) if event.cursor is not None else event for event in self.events]
+        await self.say(lambda engine: engine.service(Holders).emit(self.credential, tuple(events)))
 
     async def complete(self, cursor: int | None = None) -> None:
         if any(output["storage"] == "s3" for output in self.outputs) and "partition_key" in self.scope:
