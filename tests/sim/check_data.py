@@ -174,10 +174,16 @@ class DataChecker:
                 await self._compare(connection, version, mode or "ignore")
 
     async def _compare(self, connection: Any, version: str, mode: str) -> None:
-        """The table has what its batches say, in the order of their cursors, and nothing else."""
+        """The table has what its batches say, and nothing else: of rows with the same key the one that was written
+        first, or published last."""
+
+        def turn(row: Row) -> tuple[Any, ...]:
+            published = instant(self.publishes[row["publish_id"]]["at"])
+            return (published, row["cursor"]) if mode == "update" else (row["cursor"],)
+
         mine = [row for row in self.commits.values() if row["dataset_version"] == version]
         expected: dict[str, tuple[Any, ...]] = {}
-        for commit in sorted(mine, key=lambda row: row["cursor"]):
+        for commit in sorted(mine, key=turn):
             publish = self.publishes[commit["publish_id"]]
             for row in self.written(publish).rows:
                 if mode == "update" or row["dedupe_key"] not in expected:

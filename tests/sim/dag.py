@@ -59,6 +59,7 @@ TICKS = {"route": 4.0, "advance": 4.0, "reconcile": 2.0, "server": 3.0, "deploym
          "sink_reconcile": 0.5, "sink_clean_up": 0.3, "data": 1.0, "backfills": 2.0, "invalidations": 0.5,
          "always_on": 1.0, "backpressure": 0.5}  # fmt: skip
 HOLDERS = 3
+VISIBILITY_S = 0.4  # so short that a batch often comes to a second sink
 LOOPS = 2  # of one engine that run beside each other
 # Most of the time these find that nothing has changed.
 WATCHERS, SKIPPED = frozenset({"deployments", "data", "backfills", "invalidations", "always_on", "backpressure"}), 0.8
@@ -117,7 +118,8 @@ class DagSimulation(HoldSimulation):
         small: dict[Any, dict[str, Any]] = {  # so that one tick is not enough, and what takes minutes takes seconds
             router: {"OWED_MAX": 2, "BATCH": self.route_batch}, backfills: {"PAGE": 2, "OPEN_MAX": 3},
             always_on: {"RESTART_S": 2.0}, operator: {"drawn_limits": drawn_limits},
-            sink: {"VISIBILITY_S": 0.4, "AGAIN_FIRST_S": 0.1, "AGAIN_MAX_S": 1.0, "LOST_S": 3.0, "RECEIVE_MAX": 4},
+            sink: {"VISIBILITY_S": VISIBILITY_S, "AGAIN_FIRST_S": 0.1, "AGAIN_MAX_S": 1.0, "LOST_S": 3.0,
+                   "RECEIVE_MAX": 4},
         }  # fmt: skip
         with ExitStack() as stack:
             for module, values in small.items():
@@ -142,7 +144,8 @@ class DagSimulation(HoldSimulation):
             self.start(self._ticks(host, stream, self._sink(host)))
 
     def _sink(self, host: Host) -> Sink:
-        return Sink(host.engine, Scratch(SCRATCH, lambda: self.scratch), keep_s=4.0)
+        scratch = Scratch(SCRATCH, lambda: self.scratch)
+        return Sink(host.engine, scratch, keep_s=4.0, visibility_s=VISIBILITY_S)
 
     def rival(self, stream: Stream, tick: str) -> None:
         """Another server does the same at the same time."""

@@ -84,7 +84,7 @@ def a_repeated_commit_is_the_same_revision() -> AbstractContextManager[None]:
     return patched(events, "_commit", commit)
 
 
-@bug()
+@bug(2)
 def jobs_are_not_locked() -> AbstractContextManager[None]:
     """Two servers make tasks of one job at the same time."""
     return reworded(lock_jobs=("order by j.id for update", "order by j.id"))
@@ -177,9 +177,7 @@ def a_sink_commit_is_not_checked() -> AbstractContextManager[None]:
     async def none(*_: Any) -> dict[UUID, BatchCommit]:
         return {}
 
-    again = (
-        "from unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[]) as u(publish_id, rows_in, rows_new, cursor)"
-    )
+    again = "as u(publish_id, rows_in, rows_new, cursor, published_at)"
     return together(
         patched(sink, "find_commits", none),
         patched(data_batches, "_commits", none),
@@ -241,7 +239,8 @@ def a_cursor_is_taken_outside_of_the_lock() -> AbstractContextManager[None]:
 
     async def write(data: DataDatabase, version: UUID, schema: Any, batches: Sequence[Batch]) -> Any:
         async with data.begin() as session:
-            taken = await session.fetch("raise_data_cursor", version, len(batches))
+            newest = max(batch.published_at for batch in batches)
+            taken = await session.fetch("raise_data_cursor", version, len(batches), newest)
         return await real(_Early(data, taken), version, schema, batches)  # type: ignore[arg-type]
 
     return patched(sink, "write_batches", write)

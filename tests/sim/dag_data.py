@@ -53,6 +53,9 @@ class SimulatedBlobs:
         await self._travel()
         return len(self.objects[key]) if key in self.objects else None
 
+    async def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        return [await self.size(key) for key in keys]
+
     async def delete(self, keys: Sequence[str]) -> None:
         await self._travel()
         for key in keys:
