@@ -101,7 +101,7 @@ def a_job_is_caught_up_too_early() -> AbstractContextManager[None]:
     return patched(JobTable, "owed_partitions", first)
 
 
-@bug()
+@bug(9)
 def a_paused_job_is_caught_up() -> AbstractContextManager[None]:
     """A job that is paused or held while it is compared counts as caught up."""
     lock_behind, edges_of = JobTable.lock_behind, JobTable.edges_of
@@ -141,7 +141,7 @@ def two_definitions_always_run() -> AbstractContextManager[None]:
     return reworded(always_on_jobs=("t.finished_at is null", "t.finished_at is null and false"))
 
 
-@bug()
+@bug(9)
 def a_backfill_is_made_twice() -> AbstractContextManager[None]:
     """A page of a backfill is made without its lock, and the key of its tasks is not the same for all who make it."""
     turn = count()
@@ -216,7 +216,7 @@ def a_message_is_acknowledged_too_early() -> AbstractContextManager[None]:
     return patched(SinkTable, "receive", received)
 
 
-@bug()
+@bug(4)
 def the_org_id_of_a_row_is_believed() -> AbstractContextManager[None]:
     """Rows that name an organisation belong to it."""
     read, read_lines = Sink._read, BatchReader.read
