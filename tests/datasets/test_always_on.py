@@ -163,6 +163,21 @@ async def test_the_next_definition_begins_only_when_the_lease_of_the_old_one_is_
     assert (await world.hold("follow")).task_id != old.task_id
 
 
+async def test_one_that_only_a_build_still_has_is_drained_for_the_definition_that_is_active(world: World) -> None:
+    await world.deploy(ALWAYS)
+    old = await world.hold("follow")
+    await world.deploy(ALWAYS.replace("limit: 7", "limit: 8"), auto_cutover=False)
+    await world.deploy(CHANGED)
+    await world.settle()
+
+    assert (await old.heartbeat()).json()["status"] == "Canceled"
+    ok(await old.complete("Canceled"))
+    await world.settle()
+
+    await world.hold("follow")
+    assert await shown(world) == "Running"
+
+
 async def test_one_that_does_not_stop_is_replaced_when_its_grace_is_over(world: World) -> None:
     await world.deploy(ALWAYS)
     old = await world.hold("follow")

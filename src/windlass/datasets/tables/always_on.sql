@@ -5,20 +5,19 @@ select k.task_id, t.state, t.outcome, t.cancel ->> 'reason' as cancel_reason, t.
  where k.job_id = $1 and k.dedupe_key = 'always_on'
 
 -- name: always_on_jobs
--- Returns the jobs that always run of active deployments (index deployment_job_always_on); with $1 only those of these
--- jobs. Each with its newest task, whether its DAG is paused, whether it is held, and whether a task of the same job
--- with another definition is open (index task_job_open).
-select j.deployment_id, j.job_id, g.paused, i.held,
+-- Returns the jobs that always run of live deployments (index deployment_job_always_on); with $1 only those of these
+-- jobs. Each with its newest task, whether it should rest, since its DAG is paused or its deployment is not active,
+-- whether it is held, and whether a task of the same job with another definition is open (index task_job_open).
+select distinct on (j.job_id) j.deployment_id, j.job_id, d.paused or d.state <> 'active', i.held,
        exists (select from windlass.job o join windlass.task t on t.job_id = o.id and t.finished_at is null
                 where o.namespace = i.namespace and o.dag = i.dag and o.name = i.name and o.id <> i.id),
        n.task_id, n.state, n.outcome, case when n.cancelled then coalesce(n.cancel_reason, '') end
-  from windlass.dag g
-  join windlass.deployment_job j on j.deployment_id = g.active_version
-   and j.definition #>> '{source,kind}' = 'always_on'
+  from ({live_deployments()}) d
+  join windlass.deployment_job j on j.deployment_id = d.id and j.definition #>> '{source,kind}' = 'always_on'
   join windlass.job i on i.id = j.job_id
   left join lateral ({always_on_task(j.job_id)}) n on true
- where g.retired_at is null and ($1::uuid[] is null or j.job_id = any($1))
- order by j.job_id
+ where $1::uuid[] is null or j.job_id = any($1)
+ order by j.job_id, d.state = 'active' desc, d.id
 
 -- name: always_on_tasks
 -- Returns the newest task of each of these jobs that always runs and has one.
