@@ -101,7 +101,7 @@ def a_job_is_caught_up_too_early() -> AbstractContextManager[None]:
     return patched(JobTable, "owed_partitions", first)
 
 
-@bug(9)
+@bug()
 def a_paused_job_is_caught_up() -> AbstractContextManager[None]:
     """A job that is paused or held while it is compared counts as caught up."""
     lock_behind, edges_of = JobTable.lock_behind, JobTable.edges_of
@@ -141,7 +141,7 @@ def two_definitions_always_run() -> AbstractContextManager[None]:
     return reworded(always_on_jobs=("t.finished_at is null", "t.finished_at is null and false"))
 
 
-@bug(9)
+@bug()
 def a_backfill_is_made_twice() -> AbstractContextManager[None]:
     """A page of a backfill is made without its lock, and the key of its tasks is not the same for all who make it."""
     turn = count()
