@@ -14,7 +14,7 @@ import pytest
 from tests.contracts.lease.world import SCRATCH
 from tests.datasets.sink_world import ALERTS, SinkWorld, rows_of
 from tests.datasets.test_sink_refusals import folder_of
-from tests.datasets.world import output
+from tests.datasets.world import World, output
 from tests.kit import database as databases
 from tests.kit.world import ok
 
@@ -22,6 +22,7 @@ from windlass.datasets.data.database import DataDatabase
 from windlass.datasets.data.tables import DataTables
 from windlass.datasets.rules.table_sql import table_of, view_of
 from windlass.datasets.sink import Sink
+from windlass.datasets.tables.dags import DeploymentRow
 from windlass.errors import Unavailable
 from windlass.store.pool import Session
 
@@ -168,6 +169,53 @@ publish:""",
     await sinks.drain()
     found = {row["dedupe_key"]: row["producer_task_id"] for row in await sinks.rows(holder)}
     assert found == {"k1": holder.task_id, "k2": holder.task_id, "k3": other.task_id}
+
+
+PARTS = """
+name: alerts
+jobs:
+  - {name: load, activation: source, runtime: dispatcher, operator: manual_source, source: {kind: manual}, outputs: 1,
+     update_strategy: replace}
+  - {name: evaluate, activation: reactive, runtime: ecs_platform, operator: evaluate, execution_strategy: PerPartition,
+     inputs: [{from: {job: load}}], outputs: 1, update_strategy: append, unique_key: [dedupe_key],
+     on_change: rebuild, config: {limit: 1}}
+publish:
+"""
+
+
+async def building(world: World, file: str) -> DeploymentRow:
+    """The second version of a file, which builds one partition."""
+    await world.deploy(file, "alerts")
+    await world.sources.emit("alerts", "load", partition_key="0-9", start=0, end=9)
+    await world.settle()
+    assert (await (await world.hold("evaluate")).complete()).status_code == 200
+    made = await world.deploy(file.replace("limit: 1", "limit: 2"), "alerts")
+    assert made.state == "building"
+    return made
+
+
+async def test_a_version_is_ready_when_its_batches_are_in_their_table(sinks: SinkWorld) -> None:
+    world, file = sinks.world, PARTS.lstrip() + ALERTS.partition("publish:\n")[2]
+    made = await building(world, file)
+    build = await world.hold("evaluate")
+    await sinks.publish(build, rows_of(1))
+    assert (await build.complete()).status_code == 200
+    await world.settle()
+    assert (await world.dags.deployment("alerts", made.id)).state == "building"
+    await sinks.drain()
+    assert (await world.dags.deployment("alerts", made.id)).state == "active"
+    assert [row["dedupe_key"] for row in await sinks.shown(build)] == ["k1", "k2"]
+
+
+async def test_a_batch_that_is_a_dead_letter_holds_up_no_version(sinks: SinkWorld) -> None:
+    world, file = sinks.world, PARTS.lstrip() + ALERTS.partition("publish:\n")[2]
+    made = await building(world, file)
+    build = await world.hold("evaluate")
+    await sinks.publish(build, b"not json\n", count=1)
+    assert (await build.complete()).status_code == 200
+    await sinks.drain()
+    assert len(await sinks.dead_letters()) == 1
+    assert (await world.dags.deployment("alerts", made.id)).state == "active"
 
 
 # ------------------------------------------------------------------------------------------- without the data database

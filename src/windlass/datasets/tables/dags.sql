@@ -244,13 +244,16 @@ update windlass.job j set behind = true
 
 -- name: build_progress
 -- Returns for each of these jobs: the number of its tasks, of those that have ended, and of those that failed for good
--- and were not replayed; whether more may be owed, since it is behind or an event of an input is not routed yet (index
--- event_unrouted); the newest task that failed, and whether it was cancelled. A task that a person cancels counts as
--- failed if data made it, and one that was cancelled because its job left ($2) does not: its data is owed again. All in
--- one snapshot: an event that is routed makes its tasks at once.
+-- and were not replayed; whether more may be owed, since it is behind, an event of an input is not routed yet (index
+-- event_unrouted), or a batch that it published is not in its table yet (index publish_unsunk) and is no dead letter;
+-- the newest task that failed, and whether it was cancelled. A task that a person cancels counts as failed if data made
+-- it, and one that was cancelled because its job left ($2) does not: its data is owed again. All in one snapshot: an
+-- event that is routed makes its tasks at once.
 select j.id, count(t.id), count(t.id) filter (where t.finished_at is not null), count(t.id) filter (where t.broken),
        j.behind or exists (select from windlass.event e join windlass.deployment_edge i on i.dataset_uuid = e.dataset_uuid
-                            where e.routed_at is null and e.declared and i.job_id = j.id and i.trigger),
+                            where e.routed_at is null and e.declared and i.job_id = j.id and i.trigger)
+       or exists (select from windlass.publish u join windlass.task o on o.id = u.task_id
+                   where u.buffered and u.sunk_at is null and u.problem is null and o.job_id = j.id),
        (array_agg(t.id order by t.created_at desc) filter (where t.broken))[1],
        coalesce((array_agg(t.cancelled order by t.created_at desc) filter (where t.broken))[1], false)
   from windlass.job j
