@@ -183,12 +183,17 @@ publish:
 """
 
 
-async def building(world: World, file: str) -> DeploymentRow:
-    """The second version of a file, which builds one partition."""
+async def building(world: World, file: str, sinks: SinkWorld | None = None) -> DeploymentRow:
+    """The second version of a file, which builds one partition. With `sinks`, the first one has a batch of it."""
     await world.deploy(file, "alerts")
     await world.sources.emit("alerts", "load", partition_key="0-9", start=0, end=9)
     await world.settle()
-    assert (await (await world.hold("evaluate")).complete()).status_code == 200
+    first = await world.hold("evaluate")
+    if sinks is not None:
+        await sinks.publish(first, rows_of(0))
+        await sinks.drain()
+    ok(await first.complete())
+    await world.settle()
     made = await world.deploy(file.replace("limit: 1", "limit: 2"), "alerts")
     assert made.state == "building"
     return made
@@ -356,6 +361,60 @@ async def test_each_version_has_its_table_and_the_view_follows_cutover_and_rollb
     assert [row["dedupe_key"] for row in shown] == ["k1", "k2"]
     assert "note" not in shown[0]
     assert [row["dedupe_key"] for row in await sinks.rows(new)] == ["k9"]  # the other version keeps its data
+
+
+async def test_a_reader_that_continues_gets_every_batch_of_a_version_whose_cursors_begin_again(
+    sinks: SinkWorld,
+) -> None:
+    world = sinks.world
+    old = await sinks.holder()
+    for number in range(3):
+        await sinks.publish(old, rows_of(number), name=f"batch-{number}.jsonl")
+        await sinks.drain()
+        await read_page(world)
+    await sinks.publish(old, rows_of(3), name="late.jsonl")
+    await sinks.drain()  # its window waits when the version changes
+
+    assert (await world.deploy(CHANGED, "alerts")).state == "active"
+    await world.leases.clock.advance(1)
+    new = await world.emit("evaluate", "alerts")
+    await sinks.publish(new, [{"dedupe_key": "k9", "note": "n"}])
+    await sinks.drain()
+
+    assert await read_page(world) == (output(old)["dataset_version"], 3, 4)
+    await world.settle()
+    assert await read_page(world) == (output(new)["dataset_version"], None, 1)
+    assert await world.tasks("page", "queued") == []
+
+
+async def test_a_reader_that_continues_gets_no_batch_again_that_was_built_before_the_cutover(sinks: SinkWorld) -> None:
+    page = "  - {name: page" + ALERTS.partition("  - {name: page")[2]
+    world, file = sinks.world, PARTS.lstrip().replace("publish:\n", page)
+    made = await building(world, file, sinks)
+    assert (await read_page(world))[1:] == (None, 1)
+    build = await world.hold("evaluate")
+    for number in range(3):
+        await sinks.publish(build, rows_of(number), name=f"batch-{number}.jsonl")
+    ok(await build.complete())
+    await sinks.drain()
+    assert (await world.dags.deployment("alerts", made.id)).state == "active"
+    assert await world.tasks("page", "queued") == []
+
+    await world.sources.emit("alerts", "load", partition_key="10-19", start=10, end=19)
+    await world.settle()
+    await sinks.publish(await world.hold("evaluate"), rows_of(9))
+    await sinks.drain()
+
+    assert await read_page(world) == (output(build)["dataset_version"], 3, 4)
+
+
+async def read_page(world: World) -> tuple[str, int | None, int]:
+    """Complete the task of the reader. Returns the version and the window that it was given."""
+    holder = await world.hold("page")
+    [given] = holder.reply["task"]["inputs"]
+    ok(await holder.complete())
+    await world.settle()
+    return given["dataset_version"], given["cursor_from"], given["cursor_to"]
 
 
 async def test_a_batch_of_a_version_that_is_no_longer_live_is_written_and_wakes_nobody(sinks: SinkWorld) -> None:

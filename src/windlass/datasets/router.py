@@ -331,17 +331,18 @@ class Router:
                 return 0
             edges = await jobs.edges_of(behind)
             unfinished = {edge.job_id for edge in edges if not edge.is_fed}  # since its row was locked
-            upgrading, changed = await carry_over(jobs, [edge for edge in edges if edge.is_fed])
-            if changed:
+            upgrade = await carry_over(jobs, [edge for edge in edges if edge.is_fed])
+            if upgrade.changed:
                 edges = await jobs.edges_of(behind)
-            unfinished |= upgrading
-            owed, more = await owed_data(jobs, [edge for edge in edges if edge.job_id not in unfinished])
+            waiting = unfinished | (upgrade.unfinished - upgrade.reading)
+            unfinished |= upgrade.unfinished
+            owed, more = await owed_data(jobs, [edge for edge in edges if edge.job_id not in waiting])
             await tx.limit_waits(LONG_MS)
             made = await self._make(tx, owed, edges)
             unfinished |= made.full | more
             await jobs.caught_up(set(behind) - unfinished)
         self._count(Routed(tasks=len(made.new)))
-        return max(len(made.new), len(behind) - len(unfinished), int(changed))
+        return max(len(made.new), len(behind) - len(unfinished), int(upgrade.changed))
 
     async def _route_lost(self) -> int:
         async with self._store.begin() as tx:

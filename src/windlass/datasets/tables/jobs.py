@@ -262,6 +262,13 @@ class JobTable(Table):
     async def carry_cursor(self, edge: LiveEdge) -> None:
         await self.session.fetch("carry_cursor", edge.job_id, edge.current_version, edge.dataset_version)
 
+    async def is_buffered(self, dataset_uuid: UUID) -> bool:
+        found: bool = await self.session.fetchval("is_buffered", dataset_uuid)
+        return found
+
+    async def start_at_cutover(self, edge: LiveEdge) -> None:
+        await self.session.fetch("start_at_cutover", edge.job_id, edge.input_index, edge.current_version)
+
     async def has_open_window(self, job_id: UUID, dataset_version: UUID) -> bool:
         found: bool = await self.session.fetchval("has_open_window", job_id, dataset_version)
         return found

@@ -240,6 +240,24 @@ select o.job_id, $2, o.cursor, windlass.now() from windlass.job_cursor o where o
 on conflict (job_id, dataset_version) do update
    set cursor = greatest(c.cursor, excluded.cursor), updated_at = excluded.updated_at
 
+-- name: is_buffered
+-- Returns whether sinks write a dataset, and count its cursors.
+select exists (select from windlass.dataset s where s.id = $1 and s.write_mode = 'buffered')
+
+-- name: start_at_cutover
+-- Lets a job begin to read a buffered version ($3) after the last batch that it had when the version changed (index
+-- event_dataset). Those were made from what the version before was made from.
+insert into windlass.job_cursor as c (job_id, dataset_version, cursor, updated_at)
+select u.job_id, $3, e.cursor, windlass.now()
+  from windlass.job_upgrade u
+ cross join lateral (select o.cursor from windlass.event o
+                      where o.dataset_uuid = u.dataset_uuid and o.at <= u.at and o.dataset_version = $3
+                        and o.cursor is not null
+                      order by o.at desc, o.cursor desc limit 1) e
+ where u.job_id = $1 and u.input_index = $2
+on conflict (job_id, dataset_version) do update
+   set cursor = greatest(c.cursor, excluded.cursor), updated_at = excluded.updated_at
+
 -- name: has_open_window
 -- Returns whether a task of a job that reads a window of a version has not ended (index task_job_open).
 select exists (select from windlass.task t
