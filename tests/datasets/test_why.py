@@ -45,6 +45,20 @@ async def test_a_partition_waits_for_its_input_then_for_its_task_and_is_committe
     assert await because(world, "compact", "0-99") == ("committed", "committed")
 
 
+async def test_a_partition_of_a_job_with_a_buffered_output_is_committed_when_its_task_has_succeeded(
+    world: World,
+) -> None:
+    schema = "schema: {columns: [{name: k, type: text, nullable: false}], unique: [k]}"
+    buffered = f"publish:\n  log: {{from: {{job: compact}}, storage: postgres, write_mode: buffered, {schema}}}\n"
+    await world.deploy(CHAIN + buffered)
+    await world.report(await world.emit(), cursor=150)
+    assert await because(world, "compact", "0-99") == ("queued", "running")
+
+    ok(await (await world.hold("compact")).complete())
+
+    assert await because(world, "compact", "0-99") == ("committed", "committed")
+
+
 async def test_a_task_that_failed_is_named_with_its_reason(world: World) -> None:
     await world.deploy()
     await world.report(await world.emit(), cursor=150)

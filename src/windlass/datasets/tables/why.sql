@@ -1,8 +1,10 @@
 -- name: find_job
 -- Returns a job of a DAG by its name: that of the active deployment, else of one that is built or ready, else the
--- newest. Whether a live deployment has it, whether its DAG is paused, and the job that is too slow if it is held.
+-- newest. The versions of its outputs that have partitions, which buffered ones have not; whether a live deployment has
+-- it, whether its DAG is paused, and the job that is too slow if it is held.
 select j.job_id, j.definition::text,
-       array(select (o.value ->> 'dataset_version')::uuid from jsonb_array_elements(j.outputs) as o),
+       array(select (o.value ->> 'dataset_version')::uuid from jsonb_array_elements(j.outputs) as o
+              where o.value ->> 'write_mode' is distinct from 'buffered'),
        g.retired_at is null and d.state in ('active', 'building', 'ready'), g.paused,
        case when i.held then coalesce(i.held_by, i.dag || '/' || i.name) end
   from windlass.deployment d
