@@ -37,7 +37,7 @@ from windlass.cli.process import run_async
 from windlass.cli.serve import DEFAULT_SERVER, ServerOptions, check_ports, engine_options, print_addresses, servers
 from windlass.cli.shutdown import stop_signal
 from windlass.cli.worker import export_settings, find_app
-from windlass.datasets.dags import Dags
+from windlass.datasets.runtime_queues import make_all_queues
 from windlass.engine.engine import Engine
 from windlass.sdk import App
 from windlass.serve import migrate_data_database, open_engine
@@ -158,7 +158,7 @@ async def dev_operators(
 ) -> AsyncIterator[list[str]]:
     """Lets wrappers on this machine find the internal port at `internal`, and runs the operators that are given. Yields
     their names."""
-    await engine.service(Dags).make_queues()
+    await make_all_queues(engine)
     write_wrapper_file(settings, internal)
     if operators is None:
         yield []

@@ -14,9 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from windlass.core.access import Principal, Role
-from windlass.core.delivery import decode_delivery
 from windlass.core.ids import derived_id
-from windlass.core.queue import QueueConfig
 from windlass.core.states import Effect
 from windlass.datasets.data.tables import DataTables, views_effect
 from windlass.datasets.facts import load_facts
@@ -26,13 +24,14 @@ from windlass.datasets.requests import known as known_request
 from windlass.datasets.router import Router
 from windlass.datasets.rules import deployment as rules
 from windlass.datasets.rules.check import Report, check
-from windlass.datasets.rules.dag import QUEUES_MADE, Dag, ExecutionStrategy
+from windlass.datasets.rules.dag import Dag, ExecutionStrategy
 from windlass.datasets.rules.dag_form import Reading
 from windlass.datasets.rules.deployed import Deployed, deploy, job_id_of
 from windlass.datasets.rules.deployment import Actor, Cutover, Deployment, DeploymentState, deployment_id
 from windlass.datasets.rules.fact import Facts
 from windlass.datasets.rules.fingerprint import fingerprints, nonces, pointers
 from windlass.datasets.rules.plan import Definition, Owed, Plan, Stored, counts, plan
+from windlass.datasets.runtime_queues import make_queues, missing_queues
 from windlass.datasets.sources import locked_dag, no_dag, take_over_sources
 from windlass.datasets.tables.dags import DagRow, DagTable, DagView, DeploymentRow, NewDeployment
 from windlass.datasets.tables.jobs import JobTable
@@ -117,11 +116,11 @@ class Dags:
         if (earlier := await self._earlier(namespace, dag, order)) is not None:
             return earlier, False
         reading = read(yaml)
-        missing = await self._missing_queues(reading, namespace)
+        missing = await missing_queues(self._engine, reading, namespace)
         if missing:  # a deploy that is refused leaves no queues
             planned = await self.plan(dag, yaml, namespace=namespace, rebuild=rebuild, caller=caller)
             if plan_hash in (None, planned.plan_hash):
-                await self._make_queues(missing, namespace)
+                await make_queues(self._engine, missing, namespace)
         async with self._store.begin() as tx:
             dags = DagTable(tx.session)
             row = await dags.lock(namespace, dag, make=True)
@@ -426,26 +425,6 @@ class Dags:
         await dags.put_datasets(row.namespace, row.name, candidate.deployed.datasets)
         await dags.insert_parts(candidate.id, row.namespace, row.name, candidate.deployed)
         await self._fall_behind(dags, row, candidate.id)
-
-    async def _missing_queues(self, reading: Reading, namespace: str) -> set[str]:
-        """The queues of runtimes that a deploy has to make."""
-        jobs = () if reading.dag is None else reading.dag.jobs
-        wanted = {job.queue_name for job in jobs if job.queue_name is not None} & QUEUES_MADE
-        if not wanted:
-            return set()
-        return wanted - (await self._engine.queues.settings(namespace, sorted(wanted))).keys()
-
-    async def make_queues(self, namespace: str = "default") -> None:
-        """Make the queues of all runtimes that have none yet, so that wrappers can wait for the first deploy."""
-        known = await self._engine.queues.settings(namespace, sorted(QUEUES_MADE))
-        await self._make_queues(QUEUES_MADE - known.keys(), namespace)
-
-    async def _make_queues(self, names: Collection[str], namespace: str) -> None:
-        """Make queues of runtimes, carried by PostgreSQL."""
-        for name in sorted(names):
-            trusted = "true" if name == "platform" else "false"
-            delivery = decode_delivery(f'{{"type": "wakeup", "trusted": {trusted}}}')
-            await self._engine.queues.put(name, namespace=namespace, delivery=delivery, limits=QueueConfig())
 
     async def _deploy_again(self, tx: Transaction, row: DagRow, known: DeploymentRow, auto_cutover: bool) -> None:
         """Bring back a deployment that another one has replaced. What is owed since is caught up first."""
