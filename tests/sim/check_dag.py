@@ -317,8 +317,8 @@ class DagChecker:
         require(not again, row, f"is made for {thing} once more")
 
     def _fed(self, row: Row, began_at_commit: int) -> None:
-        """Nothing is made for a DAG that is paused or a job that is held, by whoever began after that. A person may
-        still replay a task."""
+        """Nothing is made for a DAG that is paused or a job that is held, by a transaction that began after that. A
+        person may still replay a task."""
         if row["replay_of"] is not None:
             return
         for what in (f"DAG {self.jobs[row['job_id']]['dag']}", f"job {row['job_id']}"):

@@ -1,4 +1,4 @@
-"""What must hold for batches: each is in its table once, or a dead letter; its rows belong to whoever published it; its
+"""What must hold for batches: each is in its table once, or a dead letter; its rows belong to its publisher; its
 cursor follows the one before without gap; and one event tells of it.
 
 Most is checked with every commit, from the log of written rows. The tables are compared with what was published once
@@ -31,7 +31,7 @@ class DataChecker:
         self.world, self.mirror = world, world.mirror
         self.publishes: dict[str, Row] = {}  # as they are, or were when they were removed
         self.messages: dict[str, Row] = {}
-        self.letters: dict[str, Row] = {}
+        self.dead_letters: dict[str, Row] = {}
         self.commits: dict[str, Row] = {}
         self.last: dict[str, int] = defaultdict(int)  # the last cursor of each version
         self.events: dict[Spot, str] = {}
@@ -45,7 +45,7 @@ class DataChecker:
             if change.relation == "publish":
                 self._publish(change.old, change.new)
             elif change.relation == "dead_message":
-                self._letter(change.new or change.old)
+                self._dead_letter(change.new or change.old)
             elif change.relation == "event" and change.old is None and change.new["caller"] == sink.CALLER:
                 self._event(change.new)
             elif change.relation == "task" and change.old is None and change.new["queue"] == sink.QUEUE:
@@ -100,8 +100,8 @@ class DataChecker:
         known = self.tasks.setdefault(batch, row["id"])
         require(known == row["id"], row, f"writes batch {short(batch)}, which has the task {short(known)}")
 
-    def _letter(self, row: Row) -> None:
-        self.letters[row["message_id"]] = row
+    def _dead_letter(self, row: Row) -> None:
+        self.dead_letters[row["message_id"]] = row
         publish = self.publishes.get(row["message_id"])
         if publish is not None:
             batch = self.written(publish)
@@ -115,7 +115,7 @@ class DataChecker:
         assert old is not None
         self.messages.pop(old["id"], None)
         publish = self.publishes.get(old["id"])
-        if publish is not None and publish["sunk_at"] is None and old["id"] not in self.letters:
+        if publish is not None and publish["sunk_at"] is None and old["id"] not in self.dead_letters:
             _hold(False, publish, "has no message any more, and is not in its table")
 
     def deleted(self, uri: str) -> None:
@@ -159,15 +159,15 @@ class DataChecker:
 
     async def check_end(self, connection: Any) -> None:
         for row in self.publishes.values():
-            batch, letter = self.written(row), self.letters.get(row["id"])
+            batch, dead_letter = self.written(row), self.dead_letters.get(row["id"])
             if row["id"] not in self.commits:
-                _hold(letter is not None, row, "is neither in its table nor a dead letter")
+                _hold(dead_letter is not None, row, "is neither in its table nor a dead letter")
             else:
                 _hold(row["sunk_at"] is not None, row, "is in its table, and nobody was told")
                 _hold(not batch.poison, row, "is wrong, and was written")
-        told = {(row["dataset_version"], row["cursor"]) for row in self.commits.values()}
-        if told != set(self.events):
-            raise Violation(f"events and batches differ: {sorted(told ^ set(self.events))[:3]}")
+        reported = {(row["dataset_version"], row["cursor"]) for row in self.commits.values()}
+        if reported != set(self.events):
+            raise Violation(f"events and batches differ: {sorted(reported ^ set(self.events))[:3]}")
         modes = await connection.fetch("select id::text, schema ->> 'on_conflict' from windlass.dataset_version")
         for version, mode in modes:
             if version in self.last:

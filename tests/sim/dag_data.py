@@ -32,7 +32,7 @@ class SimulatedBlobs:
         self.world, self.url = world, url
         self.objects: dict[str, bytes] = {}
         self._stream = world.seed.stream("blobs", url)
-        self._away = self._stream.pick({0.0: 3, 0.02: 2, 0.15: 1})
+        self._unavailable = self._stream.pick({0.0: 3, 0.02: 2, 0.15: 1})
 
     async def put(self, key: str, content: bytes | AsyncIterable[bytes], *, new: bool = False) -> int:
         await self._travel()
@@ -64,7 +64,7 @@ class SimulatedBlobs:
 
     async def _travel(self) -> None:
         await asyncio.sleep(self.world.weather.latency(self._stream))
-        if not self.world.calm and self._stream.often(self._away):
+        if not self.world.calm and self._stream.often(self._unavailable):
             raise Unavailable("the simulated store is away")
 
 
