@@ -28,6 +28,7 @@ from tests.kit.world import ok
 
 from windlass import Engine
 from windlass.datasets.data.database import DataDatabase
+from windlass.datasets.data.tables import DataTables
 from windlass.datasets.rules.table_sql import table_of, view_of
 from windlass.serve import migrate_data_database
 from windlass.store.embedded.server import EmbeddedServer
@@ -263,3 +264,31 @@ async def test_while_the_data_database_is_unavailable_all_else_goes_on_and_sinks
         return ("note",) in columns
 
     await eventually(shown)
+
+
+async def test_a_query_that_runs_during_a_cutover_sees_its_version_to_the_end(
+    database: str, data: Data, world: World, servers: Servers
+) -> None:
+    await servers.start("--sink", WINDLASS_DATA_DATABASE_URL=data.dsn, WINDLASS_SCRATCH_URI=leases_world.SCRATCH)
+    await deployed(world, ALERTS)
+    holder = await world.emit("evaluate", "alerts")
+    await publish(world, holder, 0)
+    await sunk(database, 1)
+    view = f'windlass_data."{view_of(UUID(output(holder)["dataset_uuid"]))}"'
+    count = f"select count(*) from {view}"
+    reader = await asyncpg.connect(data.dsn)
+    try:
+        async with reader.transaction():
+            assert await reader.fetchval(count) == ROWS
+            await deployed(world, CHANGED)  # the new version has no rows
+            await asyncio.wait_for(world.engine.service(DataTables).tick(), 30)
+            [(other,)] = await asyncio.wait_for(ask(data.dsn, count), 30)  # other readers do not wait for this one
+            assert other == ROWS
+            assert await reader.fetchval(count) == ROWS
+
+        async def empty() -> bool:
+            return await ask(data.dsn, count) == [(0,)]
+
+        await eventually(empty)
+    finally:
+        await reader.close()

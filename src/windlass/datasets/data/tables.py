@@ -18,11 +18,13 @@ from windlass.datasets.rules.dag import WriteMode
 from windlass.datasets.tables.sink import SinkTable, VersionWithoutTable
 from windlass.engine.engine import Engine
 from windlass.errors import Conflict, Unavailable
+from windlass.store.errors import LockHeld
 
 log = logging.getLogger("windlass.datasets")
 
 VIEW = "dataset_view"  # the effect that makes views show the versions that are current
 BATCH = 50
+READER_WAIT_MS = 200  # for the end of a query on a view. Queries that begin meanwhile wait behind this one
 
 
 def views_effect(id_: UUID, namespace: str, dag: str, deployment_id: UUID) -> Effect:
@@ -70,18 +72,22 @@ class DataTables:
     async def _move_views(self) -> int:
         async with self._store.begin() as tx:
             effects = await tx.outbox.lock_effects(VIEW, BATCH)
-            for effect in effects:
-                await self._show_current(effect.namespace, str(effect.body["dag"]))
-            if effects:
-                await tx.outbox.delete_effects([effect.id for effect in effects])
-        return len(effects)
+            done = [one.id for one in effects if await self._show_current(one.namespace, str(one.body["dag"]))]
+            if done:
+                await tx.outbox.delete_effects(done)
+        return len(done)
 
-    async def _show_current(self, namespace: str, dag: str) -> None:
+    async def _show_current(self, namespace: str, dag: str) -> bool:
+        """Move the views of a DAG. Returns False if one has to be moved later, since somebody reads it."""
+        moved = True
         for dataset_uuid in sorted(await self._current(namespace, dag)):
             try:
                 await self._move_view(namespace, dag, dataset_uuid)
+            except LockHeld:
+                moved = False
             except Conflict as error:  # a person has built on the view
                 log.warning("the view of dataset %s stays on its version: %s", dataset_uuid, error)
+        return moved
 
     async def _move_view(self, namespace: str, dag: str, dataset_uuid: UUID) -> None:
         async with self._data.begin() as session:
@@ -90,6 +96,7 @@ class DataTables:
             shown = await session.fetch("get_data_view", dataset_uuid)
             if version is None or (shown and shown[0][0] == version):
                 return
+            await session.limit_lock_wait(READER_WAIT_MS)
             for statement in table_sql.replace_view(dataset_uuid, version):
                 await session.execute(statement)
             await session.fetch("put_data_view", dataset_uuid, version)
