@@ -69,22 +69,6 @@ async def build(world: World, yaml: str, *keys: str) -> None:
     await publish(world, *keys)
 
 
-async def test_a_job_that_continues_is_owed_what_is_new_in_the_new_version(world: World) -> None:
-    await world.deploy(PRODUCER)
-    await world.deploy(READER, "reader")
-    await publish(world, "0-9", "10-19")
-    assert await read(world) == ["0-9", "10-19"]
-    await world.dags.pause("reader")
-
-    await build(world, SECOND)
-    await world.settle()
-    await publish(world, "20-29")
-    await world.dags.pause("reader", paused=False)
-    await world.settle()
-
-    assert await read(world) == ["20-29"]
-
-
 async def test_partitions_that_were_built_before_the_cutover_are_carried_over(world: World) -> None:
     await world.deploy(PRODUCER)
     await world.deploy(READER, "reader")
@@ -104,22 +88,27 @@ async def test_partitions_that_were_built_before_the_cutover_are_carried_over(wo
     assert await read(world) == []
 
 
-async def test_a_job_that_reprocesses_is_owed_all_of_the_new_version(world: World) -> None:
+@pytest.mark.parametrize(("on_upgrade", "owed"), [("reprocess", ["0-9", "10-19", "20-29"]), ("continue", ["20-29"])])
+async def test_a_job_is_owed_all_of_a_new_version_or_what_it_was_not_given_of_the_old_one(
+    world: World, on_upgrade: str, owed: list[str]
+) -> None:
     await world.deploy(PRODUCER)
-    await world.deploy(READER.replace("continue", "reprocess"), "reader")
-    second = await world.deploy(SECOND, auto_cutover=False)
-    await world.dags.activate("chain", second.number)
-    await publish(world, "0-9")
-    assert await read(world) == ["0-9"]
-    await world.dags.rollback("chain")
+    await world.deploy(READER.replace("continue", on_upgrade), "reader")
     await publish(world, "0-9", "10-19")
     assert await read(world) == ["0-9", "10-19"]
-    await world.deploy(READER.replace("continue", "reprocess") + "# again\n", "reader")
+    await world.dags.pause("reader")
+    second = await world.deploy(SECOND, auto_cutover=False)
+    await world.dags.activate("chain", second.number)
+    await publish(world, "0-9", "10-19", "20-29")
+    await world.dags.rollback("chain")
+    await world.dags.pause("reader", paused=False)
+    await world.settle()
+    assert await read(world) == []
 
     await world.dags.activate("chain", second.number)
     await world.settle()
 
-    assert await read(world) == [], "what it was given of this version it was given"
+    assert await read(world) == owed
 
 
 async def test_an_upgrade_that_waits_keeps_its_first_version_through_further_cutovers(world: World) -> None:
