@@ -249,7 +249,7 @@ async def test_the_folder_that_a_worker_is_given_has_no_credentials(lake_world: 
     rows = await lake_world.select("select r::text from windlass.partition_revision r")
 
     for text in (str(holder.reply), wrong.text, str(history), str(rows)):
-        for secret in (S3_KEY, SECRET, "127.0.0.1", "secret"):
+        for secret in (S3_KEY, SECRET, "127.0.0.1", "secret_access_key"):
             assert secret not in text
 
 

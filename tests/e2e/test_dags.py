@@ -64,7 +64,7 @@ CONSUMER = """\
 name: reports
 jobs:
   - {name: daily, activation: reactive, runtime: ecs_platform, operator: report, execution_strategy: PerPartition,
-     inputs: [{from: {dataset: cold}, where: "size > 0"}], outputs: 0}
+     inputs: [{from: {dataset: cold}, where: "size > 0", on_upgrade: reprocess}], outputs: 0}
 """
 CRON = """\
 name: clock

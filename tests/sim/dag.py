@@ -32,7 +32,7 @@ from tests.sim.violation import Violation
 
 from windlass.contracts.lease.claim_by_id import Holders
 from windlass.core.task import JOB
-from windlass.datasets import backfills, router, sink
+from windlass.datasets import backfills, owed, router, sink
 from windlass.datasets.always_on import AlwaysOn
 from windlass.datasets.backfills import Backfills
 from windlass.datasets.backpressure import Backpressure
@@ -116,7 +116,7 @@ class DagSimulation(HoldSimulation):
 
     async def run(self) -> None:
         small: dict[Any, dict[str, Any]] = {  # so that one tick is not enough, and what takes minutes takes seconds
-            router: {"OWED_MAX": 2, "BATCH": self.route_batch}, backfills: {"PAGE": 2, "OPEN_MAX": 3},
+            owed: {"OWED_MAX": 2}, router: {"BATCH": self.route_batch}, backfills: {"PAGE": 2, "OPEN_MAX": 3},
             always_on: {"RESTART_S": 2.0}, operator: {"drawn_limits": drawn_limits},
             sink: {"VISIBILITY_S": VISIBILITY_S, "AGAIN_FIRST_S": 0.1, "AGAIN_MAX_S": 1.0, "LOST_S": 3.0,
                    "RECEIVE_MAX": 4},

@@ -365,8 +365,9 @@ def _sweep(folder: Path, keys: Sequence[str]) -> None:
     """Remove `NAME#1` beside the name: a process that was killed while it wrote leaves it, and no list shows it."""
     for key in keys:
         target = folder / key
-        for left in target.parent.glob(f"{glob.escape(target.name)}#*"):
-            left.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process has removed the folder
+            for left in target.parent.glob(f"{glob.escape(target.name)}#*"):
+                left.unlink(missing_ok=True)
         _remove_empty(target.parent, folder)
 
 

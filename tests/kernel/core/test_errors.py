@@ -57,6 +57,7 @@ def test_codes_are_unique_and_never_change() -> None:
         "Unavailable": "unavailable",
         "StoreBusy": "store_busy",
         "Overloaded": "overloaded",
+        "Held": "held",
         "Draining": "draining",
         "ContractViolation": "contract_violation",
     }

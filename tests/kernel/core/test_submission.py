@@ -141,6 +141,7 @@ REFUSED: dict[str, list[object]] = {
     "policy.retry_delay_s": [None, *BAD_SECONDS],
     "policy.retry_delay_max_s": [None, *BAD_SECONDS],
     "policy.retry_factor": [None, 0, 0.999, 1000.5, NAN, INFINITY, "2"],
+    "policy.lease_s": [0, 0.5, -1, NAN, INFINITY, "2", True],
     "policy.unlimited": [True, None, 1, "yes"],
 }
 

@@ -138,7 +138,10 @@ async def test_letters_are_counted_by_queue(engine: Engine) -> None:
 async def test_without_a_tally_only_what_stands_still_is_told(engine: Engine) -> None:
     await begin(engine)
     names = {re.split(r"[{ ]", line)[0] for line in await scraped(engine)}
-    assert names == {"windlass_queue_depth", "windlass_scheduler_lag_seconds", "windlass_workers"}
+    assert names == {
+        "windlass_dataset_sink_lag_seconds", "windlass_queue_depth", "windlass_scheduler_lag_seconds",
+        "windlass_workers",
+    }  # fmt: skip
 
 
 def test_kinds_without_end_become_one(monkeypatch: pytest.MonkeyPatch) -> None:

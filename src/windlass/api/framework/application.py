@@ -19,7 +19,7 @@ import msgspec
 
 from windlass.api.framework.embed import REFERENCE_START
 from windlass.api.framework.paths import Paths
-from windlass.api.framework.request import BODY_MAX_BYTES, Request, bearer, decode_body, decode_query
+from windlass.api.framework.request import BODY_MAX_BYTES, KEY_HEADER, Request, bearer, decode_body, decode_query
 from windlass.api.framework.route import API_KEY, Route, Scheme
 from windlass.core.access import Principal, check_role
 from windlass.errors import TooLarge, Unauthenticated, WindlassError
@@ -160,7 +160,7 @@ class Application:
         """The steps of a request after its route was found. They return the content of a 200, or a Response."""
         handler, encode, embed, status = route.handler, self._encode, self._embed, route.status
         query, body, raw = route.query, route.body, route.raw
-        keyed = route.scheme is API_KEY
+        keyed, repeatable = route.scheme is API_KEY, KEY_HEADER in route.headers
         authenticator = None if keyed or route.scheme is None else self._authenticate[route.scheme.name]
         limit = route.body_max_bytes or self._limits.body_bytes + (self._limits.large_bytes if route.large else 0)
         advice = self._limits.advice if route.large else ""
@@ -168,6 +168,8 @@ class Application:
         async def endpoint(request: Request[Any, Any]) -> Response | bytes:
             if authenticator is not None:
                 request.caller = authenticator.known(request) or await authenticator.check(request)
+            if repeatable:
+                request.check_key()
             if query is not None:
                 request.query = decode_query(query, request.scope["query_string"])
             if body is not None:

@@ -51,6 +51,10 @@ class Request(msgspec.Struct, Generic[Q, B], eq=False):
             raise Invalid(f"must have 1 to {KEY_HEADER_MAX} visible ASCII characters", field=KEY_HEADER)
         return key
 
+    def check_key(self) -> None:
+        """Raise Invalid if there is an Idempotency-Key that cannot be one, also where the handler does not read it."""
+        _ = self.key
+
 
 def bearer(headers: dict[bytes, bytes], what: str = "a key: Authorization: Bearer KEY") -> str:
     """The token of the Authorization header. Raises Unauthenticated."""

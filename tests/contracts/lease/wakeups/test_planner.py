@@ -641,7 +641,7 @@ async def test_the_letter_of_a_task_that_has_moved_on_can_be_replayed_or_discard
 async def test_what_is_no_wake_up_is_kept_and_discarded(waking: Engine) -> None:
     await dead_letter(waking, b"\xff\x00 no JSON")
     [letter] = await waking.service(Wakeups).dead_messages()
-    with pytest.raises(InvalidState, match="names no task"):
+    with pytest.raises(InvalidState, match="names neither a task nor a batch"):
         await waking.service(Wakeups).replay(letter)
 
     assert (await waking.service(Wakeups).discard(letter)).body == b"\xff\x00 no JSON"
