@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import count
 from typing import Any
@@ -17,8 +16,7 @@ from windlass.contracts.lease import rules as lease_rules
 from windlass.core.ids import derived_id
 from windlass.datasets import backfills, router, sink
 from windlass.datasets.data import batches as data_batches
-from windlass.datasets.data.batches import Batch, BatchCommit
-from windlass.datasets.data.database import DataDatabase
+from windlass.datasets.data.batches import BatchCommit
 from windlass.datasets.rules import events, writer
 from windlass.datasets.rules import route as route_rules
 from windlass.datasets.rules.batch import BatchReader
@@ -187,7 +185,7 @@ def a_sink_commit_is_not_checked() -> AbstractContextManager[None]:
     )
 
 
-@bug()
+@bug(36)
 def an_event_is_reported_twice() -> AbstractContextManager[None]:
     """The task of a batch has another id in every delivery."""
     turns, turn = count(), ContextVar("turn", default=0)
@@ -230,33 +228,3 @@ def the_org_id_of_a_row_is_believed() -> AbstractContextManager[None]:
         return read_lines(self, content.replace(b',"org_id":"somebody"', b""), record_count)
 
     return together(patched(Sink, "_read", believed), patched(BatchReader, "read", without))
-
-
-@bug()
-def a_cursor_is_taken_outside_of_the_lock() -> AbstractContextManager[None]:
-    """The cursors of batches are taken in a transaction of their own, before that of their rows."""
-    real = data_batches.write_batches
-
-    async def write(data: DataDatabase, version: UUID, schema: Any, batches: Sequence[Batch]) -> Any:
-        async with data.begin() as session:
-            newest = max(batch.published_at for batch in batches)
-            taken = await session.fetch("raise_data_cursor", version, len(batches), newest)
-        return await real(_Early(data, taken), version, schema, batches)  # type: ignore[arg-type]
-
-    return patched(sink, "write_batches", write)
-
-
-class _Early:
-    """A data database whose next cursors were taken before."""
-
-    def __init__(self, data: DataDatabase, taken: Any) -> None:
-        self._data, self._taken = data, taken
-
-    @asynccontextmanager
-    async def begin(self) -> AsyncIterator[Any]:
-        async with self._data.begin() as session:
-            self.copy, self.execute, self.run, self._fetch = session.copy, session.execute, session.run, session.fetch
-            yield self
-
-    async def fetch(self, name: str, *args: Any) -> Any:
-        return self._taken if name == "raise_data_cursor" else await self._fetch(name, *args)

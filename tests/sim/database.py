@@ -29,7 +29,7 @@ CLOCK_STEP = timedelta(milliseconds=4)
 TABLES = ("task", "lease", "queue", "rate_start", "run", "edge", "idempotency", "outbox", "history", "step", "signal",
           "heartbeat", "token_key", "schedule", "worker", "step_attempt", "kind", "event", "publish", "dag",
           "deployment", "deployment_job", "deployment_edge", "deployment_pointer", "webhook", "job", "job_task",
-          "job_cursor", "consumption", "dataset", "dataset_version", "partition",
+          "job_cursor", "job_upgrade", "request", "consumption", "dataset", "dataset_version", "partition",
           "partition_revision", "high_water", "cursor_commit", "lake", "message", "dead_message", "backfill",
           "backfill_job", "backfill_task", "invalidation", "invalidation_task")  # fmt: skip
 DATA_TABLES = ("dataset_version", "dataset_view", "sink_commit")
