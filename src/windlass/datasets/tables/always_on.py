@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 from uuid import UUID
 
+import windlass.datasets.tables.jobs  # noqa: F401  # the parts of its queries
 from windlass.core.states import State
 from windlass.core.task import Outcome
 from windlass.datasets.rules.always_on import AlwaysOnTask
